@@ -1,0 +1,93 @@
+"""What can go wrong, as one tree. Every error says what failed, where, and what to do next.
+
+* GpunodeError                 exit code
+  + InventoryError             2    mistakes in the inventory, all of them at once
+  + TemplateError              2    a template does not render
+  + HostError                  1    something about one host
+    - Unreachable              3    no connection: network, host key, authentication, jump host
+    - SudoRefused              1    connected, but not allowed to become root
+    - AgentUnusable            1    the host cannot run the agent (no python3, no json module)
+    - AgentFailed              1    the agent ran and reported an error
+    - Refused                  4    no right state exists for this host, or reaching it would break it
+  + ClusterError               1    the Kubernetes API: unreachable, forbidden, never became ready
+  + Declined                   4    the person said no
+
+Only the command line catches GpunodeError; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class GpunodeError(Exception):
+    """An expected failure. `hint` is the next thing to do, in one sentence."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class InventoryError(GpunodeError):
+    """The inventory cannot be used; `problems` holds one line per mistake, nothing was contacted."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[str]) -> None:
+        count = len(problems)
+        super().__init__(
+            "\n".join([*problems, f"{count} mistake{'s' if count > 1 else ''}, nothing was contacted."])
+        )
+        self.problems = problems
+
+
+class TemplateError(GpunodeError):
+    """A template is missing or does not render."""
+
+    exit_code = 2
+
+
+class HostError(GpunodeError):
+    """Something about one host failed; `host` is its name as the user wrote it."""
+
+    def __init__(self, host: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.host = host
+
+
+class Unreachable(HostError):
+    """No usable connection."""
+
+    exit_code = 3
+
+
+class SudoRefused(HostError):
+    """Connected, but sudo does not let this user become root."""
+
+
+class AgentUnusable(HostError):
+    """The host's python cannot run the agent."""
+
+
+class AgentFailed(HostError):
+    """The agent reported an error, or ended without an answer."""
+
+
+class Refused(HostError):
+    """gpunode will not touch this host as it stands; the message says why, the hint the way out."""
+
+    exit_code = 4
+
+
+class ClusterError(GpunodeError):
+    """The Kubernetes API could not do what was asked."""
+
+
+class Declined(GpunodeError):
+    """The person who was asked said no."""
+
+    exit_code = 4

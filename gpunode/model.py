@@ -1,0 +1,425 @@
+"""The vocabulary: Host, Facts, Desired, Change, Plan, Outcome, Event.
+
+Frozen values, built once at the edge and passed by hand. Imports nothing of gpunode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+# --- Host: what the inventory says about one machine -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How to reach a host. `jump` is `[user@]host[:port]`; `key` and `known_hosts` are paths of this machine."""
+
+    address: str
+    port: int = 22
+    user: str | None = None
+    key: str | None = None
+    known_hosts: str | None = None
+    jump: str | None = None
+    host_key_check: Literal["strict", "accept-new", "off"] = "accept-new"
+    timeout: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A package repository of one's own (mirror, air gap). `key` is the armoured public key's text."""
+
+    uri: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine and what is wished of it. `node` is its Kubernetes name where it differs from the host's own."""
+
+    name: str
+    ssh: Ssh
+    groups: tuple[str, ...] = ()
+    connection: Literal["ssh", "local"] = "ssh"
+    sudo: bool = True
+    node: str | None = None
+    driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
+    toolkit: str = "auto"  # auto | none | a version (1.20.1)
+    runtime: Literal["default", "class", "none"] = "default"
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    driver_repository: Repository | None = None
+    toolkit_repository: Repository | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginImage:
+    """The device plugin's image. `archive` is a `docker save` file to load onto the nodes; None: they pull it."""
+
+    reference: str
+    archive: str | None = None
+    image_id: str | None = None  # sha256:… of the image's config, read from the archive
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the Kubernetes API is, and the plugin's image there."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str = "gpunode"
+    plugin: PluginImage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A validated inventory file: hosts in the order they were written."""
+
+    path: str
+    hosts: tuple[Host, ...]
+    cluster: Cluster
+
+
+# --- Watch: what a probe is asked to look at ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Files (globs allowed), systemd units, package name patterns and image references a probe reports on."""
+
+    files: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+# --- Facts: what a probe found on a host, nothing derived ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Os:
+    """From /etc/os-release and dpkg: id `debian`, version `12`, codename `bookworm`, arch `amd64`."""
+
+    id: str
+    version: str
+    pretty: str
+    codename: str = ""
+    arch: str = ""
+    id_like: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """An NVIDIA function on the PCI bus, from /sys/bus/pci/devices. Numbers in hex without 0x."""
+
+    address: str  # 0000:3b:00.0
+    vendor: str  # 10de
+    device: str  # 15f8
+    cls: str  # 030200
+    driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci
+    numa_node: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A loaded kernel module, from /sys/module."""
+
+    version: str | None
+    refcnt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as nvidia-smi reports it."""
+
+    index: int
+    uuid: str
+    name: str
+    pci: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the host. `content` is None when it is absent, larger than 256 KiB or not UTF-8."""
+
+    path: str
+    exists: bool
+    sha256: str | None = None
+    mode: int | None = None
+    mtime: float | None = None  # seconds since the epoch
+    content: str | None = None
+    error: str | None = None  # why it could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A systemd unit. `active_since` in seconds since the epoch, None when it is not active."""
+
+    name: str
+    load: str  # loaded | not-found | masked
+    active: str  # active | inactive | failed | activating
+    sub: str
+    enabled: str  # enabled | disabled | static | masked | …
+    active_since: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed package. `held` keeps it from being upgraded by others."""
+
+    name: str
+    version: str
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that has a GPU's device file or driver library open. `pod` is a pod's uid, `container` a 64-hex id."""
+
+    pid: int
+    command: str
+    container: str | None = None
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """The running dockerd, as `docker info` reports it."""
+
+    version: str
+    runtimes: tuple[str, ...]
+    default_runtime: str
+    cgroup_driver: str
+    containers_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Containerd:
+    """containerd. `dump` is `containerd config dump` of the files as they are now."""
+
+    version: str
+    dump: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """The kubelet. `arguments` of the running process, () when none runs; `unit_text` is `systemctl cat kubelet`."""
+
+    version: str
+    arguments: tuple[str, ...]
+    unit_text: str
+    journal: tuple[str, ...] = ()  # its last lines, when it is not running
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An apply that is under way on the host, or ended without anybody watching."""
+
+    id: str
+    since: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything one probe of one host saw, at `time` (seconds since the epoch, the host's clock)."""
+
+    time: float
+    hostname: str
+    os: Os
+    kernel: str
+    boot_id: str
+    uptime: float
+    cgroup: Literal["v1", "hybrid", "v2"]
+    secure_boot: bool | None
+    pci: tuple[PciDevice, ...]
+    modules: Mapping[str, Module]
+    module_banner: str | None  # first line of /proc/driver/nvidia/version
+    library_version: str | None  # suffix of the file behind libnvidia-ml.so.1
+    gpus: tuple[Gpu, ...]
+    smi_error: str | None  # what nvidia-smi said when it failed
+    packages: Mapping[str, Package]
+    files: Mapping[str, File]
+    units: Mapping[str, Unit]
+    docker: Docker | None
+    containerd: Containerd | None
+    kubelet: Kubelet | None
+    gpu_users: tuple[GpuUser, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)  # reference -> image id, of those asked for
+    running: Run | None = None
+
+
+# --- Change: what can be done to a host; a closed set ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Make `path` hold `content`. Refused when it is no longer what was planned on: `before` is the text it
+    then had, None for a file that must not exist. `check` names the program that must accept it first."""
+
+    path: str
+    content: str
+    why: str
+    before: str | None = None
+    mode: int = 0o644
+    check: Literal["docker", "containerd"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """Remove `path`, whose text is `before`."""
+
+    path: str
+    before: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """`install` entries are `name`, `name=version` or `name=580.*`; `hold` is done after installing."""
+
+    why: str
+    install: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    hold: tuple[str, ...] = ()
+    refresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Enable and (re)start a unit; it must be active, and stay so for some seconds, afterwards. If it does not
+    come back, the files this run changed for it (`guards`) are restored and it is restarted as it was."""
+
+    unit: str
+    why: str
+    enable: bool = False
+    restart: bool = False
+    guards: tuple[str, ...] = ()
+    note: str = ""  # what else the restart touches: containers, GPU users
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModule:
+    """Unload, then load, modules by name in the order given."""
+
+    why: str
+    load: tuple[str, ...] = ()
+    unload: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadImage:
+    """Load an image archive of this machine into the node's container runtime."""
+
+    reference: str
+    image_id: str
+    archive: str
+    runtime: Literal["docker", "containerd"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reboot:
+    """Restart the machine; the run goes on when its boot id has changed."""
+
+    why: str
+
+
+Change: TypeAlias = WriteFile | RemoveFile | Packages | Service | KernelModule | LoadImage | Reboot
+
+# --- Desired and Plan --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DriverWish:
+    """The driver that fits this host's GPUs. `packages` as `Packages.install` takes them, in order of `rounds`."""
+
+    branch: int
+    flavour: Literal["open", "proprietary"]
+    version: str  # 580.178.04 when pinned, else the pattern 580.*
+    pin: tuple[str, ...]  # installed first: the package that keeps apt on this branch
+    packages: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A package repository to be known to the host, with the key that signs it."""
+
+    name: str  # file name below sources.list.d, without ending
+    uri: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What is right for one host, decided from its wishes, its facts and the compat tables."""
+
+    runtime: Literal["docker", "containerd"]
+    runtime_mode: Literal["default", "class", "none"]
+    gates: Mapping[str, bool | None]  # None: must not be set
+    gate_reasons: Mapping[str, str]
+    driver: DriverWish | None = None
+    toolkit: tuple[str, ...] = ()  # name=version
+    sources: tuple[Source, ...] = ()
+    image: PluginImage | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One component's part of a plan: the changes it wants, in order; () when it is right."""
+
+    step: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would change on one host, in the order it would be done."""
+
+    host: str
+    steps: tuple[StepPlan, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changes in order."""
+        return tuple(change for step in self.steps for change in step.changes)
+
+    def __bool__(self) -> bool:
+        """True when something would change."""
+        return any(step.changes for step in self.steps)
+
+
+# --- Outcome and Event -------------------------------------------------------------------------------
+
+Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", "unreachable", "declined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one host's story ended. `plan` is what is left (or would be done); `error` and `hint` when it is bad."""
+
+    host: str
+    status: Status
+    facts: Facts | None = None
+    desired: Desired | None = None
+    plan: Plan | None = None
+    applied: tuple[Change, ...] = ()
+    error: str | None = None
+    hint: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened: the same values feed the live view and the JSON lines. `data` is plain JSON."""
+
+    type: str  # stage | change | progress | outcome | link | summary | …
+    host: str | None = None
+    message: str = ""
+    data: Mapping[str, object] = field(default_factory=dict)
