@@ -5,6 +5,7 @@
   + TemplateError              2    a template does not render
   + HostError                  1    something about one host
     - Unreachable              3    no connection: network, host key, authentication, jump host
+      - ConnectionLost         3    the connection went away in the middle
     - SudoRefused              1    connected, but not allowed to become root
     - AgentUnusable            1    the host cannot run the agent (no python3, no json module)
     - AgentFailed              1    the agent ran and reported an error
@@ -63,6 +64,10 @@ class Unreachable(HostError):
     """No usable connection."""
 
     exit_code = 3
+
+
+class ConnectionLost(Unreachable):
+    """The connection went away in the middle; what was begun on the host goes on there."""
 
 
 class SudoRefused(HostError):
