@@ -416,6 +416,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """One link of the chain from the PCI bus to a finished pod. `unknown`: it follows from an earlier broken one."""
+
+    layer: str  # PCI | module | library | NVML | toolkit | runtime | kubelet | node | plugin | capacity | pod
+    status: Literal["ok", "broken", "unknown"]
+    text: str
+    cause: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something happened: the same values feed the live view and the JSON lines. `data` is plain JSON."""
 

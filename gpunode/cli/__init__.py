@@ -1,0 +1,62 @@
+"""The command line: options in, exit code out. The only place that imports typer.
+
+Heavy libraries are imported by the commands that use them, so that `--help` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gpunode import __version__
+from gpunode.cli import label, plan, plugin, provision, run, verify
+from gpunode.errors import GpunodeError
+
+EPILOG = (
+    "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
+    "4 refused or declined · 5 changes wait (plan --exit-code)"
+)
+
+app = typer.Typer(
+    name="gpunode",
+    help="Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich costs a third of the start-up time
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("plan")(plan.plan)
+app.command("provision")(provision.provision)
+app.command("verify")(verify.verify)
+app.command("label")(label.label)
+app.add_typer(plugin.app, name="plugin")
+app.add_typer(run.app, name="run")
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"gpunode {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster."""
+
+
+def main() -> None:
+    """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
+    try:
+        app()
+    except GpunodeError as error:
+        typer.echo(f"gpunode: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("gpunode: interrupted; what was begun on a host goes on there", err=True)
+        sys.exit(130)

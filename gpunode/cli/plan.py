@@ -1,0 +1,40 @@
+"""`gpunode plan`: what would change and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.session import exit_code, session
+
+
+def plan(
+    inventory: options.InventoryPath = Path("inventory.yaml"),
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
+    diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show what changes inside files.")] = True,
+    exit_with: Annotated[bool, typer.Option("--exit-code", help="Exit with 5 when changes wait.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    forks: options.Forks = 64,
+    ask_sudo: options.AskSudo = False,
+) -> None:
+    """Show what provision would change on every host, and why. Changes nothing.
+
+    Example: gpunode plan inventory.yaml --limit p100 --exit-code
+    """
+    from gpunode import converge
+
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as run:
+        outcomes = run.each(converge.look)
+        run.report.plans(outcomes, diff=diff)
+        run.report.summary(outcomes)
+    code = exit_code(outcomes)
+    if not code and exit_with and any(outcome.plan for outcome in outcomes):
+        code = 5
+    raise typer.Exit(code)

@@ -1,0 +1,108 @@
+"""`gpunode provision`: plan, ask, apply, reboot where needed, deploy the device plugin, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.session import Session, exit_code, session
+from gpunode.errors import Declined
+from gpunode.model import Event, Outcome
+
+if TYPE_CHECKING:
+    from gpunode.converge import Visit
+
+
+def provision(
+    inventory: options.InventoryPath = Path("inventory.yaml"),
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
+    yes: options.Yes = False,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
+    batch: Annotated[
+        int | None, typer.Option(help="Finish this many hosts before the next begin.", min=1)
+    ] = None,
+    max_fail: Annotated[
+        int | None, typer.Option(help="Begin no further batch when more than this many hosts failed.", min=0)
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    forks: options.Forks = 64,
+    ask_sudo: options.AskSudo = False,
+) -> None:
+    """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
+
+    Example: gpunode provision inventory.yaml --limit p100 --yes
+    """
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        outcomes = _hosts(work, yes=yes, batch=batch, max_fail=max_fail)
+        code = exit_code(outcomes)
+        good = [outcome for outcome in outcomes if outcome.status in ("right", "changed")]
+        if good and work.inventory.cluster.plugin is not None:
+            from gpunode.cli.cluster import bring_up
+
+            code = code or bring_up(work, good, yes=yes, run=run)
+        elif good:
+            work.report.note(
+                "`cluster.plugin` is not in the inventory: no device plugin is deployed, no pod is run."
+            )
+        work.report.summary(outcomes)
+    raise typer.Exit(code)
+
+
+def _hosts(work: Session, *, yes: bool, batch: int | None, max_fail: int | None) -> list[Outcome]:
+    """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
+    from gpunode import converge
+
+    def look(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
+        return converge.follow(visit, converge.look(visit, tell), tell)
+
+    outcomes = {outcome.host: outcome for outcome in work.each(look)}
+    work.report.plans(list(outcomes.values()))
+    for number in range(1, converge.ROUNDS + 1):
+        waiting = [
+            host
+            for host in work.hosts
+            if outcomes[host.name].plan and outcomes[host.name].status in ("planned", "changed")
+        ]
+        if not waiting:
+            break
+        if number > 1:
+            work.report.note(f"Round {number}: what could be known only now.")
+            work.report.plans([outcomes[host.name] for host in waiting])
+        hosts = "1 host" if len(waiting) == 1 else f"{len(waiting)} hosts"
+        if not yes and not work.report.ask(f"Apply to {hosts}?"):
+            raise Declined(
+                "nothing was changed" if number == 1 else "stopped after the first round",
+                hint="Accept with `y`, or give --yes where nobody can answer.",
+            )
+        before = dict(outcomes)  # what each host is at before this round
+        for outcome in work.each(
+            lambda visit, tell, before=before: converge.apply(visit, before[visit.host.name], tell),
+            waiting,
+            batch=batch,
+            max_fail=max_fail,
+        ):
+            outcomes[outcome.host] = outcome
+        work.report.troubles([outcomes[host.name] for host in waiting])
+    return [_converged(outcomes[host.name]) for host in work.hosts]
+
+
+def _converged(outcome: Outcome) -> Outcome:
+    """A host that still has a plan after all rounds is not right."""
+    if outcome.plan and outcome.status in ("planned", "changed"):
+        left = ", ".join(step.step for step in outcome.plan.steps if step.changes)
+        return replace(
+            outcome,
+            status="failed",
+            error=f"it does not converge: changes of {left} are wanted again after each was made",
+            hint="`gpunode plan` shows them; something else on the host sets them back.",
+        )
+    return outcome

@@ -1,0 +1,110 @@
+"""What every command that visits hosts begins with: inventory, selection, connections, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpunode.model import Event, Host, Inventory, Outcome
+
+if TYPE_CHECKING:
+    from gpunode.converge import Visit
+    from gpunode.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of a command over the hosts that were selected."""
+
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    visits: dict[str, Visit]
+    report: Report
+    forks: int
+
+    def each(
+        self,
+        story: Callable[[Visit, Callable[[Event], None]], Outcome],
+        hosts: Sequence[Host] | None = None,
+        *,
+        batch: int | None = None,
+        max_fail: int | None = None,
+    ) -> list[Outcome]:
+        """Tell `story` of every host at once; outcomes in the inventory's order."""
+        from gpunode import fleet
+
+        hosts = self.hosts if hosts is None else hosts
+        done: dict[str, Outcome] = {}
+        with self.report.live(hosts):
+            for item in fleet.run(
+                hosts,
+                lambda host, tell: story(self.visits[host.name], tell),
+                forks=self.forks,
+                batch=batch,
+                max_fail=max_fail,
+            ):
+                if isinstance(item, Outcome):
+                    done[item.host] = item
+                    self.report.finished(item)
+                else:
+                    self.report.event(item)
+        return [done[host.name] for host in hosts]
+
+
+@contextmanager
+def session(
+    path: Path,
+    *,
+    limit: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    json: bool = False,
+    quiet: bool = False,
+    forks: int = 64,
+    ask_sudo: bool = False,
+) -> Iterator[Session]:
+    """Load the inventory, select hosts, and close every connection at the end."""
+    from gpunode import inventory as inventories
+    from gpunode import reach, report
+    from gpunode.converge import Visit
+
+    inventory = inventories.load(path)
+    hosts = inventories.select(inventory, limit or (), exclude or ())
+    password = _password() if ask_sudo else None
+    dialer = None
+    if any(host.connection == "ssh" for host in hosts):
+        from gpunode.ssh import Dialer
+
+        dialer = Dialer()
+
+    def dial(host: Host) -> reach.Connection:
+        if host.connection == "local" or dialer is None:
+            return reach.Local()
+        return dialer.connect(host)
+
+    visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
+    try:
+        yield Session(inventory, hosts, visits, report.make(json=json, quiet=quiet), forks)
+    finally:
+        for visit in visits.values():
+            visit.close()
+        if dialer is not None:
+            dialer.close()
+
+
+def _password() -> str:
+    import getpass
+
+    return getpass.getpass("sudo password on the hosts: ")
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """The worst of the outcomes as the documented exit code; changes that wait are not judged here."""
+    statuses = {outcome.status for outcome in outcomes}
+    if "failed" in statuses:
+        return 1
+    if statuses & {"refused", "declined"}:
+        return 4
+    return 3 if "unreachable" in statuses else 0

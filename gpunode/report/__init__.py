@@ -1,0 +1,68 @@
+"""What a person or a program sees. The only place that imports rich.
+
+Results go to stdout, progress and questions to stderr; with `json`, stdout holds JSON lines of the same events and
+outcomes, and nothing ever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from gpunode.model import Event, Host, Link, Outcome
+
+
+class Report(Protocol):
+    """Told what happens, in order, by one thread."""
+
+    def live(self, hosts: Sequence[Host]) -> AbstractContextManager[None]:
+        """While it lasts, progress of these hosts is shown."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """Something happened on a host or in the cluster."""
+        ...
+
+    def finished(self, outcome: Outcome) -> None:
+        """A host's story is told."""
+        ...
+
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+        """What would change, host by host."""
+        ...
+
+    def troubles(self, outcomes: Sequence[Outcome]) -> None:
+        """The errors among these, each with its way out."""
+        ...
+
+    def links(self, host: str, links: Sequence[Link]) -> None:
+        """How far a host's chain holds."""
+        ...
+
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table of results: one JSON line a row, keyed by column."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A sentence for the person."""
+        ...
+
+    def ask(self, question: str) -> bool:
+        """A question that needs a person; False where there is none."""
+        ...
+
+    def summary(self, outcomes: Sequence[Outcome]) -> None:
+        """The last line: counts and seconds."""
+        ...
+
+
+def make(*, json: bool, quiet: bool) -> Report:
+    """The report for a person, or JSON lines."""
+    if json:
+        from gpunode.report.lines import Lines
+
+        return Lines()
+    from gpunode.report.human import Human
+
+    return Human(quiet=quiet)

@@ -1,0 +1,89 @@
+"""JSON lines on stdout: the events and outcomes as they come, one summary last."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from gpunode import diff as diffs
+from gpunode.model import Event, Host, Link, Outcome
+
+
+class Lines:
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @contextmanager
+    def live(self, hosts: Sequence[Host]) -> Iterator[None]:  # noqa: ARG002 - nothing to draw
+        yield
+
+    def event(self, event: Event) -> None:
+        self._write({"type": event.type, "host": event.host, "message": event.message, **event.data})
+
+    def finished(self, outcome: Outcome) -> None:
+        self._write({"type": "outcome", **self._outcome(outcome)})
+
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+        for outcome in outcomes:
+            steps = outcome.plan.steps if outcome.plan else ()
+            changes = [
+                {
+                    "step": step.step,
+                    "kind": type(change).__name__,
+                    "what": diffs.headline(change),
+                    "why": change.why,
+                    **({"diff": diffs.lines(change)} if diff else {}),
+                }
+                for step in steps
+                for change in step.changes
+            ]
+            self._write({"type": "plan", **self._outcome(outcome), "changes": changes})
+
+    def troubles(self, outcomes: Sequence[Outcome]) -> None:
+        pass  # each outcome's line has told its error
+
+    def links(self, host: str, links: Sequence[Link]) -> None:
+        for link in links:
+            self._write({"type": "link", "host": host, **asdict(link)})
+
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        keys = [column.lower().replace(" ", "_") for column in columns]
+        for row in rows:
+            self._write({"type": kind, **dict(zip(keys, row, strict=True))})
+
+    def note(self, text: str) -> None:
+        self._write({"type": "note", "message": text})
+
+    def ask(self, question: str) -> bool:  # noqa: ARG002 - a program cannot be asked
+        return False
+
+    def summary(self, outcomes: Sequence[Outcome]) -> None:
+        counts = Counter(outcome.status for outcome in outcomes)
+        self._write(
+            {
+                "type": "summary",
+                "hosts": len(outcomes),
+                **counts,
+                "seconds": round(time.monotonic() - self._start, 3),
+            }
+        )
+
+    def _outcome(self, outcome: Outcome) -> dict[str, Any]:
+        line: dict[str, Any] = {
+            "host": outcome.host,
+            "status": outcome.status,
+            "seconds": round(outcome.seconds, 3),
+        }
+        if outcome.error:
+            line |= {"error": outcome.error, "hint": outcome.hint}
+        return line
+
+    def _write(self, line: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(line, default=str) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,7 @@
+"""The chain from the PCI bus to a finished CUDA pod: the first broken link, its cause, its fix."""
+
+from __future__ import annotations
+
+from gpunode.verify.host import first_broken, links
+
+__all__ = ["first_broken", "links"]
