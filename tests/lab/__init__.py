@@ -1,0 +1,1 @@
+"""A real cluster on one machine: see README.md beside this file."""

@@ -1,0 +1,49 @@
+"""python3 -m tests.lab up | down | status | check | reset HOST"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import lab
+from .progress import CannotRun, LabError, say
+
+CANNOT_RUN = 77
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.lab", description="A real cluster to test gpunode on.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="bring the lab up; safe to repeat")
+    commands.add_parser("down", help="stop it and remove what it made, but the cache")
+    commands.add_parser("status", help="what runs; exit code 0 if all of it does")
+    commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
+    reset = commands.add_parser("reset", help="make a host bare again")
+    reset.add_argument("host", choices=["modern", "legacy"])
+    options = parser.parse_args()
+    try:
+        if options.command == "up":
+            lab.up()
+        elif options.command == "down":
+            lab.down()
+        elif options.command == "status":
+            return lab.status()
+        elif options.command == "check":
+            from .selftest import check
+
+            return check()
+        else:
+            from .api import load
+
+            load().node(options.host).reset()
+    except CannotRun as error:
+        say(str(error))
+        return CANNOT_RUN
+    except LabError as error:
+        say(f"failed: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What the lab compiles: Kubernetes, containerd and NVIDIA's toolkit from their Go modules, and the pause program.
+
+The module versions and their checksums are in go/<part>/go.mod and go.sum; the versions named here only fill in
+what the programs answer to `--version`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import cache
+from .progress import LabError
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One go.mod, and the commands that are built from it."""
+
+    name: str
+    commands: tuple[str, ...]
+    ldflags: str
+    cgo: bool = True
+
+
+def _kubernetes(version: str, *commands: str, more: str = "") -> Part:
+    minor = version.split(".")[1]
+    stamp = "k8s.io/component-base/version"
+    flags = (
+        f"{more} -s -w -X {stamp}.gitVersion=v{version} -X {stamp}.gitMajor=1 -X {stamp}.gitMinor={minor}"
+        f" -X k8s.io/client-go/pkg/version.gitVersion=v{version}"
+    )
+    return Part(f"kubernetes-1.{minor}", tuple(f"k8s.io/kubernetes/cmd/{c}" for c in commands), flags)
+
+
+_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+_CONTAINERD = "github.com/containerd/containerd/v2"
+
+KUBERNETES = _kubernetes("1.36.3", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+# 1.23 pulls in an x/sys that reaches into the runtime by linkname, which Go refuses since 1.23
+KUBERNETES_LEGACY = _kubernetes("1.23.17", "kubelet", more="-checklinkname=0")
+CONTAINERD = Part(
+    "containerd",
+    tuple(f"{_CONTAINERD}/cmd/{c}" for c in ("containerd", "containerd-shim-runc-v2", "ctr")),
+    f"-s -w -X {_CONTAINERD}/version.Version=2.2.0",
+    cgo=False,
+)
+TOOLKIT = Part(
+    "container-toolkit",
+    tuple(
+        f"{_TOOLKIT}/cmd/{c}"
+        for c in ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-cdi-hook")
+    ),
+    # as upstream links it: NVML's symbols are looked up when libnvidia-ml.so.1 has been opened
+    "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
+    f" -X {_TOOLKIT}/internal/info.version=1.20.1",
+)
+
+
+def go(part: Part) -> Path:
+    """The folder with the part's commands, from the cache or compiled now."""
+
+    def build(folder: Path) -> None:
+        run(
+            ["go", "build", "-trimpath", "-ldflags", part.ldflags, "-o", f"{folder}/", *part.commands],
+            cwd=source,
+            env={**os.environ, **ENVIRONMENT, "CGO_ENABLED": "1" if part.cgo else "0"},
+        )
+
+    source = HERE / "go" / part.name
+    return cache.entry(part.name, [source, *part.commands, part.ldflags, str(part.cgo)], build)
+
+
+def pause() -> Path:
+    """The folder with the static program that holds a pod's namespaces."""
+
+    def build(folder: Path) -> None:
+        run(["gcc", "-Os", "-s", "-static", "-Wall", "-Werror", "-o", folder / "pause", source])
+
+    source = HERE / "images" / "pause.c"
+    return cache.entry("pause", [source], build)
+
+
+def run(argv: list[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, text: str = "") -> str:
+    """Run a command quietly and return its output; a failure shows the end of what it said."""
+    command = [str(word) for word in argv]
+    done = subprocess.run(command, cwd=cwd, env=env, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+        raise LabError(f"{' '.join(command)[:300]} ended with {done.returncode}:\n{last}")
+    return done.stdout

@@ -1,0 +1,215 @@
+"""The control plane: etcd, apiserver, controller-manager and scheduler as processes of the machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from . import process
+from .builds import run
+from .progress import wait
+from .slot import Slot
+
+SERVICES = "10.96.0.0/16"
+DAEMONS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")  # in the order of stopping
+
+
+def up(slot: Slot, programs: Path) -> None:
+    """Start what does not run, and wait until the apiserver is ready."""
+    pki(slot)
+    etcd, peer = f"http://127.0.0.1:{slot.etcd_port}", f"http://127.0.0.1:{slot.etcd_port + 1}"
+    process.start(
+        slot.state,
+        "etcd",
+        [
+            "/usr/bin/etcd",
+            f"--data-dir={slot.state}/etcd",
+            f"--listen-client-urls={etcd}",
+            f"--advertise-client-urls={etcd}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--log-level=warn",
+        ],
+    )
+    start_apiserver(slot, programs)
+    process.start(
+        slot.state,
+        "kube-controller-manager",
+        [
+            programs / "kube-controller-manager",
+            f"--kubeconfig={kubeconfig(slot, 'controller-manager')}",
+            f"--service-account-private-key-file={_pki(slot)}/sa.key",
+            f"--root-ca-file={_pki(slot)}/ca.crt",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ],
+    )
+    process.start(
+        slot.state,
+        "kube-scheduler",
+        [
+            programs / "kube-scheduler",
+            f"--kubeconfig={kubeconfig(slot, 'scheduler')}",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ],
+    )
+
+
+def start_apiserver(slot: Slot, programs: Path) -> None:
+    """Start the apiserver and wait until it is ready."""
+    keys = _pki(slot)
+    process.start(
+        slot.state,
+        "kube-apiserver",
+        [
+            programs / "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{slot.etcd_port}",
+            f"--bind-address={slot.gateway}",
+            f"--advertise-address={slot.gateway}",
+            "--secure-port=6443",
+            f"--cert-dir={slot.state}/apiserver",
+            f"--client-ca-file={keys}/ca.crt",
+            f"--tls-cert-file={keys}/apiserver.crt",
+            f"--tls-private-key-file={keys}/apiserver.key",
+            f"--kubelet-client-certificate={keys}/apiserver-kubelet-client.crt",
+            f"--kubelet-client-key={keys}/apiserver-kubelet-client.key",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={keys}/sa.key",
+            f"--service-account-signing-key-file={keys}/sa.key",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+        ],
+    )
+    wait("a ready apiserver", lambda: ready(slot), 60, process.log(slot.state, "kube-apiserver"))
+
+
+def down(slot: Slot) -> None:
+    for name in DAEMONS:
+        process.stop(slot.state, name)
+
+
+def ready(slot: Slot) -> bool:
+    try:
+        return request(slot, "GET", "/readyz") == "ok"
+    except OSError:
+        return False
+
+
+def request(slot: Slot, method: str, path: str, body: Any = None) -> Any:
+    """One call to the apiserver as its administrator; JSON is decoded, other answers come as text."""
+    keys = _pki(slot)
+    context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
+    data = None if body is None else json.dumps(body).encode()
+    call = urllib.request.Request(slot.server + path, data, {"Content-Type": "application/json"}, method=method)
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    with opener.open(call, timeout=10) as answer:
+        text = answer.read().decode()
+        return json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text
+
+
+def forget_node(slot: Slot, name: str) -> None:
+    """Delete a node and, at once, the pods that were on it."""
+    pods = request(slot, "GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}")["items"]
+    paths = [f"/api/v1/namespaces/{p['metadata']['namespace']}/pods/{p['metadata']['name']}" for p in pods]
+    for path in [f"/api/v1/nodes/{name}", *paths]:
+        try:
+            request(slot, "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+
+
+def node_ready(slot: Slot, name: str) -> bool:
+    """Whether the node is registered and Ready."""
+    try:
+        node = request(slot, "GET", f"/api/v1/nodes/{name}")
+    except OSError:
+        return False
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+
+
+# name -> subject, what the certificate is for
+_CERTIFICATES = {
+    "apiserver": ("/CN=kube-apiserver", "serverAuth"),
+    "apiserver-kubelet-client": ("/O=system:masters/CN=kube-apiserver-kubelet-client", "clientAuth"),
+    "controller-manager": ("/CN=system:kube-controller-manager", "clientAuth"),
+    "scheduler": ("/CN=system:kube-scheduler", "clientAuth"),
+    "admin": ("/O=system:masters/CN=kubernetes-admin", "clientAuth"),
+    "nobody": ("/CN=nobody", "clientAuth"),  # is known, may do nothing
+    "modern": ("/O=system:nodes/CN=system:node:modern", "clientAuth"),
+    "legacy": ("/O=system:nodes/CN=system:node:legacy", "clientAuth"),
+}
+
+
+def pki(slot: Slot) -> Path:
+    """The cluster's certificates, laid out as kubeadm names them; made on the first start."""
+    keys = _pki(slot)
+    if (keys / "complete").exists():
+        return keys
+    keys.mkdir(parents=True, exist_ok=True)
+    curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]
+    run(["openssl", *curve, keys / "sa.key"])
+    run(["openssl", *curve, keys / "ca.key"])
+    ca = ["-x509", "-new", "-key", keys / "ca.key", "-subj", "/CN=kubernetes", "-days", "3650"]
+    usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
+    run(["openssl", "req", *ca, *usage, "-out", keys / "ca.crt"])
+    for name, (subject, purpose) in _CERTIFICATES.items():
+        run(["openssl", *curve, keys / f"{name}.key"])
+        query = ["-new", "-key", keys / f"{name}.key", "-subj", subject, "-out", keys / f"{name}.csr"]
+        run(["openssl", "req", *query])
+        names = f"IP:{slot.gateway},IP:10.96.0.1,DNS:kubernetes.default.svc" if name == "apiserver" else f"DNS:{name}"
+        (keys / f"{name}.ext").write_text(f"extendedKeyUsage={purpose}\nsubjectAltName={names}\n")
+        by = ["-CA", keys / "ca.crt", "-CAkey", keys / "ca.key", "-CAcreateserial", "-days", "3650"]
+        which = ["-in", keys / f"{name}.csr", "-extfile", keys / f"{name}.ext", "-out", keys / f"{name}.crt"]
+        run(["openssl", "x509", "-req", *by, *which])
+    (keys / "complete").touch()
+    return keys
+
+
+def kubeconfig(slot: Slot, user: str) -> Path:
+    """A kubeconfig of one user of the PKI, complete in itself."""
+    keys = pki(slot)
+
+    def data(name: str) -> str:
+        return base64.b64encode((keys / name).read_bytes()).decode()
+
+    path = keys / f"{user}.conf"
+    path.write_text(
+        f"""apiVersion: v1
+kind: Config
+clusters:
+- name: lab
+  cluster:
+    server: {slot.server}
+    certificate-authority-data: {data("ca.crt")}
+users:
+- name: {user}
+  user:
+    client-certificate-data: {data(f"{user}.crt")}
+    client-key-data: {data(f"{user}.key")}
+contexts:
+- name: lab
+  context: {{cluster: lab, user: {user}}}
+current-context: lab
+"""
+    )
+    path.chmod(0o600)
+    return path
+
+
+def _pki(slot: Slot) -> Path:
+    return slot.state / "pki"

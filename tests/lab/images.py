@@ -1,0 +1,131 @@
+"""Container images: the two hosts, the base of the device plugin's image, and the small images that pods use.
+
+All of them come from one debootstrap of the machine's own Debian archive; the archive of each set is kept in the
+cache, so that a warm start only loads it.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import builds, cache, machine
+from .builds import HERE, run
+from .docker import NETWORK, docker
+from .progress import step
+from .slot import Slot
+
+FILES = HERE / "images"
+PAUSE = "gpunode-lab/pause:1"
+BUSYBOX = "gpunode-lab/busybox:1"
+
+HOST = (
+    "systemd systemd-sysv dbus openssh-server sudo python3 iproute2 iptables kmod procps gnupg conntrack socat"
+    " containernetworking-plugins ca-certificates pciutils less"
+).split()
+MODERN = ["runc"]
+LEGACY = ["docker.io"]
+PYTHON = ["python3-minimal", "libpython3-stdlib"]
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Names in the lab's docker, and the archive of the small images that nodes load."""
+
+    modern: str
+    legacy: str
+    python: str
+    small: Path
+
+
+def ensure(slot: Slot) -> Images:
+    """Load the images into the lab's docker, building what the cache does not have."""
+    modern, legacy = builds.go(builds.KUBERNETES), builds.go(builds.KUBERNETES_LEGACY)
+    containerd, pause = builds.go(builds.CONTAINERD), builds.pause()
+
+    def build(folder: Path) -> None:
+        _debian(slot)
+        _image(slot, "host", HOST, {})
+        commands = {name: containerd / name for name in ("containerd", "containerd-shim-runc-v2", "ctr")}
+        _image(slot, "modern", MODERN, {"kubelet": modern / "kubelet", **commands})
+        _image(slot, "legacy", LEGACY, {"kubelet": legacy / "kubelet"})
+        _image(slot, "python", PYTHON, {})
+        names = [f"gpunode-lab/{name}:new" for name in ("modern", "legacy", "python")]
+        docker(slot, "save", "-o", folder / "images.tar", *names)
+        for name in names:
+            packages = docker(slot, "run", "--rm", "--network=none", "--entrypoint=dpkg-query", name, "-W")
+            (folder / f"{name.split('/')[1].split(':')[0]}.packages").write_text(packages + "\n")
+        _small(slot, pause / "pause")
+        docker(slot, "save", "-o", folder / "small.tar", PAUSE, BUSYBOX)
+
+    wanted = sorted({*HOST, *MODERN, *LEGACY, *PYTHON, "busybox-static"})
+    folder = cache.entry(
+        "images",
+        [FILES, modern, legacy, containerd, pause, *wanted, machine.versions(wanted)],
+        build,
+    )
+    tag = folder.name.removeprefix("images-")
+    images = Images(*(f"gpunode-lab/{name}:{tag}" for name in ("modern", "legacy", "python")), folder / "small.tar")
+    if docker(slot, "images", "-q", images.legacy) == "":
+        with step("load the hosts' images"):
+            docker(slot, "load", "-i", folder / "images.tar")
+            for name in ("modern", "legacy", "python"):
+                docker(slot, "tag", f"gpunode-lab/{name}:new", f"gpunode-lab/{name}:{tag}")
+    return images
+
+
+def _debian(slot: Slot) -> None:
+    """A minimal Debian 12 as an image."""
+    with step("debootstrap"), tempfile.TemporaryDirectory(dir=cache.root()) as work:
+        root = Path(work) / "root"
+        keyring = f"--keyring={machine.KEYRING}"
+        run(["debootstrap", "--variant=minbase", keyring, "bookworm", root, machine.mirror()])
+        shutil.rmtree(root / "var/cache/apt/archives")
+        (root / "etc/apt/sources.list").unlink()  # ours comes as a file of sources.list.d
+        archive = Path(work) / "root.tar"
+        run(["tar", "-C", root, "--numeric-owner", "-cf", archive, "."])
+        docker(slot, "import", archive, "gpunode-lab/debian:new")
+
+
+def _image(slot: Slot, name: str, packages: list[str], commands: dict[str, Path]) -> None:
+    """Build images/<name>.Dockerfile; `commands` land in its context as bin/."""
+    with step(f"image {name}"), tempfile.TemporaryDirectory(dir=cache.root()) as work:
+        context = Path(work)
+        (context / "apt/sources.list.d").mkdir(parents=True)
+        (context / "apt/apt.conf.d").mkdir()
+        (context / "apt/sources.list.d/debian.sources").write_text(machine.sources())
+        (context / "apt/apt.conf.d/90machine").write_text(machine.apt_options())
+        (context / "bin").mkdir()
+        for command, path in commands.items():
+            shutil.copy2(path, context / "bin" / command)
+        file = ["-f", FILES / f"{name}.Dockerfile"]
+        tag = f"gpunode-lab/{name}:new"
+        arguments = ["--build-arg", f"PACKAGES={' '.join(packages)}"]
+        docker(slot, "build", f"--network={NETWORK}", *file, "-t", tag, *arguments, context)
+
+
+def _small(slot: Slot, pause: Path) -> None:
+    """The image that holds a pod's namespaces, and one with a shell for test pods."""
+    _import(slot, PAUSE, {"pause": pause}, ['ENTRYPOINT ["/pause"]', "USER 65535:65535"])
+    _import(slot, BUSYBOX, {"bin/busybox": Path("/bin/busybox")}, ['CMD ["sh"]', "ENV PATH=/bin"])
+
+
+def _import(slot: Slot, name: str, files: dict[str, Path], changes: list[str]) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
+        with tarfile.open(archive.name, "w") as tar:
+            for path, source in files.items():
+                content = source.read_bytes()
+                member = tarfile.TarInfo(path)
+                member.mode, member.size = 0o755, len(content)
+                tar.addfile(member, io.BytesIO(content))
+            if name == BUSYBOX:
+                for applet in run(["/bin/busybox", "--list"]).split():
+                    link = tarfile.TarInfo(f"bin/{applet}")
+                    link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                    if applet != "busybox":
+                        tar.addfile(link)
+        docker(slot, "import", *(f"--change={change}" for change in changes), archive.name, name)

@@ -1,0 +1,147 @@
+"""The lab as a whole: `up` brings it to where it should be from wherever it is, `down` takes all of it away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from . import builds, cache, cluster, docker, images, machine, nodes, process, slot
+from .progress import say, step, wait
+from .slot import Slot
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HTTP_PORT = 8080
+
+
+def up() -> None:
+    """Bring the lab up; what already is as it should be is left alone."""
+    os.umask(0o022)
+    machine.check(cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
+    machine.install()
+    for gone in slot.abandoned():
+        say(f"clearing the lab of {gone.checkout}, which is gone")
+        _down(gone)
+    mine = slot.claim(CHECKOUT)
+    with slot.lock(slot.STATE / f"{mine.number}.lock"):
+        _up(mine)
+
+
+def down() -> None:
+    """Stop the lab and remove what it made; the cache stays."""
+    mine = slot.find(CHECKOUT)
+    if mine is None:
+        say("nothing is up for this checkout")
+        return
+    with slot.lock(slot.STATE / f"{mine.number}.lock"), step("down"):
+        _down(mine)
+
+
+def status() -> int:
+    """Print what runs; 0 if the lab is up."""
+    mine = slot.find(CHECKOUT)
+    if mine is None:
+        print("down")
+        return 1
+    parts = {name: process.running(mine.state, name) for name in ("dockerd", *reversed(cluster.DAEMONS), "http")}
+    parts |= {f"sshd of {host.name}": nodes.answers_ssh(mine, host) for host in nodes.HOSTS}
+    for name, good in parts.items():
+        print(f"{'up  ' if good else 'DOWN'}  {name}")
+    for host in nodes.HOSTS:
+        print(f"      {host.name}: {nodes.address(mine, host)}, {'Ready' if cluster.node_ready(mine, host.name) else 'not Ready'}")
+    print(f"      slot {mine.number}: state {mine.state}, docker {mine.docker_host}")
+    return 0 if all(parts.values()) else 1
+
+
+def _up(mine: Slot) -> None:
+    with step("programs"):
+        programs = {part.name: builds.go(part) for part in
+                    (builds.KUBERNETES, builds.KUBERNETES_LEGACY, builds.CONTAINERD, builds.TOOLKIT)}
+    with step("docker"):
+        docker.up(mine)
+    loaded = images.ensure(mine)
+    with step("apt repository"):
+        start_http(mine)
+    with step("control plane"):
+        cluster.up(mine, programs[builds.KUBERNETES.name])
+    with step("hosts"):
+        nodes.keys(mine)
+        for host in nodes.HOSTS:
+            nodes.ensure(mine, host, loaded)
+    _describe(mine, loaded, programs)
+    with step("legacy is Ready"):
+        wait("legacy to be Ready", lambda: cluster.node_ready(mine, "legacy"), 90)
+
+
+def start_http(mine: Slot) -> None:
+    """Serve the apt repository on the bridge."""
+    folder = repository(mine)
+    if folder is None:
+        return
+    server = ["-m", "http.server", "--bind", mine.gateway, "--directory", folder, str(HTTP_PORT)]
+    process.start(mine.state, "http", [sys.executable, *server])
+
+
+def repository(mine: Slot) -> Path | None:
+    try:
+        from .packages import repository as build
+    except ImportError:
+        return None
+    return build(cache.root(), builds.go(builds.TOOLKIT), os.uname().release)
+
+
+def _describe(mine: Slot, loaded: images.Images, programs: dict[str, Path]) -> None:
+    """Write what tests and people need to reach the lab."""
+    out = mine.out
+    for name, user in (("kubeconfig", "admin"), ("kubeconfig-nobody", "nobody")):
+        shutil.copy(cluster.kubeconfig(mine, user), out / name)
+    uri = f"http://{mine.gateway}:{HTTP_PORT}"
+    folder = repository(mine)
+    if folder is not None:
+        shutil.copy(folder / "key.asc", out / "apt-key.asc")
+    table = {
+        "kubeconfig": f"{out}/kubeconfig",
+        "kubeconfig_nobody": f"{out}/kubeconfig-nobody",
+        "inventory": f"{out}/inventory.yaml",
+        "server": mine.server,
+        "apt": {"uri": uri, "key": f"{out}/apt-key.asc"},
+        "nodes": {
+            host.name: {
+                "address": nodes.address(mine, host),
+                "port": 22,
+                "user": nodes.USER,
+                "key": f"{out}/id_ed25519",
+                "known_hosts": f"{out}/known_hosts",
+                "container": host.name,
+            }
+            for host in nodes.HOSTS
+        },
+        "images": {"base": loaded.python, "pause": images.PAUSE, "busybox": images.BUSYBOX, "plugin_archive": None},
+        "docker_host": mine.docker_host,
+        "programs": str(programs[builds.KUBERNETES.name]),
+    }
+    (out / "inventory.yaml").write_text(
+        f"""cluster:
+  kubeconfig: kubeconfig            # relative to this file
+defaults:
+  ssh: {{user: {nodes.USER}, key: id_ed25519, known_hosts: known_hosts}}
+  repositories:
+    driver: {{uri: "{uri}/cuda", key: apt-key.asc}}
+    toolkit: {{uri: "{uri}/toolkit/stable/deb/amd64", key: apt-key.asc}}
+groups:
+  p100: {{hosts: [{{name: legacy, address: {nodes.address(mine, nodes.host("legacy"))}}}]}}
+  h100: {{hosts: [{{name: modern, address: {nodes.address(mine, nodes.host("modern"))}}}]}}
+"""
+    )
+    (out / "lab.json").write_text(json.dumps(table, indent=2) + "\n")
+
+
+def _down(mine: Slot) -> None:
+    cluster.down(mine)
+    process.stop(mine.state, "http")
+    docker.down(mine)
+    shutil.rmtree(mine.state)
+    shutil.rmtree(mine.out, ignore_errors=True)
+    slot.release(mine)

@@ -1,0 +1,131 @@
+"""The machine that the lab runs on: whether it can, what it must have installed, where its Debian comes from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .builds import run
+from .progress import CannotRun, step
+
+PACKAGES = (
+    "docker.io",
+    "containerd",
+    "runc",
+    "iptables",
+    "iproute2",
+    "etcd-server",
+    "debootstrap",
+    "busybox-static",
+    "openssh-client",
+    "openssl",
+    "gpg",
+    "gcc",
+    "libc6-dev",
+)
+MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
+DISK_GIB = 8  # the running lab; Go's caches and the lab's take as much again when they are filled
+COLD_DISK_GIB = 20
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def check(*, cold: bool) -> None:
+    """Raise CannotRun with the reason, if this machine cannot run the lab."""
+    if os.geteuid() != 0:
+        raise CannotRun("The lab needs root: it starts a container daemon and network bridges.")
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    if (release.get("ID"), release.get("VERSION_ID")) != ("debian", "12"):
+        raise CannotRun(f"The lab needs Debian 12; this is {release.get('PRETTY_NAME', 'an unknown system')}.")
+    if platform.machine() != "x86_64":
+        raise CannotRun(f"The lab needs an x86_64 machine; this is {platform.machine()}.")
+    if not Path("/sys/fs/cgroup/memory").is_dir() or not Path("/sys/fs/cgroup/devices").is_dir():
+        raise CannotRun("The lab needs the cgroup v1 hierarchies mounted under /sys/fs/cgroup; this machine has none.")
+    if "overlay" not in Path("/proc/filesystems").read_text().split():
+        raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
+    memory = int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
+    if memory < MEMORY_GIB:
+        raise CannotRun(f"The lab needs {MEMORY_GIB} GiB of free memory; this machine has {memory:.1f} GiB.")
+    disk = shutil.disk_usage("/var/lib").free / 2**30
+    needed = COLD_DISK_GIB if cold else DISK_GIB
+    if disk < needed:
+        raise CannotRun(f"The lab needs {needed} GiB of free disk under /var/lib; there are {disk:.1f} GiB.")
+    if cold and not shutil.which("go"):
+        raise CannotRun("The lab compiles Kubernetes with Go 1.26; `go` is not in PATH.")
+
+
+def install() -> None:
+    """Install the Debian packages that are missing, without starting any of their services."""
+    missing = [name for name in PACKAGES if not _installed(name)]
+    if not missing:
+        return
+    with step(f"apt-get install {' '.join(missing)}"):
+        _refresh()
+        policy = Path("/usr/sbin/policy-rc.d")
+        ours = not policy.exists()
+        if ours:
+            policy.write_text("#!/bin/sh\nexit 101\n")
+            policy.chmod(0o755)
+        try:
+            run(
+                ["apt-get", "install", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", *missing],
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
+        finally:
+            if ours:
+                policy.unlink()
+
+
+def sources() -> str:
+    """apt sources for a node: the Debian 12 archives that this machine itself uses, main only."""
+    uris: dict[str, str] = {}  # suite -> URI
+    for file in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
+        for stanza in re.split(r"\n\s*\n", file.read_text()):
+            fields = dict(re.findall(r"(?m)^(\w[\w-]*):[ \t]*(.+)$", stanza))
+            for suite in fields.get("Suites", "").split():
+                uris.setdefault(suite, fields.get("URIs", "").split()[0])
+    lists = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*.list"))]
+    for file in filter(Path.exists, lists):
+        for uri, suite in re.findall(r"(?m)^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)", file.read_text()):
+            uris.setdefault(suite, uri)
+    wanted = ("bookworm", "bookworm-updates", "bookworm-security")
+    if "bookworm" not in uris:
+        raise CannotRun("The lab takes Debian from this machine's apt sources; none of them has the suite bookworm.")
+    return "".join(
+        f"Types: deb\nURIs: {uris[suite]}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n\n"
+        for suite in wanted
+        if suite in uris
+    )
+
+
+def mirror() -> str:
+    """The archive that debootstrap reads."""
+    return re.findall(r"URIs: (\S+)\nSuites: bookworm\n", sources())[0]
+
+
+def apt_options() -> str:
+    """apt settings that a node must share with this machine to accept the same archives (a frozen mirror's dates)."""
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in dump.splitlines() if re.match(r"Acquire::(Check-Valid-Until|Check-Date) ", line)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def versions(packages: list[str]) -> str:
+    """The versions that the archives offer now: part of the key of what is built from them."""
+    policy = subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
+    if policy.count("Candidate:") < len(packages):
+        _refresh()
+        policy = subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
+    return "\n".join(re.findall(r"(?m)^\S+:$|^  Candidate: .*$", policy))
+
+
+def _refresh() -> None:
+    run(["apt-get", "update"])
+
+
+def _installed(name: str) -> bool:
+    done = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Status}", name], capture_output=True, text=True)
+    return done.stdout == "installed"

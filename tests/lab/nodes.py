@@ -1,0 +1,194 @@
+"""The two hosts: containers with systemd, reached by SSH, bare of any NVIDIA software when they start."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import builds, cache, cluster, machine
+from .docker import DOCKER, NETWORK, docker
+from .images import Images
+from .progress import wait
+from .slot import Slot
+
+FILES = builds.HERE / "nodes"
+USER = "ops"
+OPS = 1000  # uid and gid of ops in the images
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One of the lab's hosts, and what its PCI bus shows."""
+
+    name: str
+    number: int  # its address ends in this, its pods live in 10.244.<number>.0/24
+    gpus: tuple[dict[str, object], ...]
+
+
+HOSTS = (
+    Host("modern", 11, ({"model": "H100-SXM5-80GB"},) * 4),
+    Host("legacy", 12, ({"model": "P100-PCIE-16GB"},) * 2),
+)
+
+
+def address(slot: Slot, host: Host) -> str:
+    return str(slot.subnet[host.number])
+
+
+def host(name: str) -> Host:
+    return next(h for h in HOSTS if h.name == name)
+
+
+def keys(slot: Slot) -> None:
+    """Make the user's key and the hosts' keys, once, and the known_hosts that goes with them."""
+    slot.out.mkdir(exist_ok=True)
+    folder = slot.state / "ssh"
+    folder.mkdir(parents=True, exist_ok=True)
+    user = slot.out / "id_ed25519"
+    if not user.exists():
+        builds.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpunode-lab", "-f", user])
+    lines = []
+    for each in HOSTS:
+        key = folder / each.name
+        if not key.exists():
+            builds.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", each.name, "-f", key])
+        kind, blob, _ = key.with_suffix(".pub").read_text().split()
+        lines.append(f"{address(slot, each)} {kind} {blob}\n")
+    (slot.out / "known_hosts").write_text("".join(lines))
+
+
+def ensure(slot: Slot, each: Host, images: Images) -> None:
+    """Leave a host that runs from the same inputs as it is; otherwise make it anew."""
+    overlay = _overlay(slot, each, images)
+    image = images.modern if each.name == "modern" else images.legacy
+    inputs = cache.key([image, overlay])
+    states = docker(slot, "ps", "-a", "--format", "{{.Names}} {{.State}} {{.Label \"inputs\"}}").splitlines()
+    if f"{each.name} running {inputs}" not in states:
+        remove(slot, each)
+        _create(slot, each, image, overlay, inputs)
+    wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
+
+
+def reset(slot: Slot, each: Host) -> None:
+    """Make a host bare again: a new container of its image with the same files, keys and address."""
+    image, inputs = docker(slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name).split()
+    remove(slot, each)
+    cluster.forget_node(slot, each.name)
+    _create(slot, each, image, slot.state / "overlay" / each.name, inputs)
+    wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
+
+
+def remove(slot: Slot, each: Host) -> None:
+    if each.name in docker(slot, "ps", "-a", "--format", "{{.Names}}").split():
+        docker(slot, "rm", "-f", "-v", each.name)
+
+
+def answers_ssh(slot: Slot, each: Host) -> bool:
+    try:
+        with socket.create_connection((address(slot, each), 22), timeout=2) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def _create(slot: Slot, each: Host, image: str, overlay: Path, inputs: str) -> None:
+    words = [
+        "create",
+        f"--name={each.name}",
+        f"--hostname={each.name}",
+        f"--network={NETWORK}",
+        f"--ip={address(slot, each)}",
+        f"--label=inputs={inputs}",
+        "--restart=always",  # `systemctl reboot` ends the container; this starts it again
+        "--stop-signal=SIGRTMIN+3",
+        "--cap-add=ALL",
+        "--cap-drop=SYS_RESOURCE",
+        "--security-opt=seccomp=unconfined",
+        "--security-opt=apparmor=unconfined",
+        "--security-opt=systempaths=unconfined",
+        "--device-cgroup-rule=a *:* rwm",
+        "--cgroupns=host",
+        "--tmpfs=/run:exec,mode=755",
+        "--tmpfs=/tmp:exec,mode=1777",
+        "--tmpfs=/sys/fs/cgroup:mode=755",  # systemd adds names here; they are not for the machine to keep
+        *(f"--volume={tree}:{tree}:rw" for tree in _hierarchies()),
+        "--volume=/dev/kmsg:/dev/kmsg",
+        "--volume=/var/lib/containerd",
+        "--volume=/var/lib/docker",
+        "--volume=/var/lib/kubelet",
+        image,
+    ]
+    docker(slot, *words)
+    with _archive(slot, each, overlay).open("rb") as archive:
+        subprocess.run([DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True)
+    docker(slot, "start", each.name)
+
+
+def _hierarchies() -> list[Path]:
+    """The mounted cgroup trees of the machine."""
+    return [tree for tree in sorted(Path("/sys/fs/cgroup").iterdir()) if (tree / "cgroup.procs").exists()]
+
+
+def _overlay(slot: Slot, each: Host, images: Images) -> Path:
+    """The files that make a host out of its image, as a folder."""
+    root = slot.state / "overlay" / each.name
+    shutil.rmtree(root, ignore_errors=True)
+    for source in (FILES / "common", FILES / each.name):
+        shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
+    values = {"@POD_SUBNET@": f"10.244.{each.number}.0/24", "@CGROUP_ROOT@": f"{slot.cgroups}{each.name}"}
+    for file in (path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
+        text = file.read_text()
+        for name, value in values.items():
+            text = text.replace(name, value)
+        file.write_text(text)
+    pki = cluster.pki(slot)
+    put = {
+        "etc/apt/sources.list.d/debian.sources": machine.sources(),
+        "etc/apt/apt.conf.d/90machine": machine.apt_options(),
+        "etc/kubernetes/pki/ca.crt": (pki / "ca.crt").read_text(),
+        "etc/kubernetes/kubelet.conf": cluster.kubeconfig(slot, each.name).read_text(),
+        "etc/ssh/ssh_host_ed25519_key": (slot.state / "ssh" / each.name).read_text(),
+        "etc/ssh/ssh_host_ed25519_key.pub": (slot.state / "ssh" / f"{each.name}.pub").read_text(),
+        f"home/{USER}/.ssh/authorized_keys": (slot.out / "id_ed25519.pub").read_text(),
+    }
+    for name, text in put.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "etc/kubernetes/manifests").mkdir()
+    shutil.copy2(images.small, root / "usr/local/lib/lab/images.tar")
+    try:
+        from .gpu import install
+    except ImportError:
+        return root
+    install(root, list(each.gpus))
+    return root
+
+
+_MODES = {
+    "etc/sudoers.d/ops": 0o440,
+    "etc/kubernetes/kubelet.conf": 0o600,
+    "etc/ssh/ssh_host_ed25519_key": 0o600,
+}
+
+
+def _archive(slot: Slot, each: Host, overlay: Path) -> Path:
+    """The overlay as a tar file with the owners and modes that the host's files have."""
+
+    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        user = OPS if member.name.startswith(f"home/{USER}/") else 0
+        member.uid = member.gid = user
+        member.uname = member.gname = ""
+        if member.isfile():
+            member.mode = _MODES.get(member.name, 0o755 if member.mode & 0o100 else 0o644)
+        return member
+
+    path = slot.state / "overlay" / f"{each.name}.tar"
+    with tarfile.open(path, "w") as tar:
+        for file in sorted(overlay.rglob("*")):
+            if file.is_symlink() or not file.is_dir() or not list(file.iterdir()):
+                tar.add(file, str(file.relative_to(overlay)), recursive=False, filter=owned)
+    return path

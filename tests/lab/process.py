@@ -1,0 +1,81 @@
+"""Daemons of a lab: started detached, found again by pid file, never confused with a stranger's process.
+
+Every process of a lab carries GPUNODE_LAB=<state folder> in its environment, and so do its children: a pid
+file that outlived its process is told from a live one, and what a crash left behind is found without any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from .progress import wait
+
+MARKER = "GPUNODE_LAB"
+
+
+def start(state: Path, name: str, argv: Sequence[str | Path]) -> None:
+    """Start a daemon of the lab at `state` unless it runs; its output goes to log/<name>.log."""
+    if running(state, name):
+        return
+    (state / "log").mkdir(parents=True, exist_ok=True)
+    with log(state, name).open("ab") as output:
+        process = subprocess.Popen(
+            [str(word) for word in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, MARKER: str(state)},
+        )
+    (state / f"{name}.pid").write_text(f"{process.pid}\n")
+
+
+def log(state: Path, name: str) -> Path:
+    return state / "log" / f"{name}.log"
+
+
+def running(state: Path, name: str) -> bool:
+    return _pid(state, name) is not None
+
+
+def stop(state: Path, name: str, patience: float = 10) -> None:
+    """End a daemon: asked first, killed after `patience` seconds."""
+    pid = _pid(state, name)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        try:
+            wait(f"the end of {name}", lambda: not running(state, name), patience)
+        except Exception:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait(f"the end of {name}", lambda: not running(state, name), patience)
+    (state / f"{name}.pid").unlink(missing_ok=True)
+
+
+def strays(state: Path) -> list[int]:
+    """Every live process that belongs to the lab at `state`."""
+    return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _belongs(int(p.name), state)]
+
+
+def _pid(state: Path, name: str) -> int | None:
+    try:
+        pid = int((state / f"{name}.pid").read_text())
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # a child of this very process that ended is a zombie until it is read
+    return pid if _belongs(pid, state) else None
+
+
+def _belongs(pid: int, state: Path) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()  # empty for a zombie
+    except OSError:
+        return False
+    return f"{MARKER}={state}".encode() in environment.split(b"\0")

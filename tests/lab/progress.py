@@ -1,0 +1,37 @@
+"""What `up` and `down` tell the person who waits: one line a step, with its seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+
+class CannotRun(Exception):
+    """This machine cannot run the lab; the message is the one sentence that says why (exit code 77)."""
+
+
+class LabError(Exception):
+    """The lab should have worked and did not; the message names the part and its log."""
+
+
+def say(line: str) -> None:
+    print(f"lab: {line}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    say(f"{time.monotonic() - start:6.1f} s  {name}")
+
+
+def wait(what: str, ready: object, timeout: float = 60, log: object = None) -> None:
+    """Poll `ready()` until it is true; after `timeout` seconds say what was waited for and where to look."""
+    assert callable(ready)
+    deadline = time.monotonic() + timeout
+    while not ready():
+        if time.monotonic() > deadline:
+            raise LabError(f"{what} did not happen within {timeout:.0f} s" + (f"; see {log}" if log else ""))
+        time.sleep(0.1)

@@ -1,0 +1,133 @@
+"""Where one checkout's lab lives on the machine: a small number from which every name and address follows."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .progress import CannotRun
+
+STATE = Path("/var/lib/gpunode-lab")
+SLOTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    number: int
+    checkout: Path
+
+    @property
+    def state(self) -> Path:
+        """Files of the running lab; removed by `down`."""
+        return STATE / str(self.number)
+
+    @property
+    def run(self) -> Path:
+        """Sockets of the lab's docker."""
+        return Path("/run/gpunode-lab") / str(self.number)
+
+    @property
+    def out(self) -> Path:
+        """What tests read: lab.json, inventory, keys."""
+        return self.checkout / ".lab"
+
+    @property
+    def bridge(self) -> str:
+        return f"gnlab{self.number}"
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Network(f"172.29.{self.number}.0/24")
+
+    @property
+    def gateway(self) -> str:
+        """The machine's own address on the bridge: apiserver and apt repository listen here."""
+        return str(self.subnet[1])
+
+    @property
+    def docker_host(self) -> str:
+        return f"unix://{self.run}/docker.sock"
+
+    @property
+    def etcd_port(self) -> int:
+        """Client port on the loopback; the next one is for peers."""
+        return 12379 + 2 * self.number
+
+    @property
+    def server(self) -> str:
+        return f"https://{self.gateway}:6443"
+
+    @property
+    def cgroups(self) -> str:
+        """Prefix of the names of all cgroups of this lab."""
+        return f"gpunode-lab-s{self.number}-"
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that dies with this process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def find(checkout: Path) -> Slot | None:
+    """The slot that this checkout holds, if any."""
+    return next((slot for slot in _held() if slot.checkout == checkout), None)
+
+
+def claim(checkout: Path) -> Slot:
+    """This checkout's slot, the one it has or the first free one."""
+    with lock(STATE / "slots.lock"):
+        held = _held()
+        mine = next((slot for slot in held if slot.checkout == checkout), None)
+        if mine is None:
+            taken = {slot.number for slot in held}
+            mine = next((s for n in range(SLOTS) if n not in taken and _free(s := Slot(n, checkout))), None)
+            if mine is None:
+                raise CannotRun(f"All {SLOTS} lab slots are taken (see {STATE}/slots.json).")
+            _write([*held, mine])
+        return mine
+
+
+def release(slot: Slot) -> None:
+    """Give the slot's number back."""
+    with lock(STATE / "slots.lock"):
+        _write([other for other in _held() if other.number != slot.number])
+
+
+def abandoned() -> list[Slot]:
+    """Slots whose checkout is gone from the disk."""
+    return [slot for slot in _held() if not slot.checkout.exists()]
+
+
+def _held() -> list[Slot]:
+    try:
+        table = json.loads((STATE / "slots.json").read_text())
+    except (OSError, ValueError):
+        return []
+    return [Slot(int(number), Path(checkout)) for number, checkout in table.items()]
+
+
+def _write(slots: list[Slot]) -> None:
+    new = STATE / "slots.json.new"
+    new.write_text(json.dumps({slot.number: str(slot.checkout) for slot in slots}, indent=2) + "\n")
+    new.rename(STATE / "slots.json")
+
+
+def _free(slot: Slot) -> bool:
+    """No other network of the machine overlaps the slot's subnet."""
+    routes = json.loads(subprocess.run(["ip", "-j", "route"], capture_output=True, check=True).stdout)
+    for route in routes:
+        if route["dst"] != "default" and route.get("dev") != slot.bridge:
+            with contextlib.suppress(ValueError):
+                if ipaddress.ip_network(route["dst"], strict=False).overlaps(slot.subnet):
+                    return False
+    return True
