@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode import diff as diffs
-from gpunode.facts import describe
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
+from gpunode.report.about import about
 from gpunode.report.live import Live
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
@@ -62,8 +62,8 @@ class Human:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in outcomes:
             if outcome.plan:
-                about = describe(outcome.facts) if outcome.facts else ""
-                self._out.print(f" [bold]{escape(outcome.host):<{width}}[/]  {escape(about)}")
+                facts = about(outcome.facts) if outcome.facts else ""
+                self._out.print(f" [bold]{escape(outcome.host):<{width}}[/]  {escape(facts)}")
                 for step in outcome.plan.steps:
                     self._step(step, diff=diff)
             elif outcome.error is None:

@@ -1,0 +1,150 @@
+"""A small SSH server on loopback for tests: real keys, real exec, one thread a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+
+from gpunode.model import Host, Ssh
+
+
+@dataclass
+class Sshd:
+    """The server's address and keys; `execs` counts the commands it was asked to run, `connections` the logins."""
+
+    port: int
+    host_key: paramiko.PKey
+    key: Path
+    known_hosts: Path
+    connections: int = 0
+    execs: list[str] = field(default_factory=list)
+    transports: list[paramiko.Transport] = field(default_factory=list)
+
+    def host(self, name: str = "node", **ssh: object) -> Host:
+        """A host of the inventory that is this server."""
+        options: dict[str, object] = {
+            "address": "127.0.0.1",
+            "port": self.port,
+            "user": "ops",
+            "key": str(self.key),
+            "known_hosts": str(self.known_hosts),
+            "host_key_check": "strict",
+        }
+        return Host(name, Ssh(**{**options, **ssh}), sudo=False)  # type: ignore[arg-type]
+
+    def cut(self) -> None:
+        """Drop every connection, as a network does."""
+        for transport in self.transports:
+            transport.close()
+
+
+class _Server(paramiko.ServerInterface):
+    def __init__(self, sshd: Sshd, key: paramiko.PKey) -> None:
+        self._sshd, self._key = sshd, key
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        good = username == "ops" and key.asbytes() == self._key.asbytes()
+        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_channel_direct_tcpip_request(self, chanid: int, origin: object, destination: object) -> int:
+        return paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self._sshd.execs.append(command.decode())
+        threading.Thread(target=_exec, args=(channel, command.decode()), daemon=True).start()
+        return True
+
+
+def _exec(channel: paramiko.Channel, command: str) -> None:
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+
+    def feed() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := channel.recv(32768):
+                process.stdin.write(data)
+                process.stdin.flush()
+            process.stdin.close()
+
+    def drain() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := process.stderr.read1(32768):
+                channel.sendall_stderr(data)
+
+    threads = [threading.Thread(target=feed, daemon=True), threading.Thread(target=drain, daemon=True)]
+    for thread in threads:
+        thread.start()
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := process.stdout.read1(32768):
+            channel.sendall(data)
+        threads[1].join()
+        channel.send_exit_status(process.wait())
+    with contextlib.suppress(OSError, EOFError):
+        channel.close()
+    for stream in (process.stdout, process.stderr):
+        stream.close()
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    process.wait()
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[Sshd]:
+    """Serve until the block ends; keys and known_hosts are made in `folder`."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    keys = []
+    for name in ("host_key", "id_ed25519"):
+        path = folder / name
+        path.write_bytes(
+            Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        )
+        path.chmod(0o600)
+        keys.append(paramiko.Ed25519Key.from_private_key_file(str(path)))
+    host_key, user_key = keys
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    known_hosts = folder / "known_hosts"
+    known_hosts.write_text(f"[127.0.0.1]:{port} {host_key.get_name()} {host_key.get_base64()}\n")
+    sshd = Sshd(port, host_key, folder / "id_ed25519", known_hosts)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            transport = paramiko.Transport(client)
+            transport.add_server_key(host_key)
+            sshd.transports.append(transport)
+            sshd.connections += 1
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+                transport.start_server(server=_Server(sshd, user_key))
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield sshd
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        sshd.cut()
+        thread.join(timeout=5)

@@ -1,0 +1,196 @@
+"""SSH connections against a real SSH server on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpunode.errors import Unreachable
+from gpunode.ssh import Dialer
+from tests.sshd import Sshd, serve
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    with serve(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def dialer(tmp_path: Path) -> Iterator[Dialer]:
+    dialer = Dialer(tmp_path / "no-ssh-config")
+    yield dialer
+    dialer.close()
+
+
+def test_a_command_gets_its_input_and_gives_output_errors_and_status(sshd: Sshd, dialer: Dialer) -> None:
+    """What a program reads, writes and ends with crosses the connection whole."""
+    connection = dialer.connect(sshd.host())
+    remote = connection.start("cat; echo trouble >&2; exit 3", [b"one\n", b"two"])
+
+    assert list(remote.lines()) == [b"one\n", b"two"]
+    assert remote.end() == (3, "trouble\n")
+    connection.close()
+
+
+def test_a_large_input_arrives_unchanged(sshd: Sshd, dialer: Dialer) -> None:
+    """Images are sent in chunks beside reading the answer."""
+    connection = dialer.connect(sshd.host())
+    remote = connection.start("wc -c", [b"x" * 262144] * 16)
+
+    assert list(remote.lines()) == [b"4194304\n"]
+    connection.close()
+
+
+def test_a_lost_connection_has_no_exit_status(sshd: Sshd, dialer: Dialer) -> None:
+    """A connection that goes away in the middle is told from a program that ended."""
+    connection = dialer.connect(sshd.host())
+    remote = connection.start("echo begun; sleep 60", [])
+    lines = remote.lines()
+
+    assert next(lines) == b"begun\n"
+    sshd.cut()
+    assert list(lines) == []
+    assert remote.end()[0] is None
+
+
+def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+    """Authentication that fails says who tried with what, and is not tried again."""
+    with pytest.raises(
+        Unreachable, match=r"authentication failed: nobody@127\.0\.0\.1:\d+ does not accept the key"
+    ):
+        dialer.connect(sshd.host(user="nobody"))
+
+    assert sshd.connections == 1
+
+
+def test_a_changed_host_key_is_refused_with_both_fingerprints(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path
+) -> None:
+    """A host that shows another key than the known one may be somebody else."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with serve(other) as stranger:
+        entry = f"[127.0.0.1]:{sshd.port} {stranger.host_key.get_name()} {stranger.host_key.get_base64()}\n"
+    (tmp_path / "known").write_text(entry)
+
+    with pytest.raises(Unreachable, match="its host key changed") as caught:
+        dialer.connect(sshd.host(known_hosts=str(tmp_path / "known")))
+
+    assert caught.value.message.count("SHA256:") == 2
+    assert "ssh-keygen -R" in caught.value.hint
+
+
+def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+    """`strict` connects to nobody whose key is not known."""
+    with pytest.raises(Unreachable, match="is not in"):
+        dialer.connect(sshd.host(known_hosts=str(tmp_path / "empty")))
+
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_new_host_key_is_added_and_what_was_there_is_kept(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path
+) -> None:
+    """`accept-new` appends one line to known_hosts; comments and other entries stay."""
+    known = tmp_path / "mine"
+    known.write_text(
+        "# my hosts\nold ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFaRC59QcFk0VV134Dce5mS/EQ0Z/leYhwg3TEI1YVDw"
+    )
+
+    dialer.connect(sshd.host(known_hosts=str(known), host_key_check="accept-new")).close()
+
+    lines = known.read_text().splitlines()
+    assert lines[0] == "# my hosts"
+    assert lines[1].startswith("old ssh-ed25519")
+    assert lines[2] == f"[127.0.0.1]:{sshd.port} ssh-ed25519 {sshd.host_key.get_base64()}"
+
+
+def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
+    """Refused is told from no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    with pytest.raises(Unreachable, match="refused the connection"):
+        dialer.connect(sshd.host(port=port))
+
+
+def test_a_host_that_does_not_speak_is_given_up_on(dialer: Dialer, sshd: Sshd) -> None:
+    """A name that does not resolve ends at once."""
+    with pytest.raises(Unreachable, match="is not a known name"):
+        dialer.connect(sshd.host(address="host.invalid"))
+
+
+def test_a_private_key_that_is_missing_is_named(sshd: Sshd, dialer: Dialer) -> None:
+    """The path is in the message."""
+    with pytest.raises(Unreachable, match="cannot read /no/such/key: no such file"):
+        dialer.connect(sshd.host(key="/no/such/key"))
+
+
+def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) -> None:
+    """An overloaded sshd drops connections before its banner; the next try gets in."""
+    front = socket.create_server(("127.0.0.1", 0))
+    port = front.getsockname()[1]
+    turned_away = []
+
+    def relay() -> None:
+        first, _ = front.accept()
+        turned_away.append(first.getpeername())
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        first.close()
+        client, _ = front.accept()
+        server = socket.create_connection(("127.0.0.1", sshd.port))
+
+        def pump(source: socket.socket, sink: socket.socket) -> None:
+            with contextlib.suppress(OSError):  # either side may close first
+                while data := source.recv(65536):
+                    sink.sendall(data)
+                sink.shutdown(socket.SHUT_WR)
+
+        threads = [threading.Thread(target=pump, args=pair) for pair in ((client, server), (server, client))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.close()
+        server.close()
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    host = sshd.host(
+        port=port, host_key_check="accept-new", known_hosts=str(sshd.known_hosts.with_name("kh"))
+    )
+    connection = dialer.connect(host)
+    remote = connection.start("echo in", [])
+
+    assert list(remote.lines()) == [b"in\n"]
+    assert len(turned_away) == 1
+    connection.close()
+    thread.join(timeout=5)
+    front.close()
+
+
+def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tmp_path: Path) -> None:
+    """HostName, Port, User, IdentityFile and UserKnownHostsFile are honoured, as ssh does."""
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host gpu-*\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User ops\n"
+        f"  IdentityFile {sshd.key}\n  UserKnownHostsFile {sshd.known_hosts}\n"
+    )
+    host = sshd.host()
+    host = replace(
+        host, ssh=replace(host.ssh, address="gpu-01", port=22, user=None, key=None, known_hosts=None)
+    )
+    dialer = Dialer(config)
+    connection = dialer.connect(host)
+    remote = connection.start("echo in", [])
+
+    assert list(remote.lines()) == [b"in\n"]
+    connection.close()
+    dialer.close()
