@@ -1,0 +1,77 @@
+"""What a container gets for the units that the kubelet chose for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .config import Config
+from .resources import Unit
+
+VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+class Refused(Exception):
+    """An allocation that cannot be; says why, for the pod's event."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """The edits to one container. Mounts and nodes are pairs (path in the container, path on the host)."""
+
+    envs: dict[str, str] = field(default_factory=dict)
+    mounts: list[tuple[str, str]] = field(default_factory=list)
+    nodes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def chosen(ids: Iterable[str], offered: Mapping[str, Unit], sick: Mapping[str, str]) -> list[Unit]:
+    """The units behind `ids`, each once. Raises Refused for ids that are unknown or whose device is Unhealthy."""
+    units = []
+    for unit_id in dict.fromkeys(ids):
+        unit = offered.get(unit_id)
+        if unit is None:
+            raise Refused(f"unknown device {unit_id!r}: it is not (or no longer) on this node")
+        if unit.device.uuid in sick:
+            raise Refused(f"device {unit_id} is unhealthy: {sick[unit.device.uuid]}")
+        units.append(unit)
+    return units
+
+
+def grant(units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) -> Grant:
+    """The edits that show a container the devices of `units` and no others.
+
+    `exists` tells whether a device node is there below the driver's device root.
+    """
+    devices = list({unit.device.uuid: unit.device for unit in units}.values())
+    names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
+    given = Grant()
+    if "envvar" in config.device_list_strategy:
+        # "void": an empty value would mean "as the image says" to the NVIDIA runtime, which may be "all".
+        given.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"
+    if "volume-mounts" in config.device_list_strategy:
+        given.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
+        given.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
+    if config.pass_device_specs:
+        own = dict.fromkeys(node for device in devices for node in device.nodes)
+        root = config.dev_root.rstrip("/")
+        given.nodes += [
+            (node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(root + node)
+        ]
+    for enabled, name in (
+        (config.gdrcopy_enabled, "NVIDIA_GDRCOPY"),
+        (config.gds_enabled, "NVIDIA_GDS"),
+        (config.mofed_enabled, "NVIDIA_MOFED"),
+    ):
+        if enabled:
+            given.envs[name] = "enabled"
+    return given
+
+
+def preferred(available: Sequence[str], must: Sequence[str], size: int, good: Container[str]) -> list[str]:
+    """`size` of the available ids, those in `must` first, then those in `good`; what is left where that is less.
+
+    Never an error: one would fail the pod's admission, whereas any answer lets it through.
+    """
+    rest = sorted(dict.fromkeys(available), key=lambda unit_id: unit_id not in good)
+    return list(dict.fromkeys([*must, *rest]))[: max(size, 0)]

@@ -1,0 +1,180 @@
+"""The GPUs of this machine and their MIG devices, as NVML tells of them. Knows nothing of Kubernetes or gRPC.
+
+`nvml` is the module `pynvml` (NVIDIA's nvidia-ml-py) wherever it is a parameter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or a MIG device of one."""
+
+    uuid: str
+    index: str  # NVML's: "1" for a GPU, "1:0" for the first MIG device of GPU 1
+    name: str  # the product, e.g. "Tesla P100-PCIE-16GB"
+    gpu: str  # UUID of the GPU that it is, or is a part of
+    bus: str  # PCI address as in /sys/bus/pci/devices
+    memory: int  # bytes; 0 where NVML does not say (GPUs that share the CPU's memory)
+    numa: int | None = None
+    nodes: tuple[str, ...] = ()  # device nodes of its own, e.g. /dev/nvidia0
+    mig_enabled: bool = False  # a GPU that is cut, or to be cut, into MIG devices
+    profile: str | None = None  # of a MIG device, e.g. "1g.10gb"
+    instance: tuple[int, int] | None = None  # of a MIG device: ids of its GPU instance and compute instance
+
+
+def count(nvml: Any) -> int:
+    """How many GPUs NVML knows. The ones that fail to answer are counted too."""
+    return int(nvml.nvmlDeviceGetCount())
+
+
+def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...]:
+    """GPU number `index` and after it its MIG devices; `root` holds /sys and /proc. Raises NVMLError."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    bus = pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
+    mig = _mig_enabled(nvml, handle)
+    gpu = Device(
+        uuid=uuid,
+        index=str(index),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        gpu=uuid,
+        bus=bus,
+        memory=_memory(nvml, handle),
+        numa=numa_node(bus, root),
+        nodes=(f"/dev/nvidia{minor}",),
+        mig_enabled=mig,
+    )
+    if not mig:
+        return (gpu,)
+    return (gpu, *_mig_devices(nvml, handle, gpu, minor, root))
+
+
+def explain(error: Exception) -> str:
+    """What an NVML error means for this machine and what to do, in one sentence."""
+    value = getattr(error, "value", None)
+    return _MEANING.get(value, f"NVML: {error}") if isinstance(value, int) else f"{error}"
+
+
+_MEANING = {  # by nvmlReturn_t
+    9: "NVML: Driver Not Loaded: the nvidia kernel module is not loaded on this host, or this container does "
+    "not see it; run nvidia-smi on the host",
+    12: "NVML: Shared Library Not Found: no libnvidia-ml.so.1 in this container; the host has no driver, or the "
+    "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia)",
+    15: "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
+    "kernel log, reset the GPU or reboot the host",
+    16: "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host",
+    18: "NVML: Driver/library version mismatch: the driver's libraries were upgraded while the old kernel "
+    "module is still loaded; reboot the host or reload the module, then restart this pod",
+    4: "NVML: Insufficient Permissions: this container may not open the GPU's device nodes",
+}
+
+
+def pci_address(bus_id: str) -> str:
+    """NVML's "00000000:3B:00.0" as the kernel writes it: "0000:3b:00.0"."""
+    domain, _, rest = bus_id.partition(":")
+    return f"{int(domain, 16):04x}:{rest}".lower()
+
+
+def numa_node(bus: str, root: Path = Path("/")) -> int | None:
+    """The NUMA node that a PCI device hangs on; None where the kernel knows of none (it writes -1)."""
+    try:
+        node = int((root / "sys/bus/pci/devices" / bus / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _mig_enabled(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError as error:
+        if unsupported(nvml, error):
+            return False
+        raise
+    return bool(current)
+
+
+def _memory(nvml: Any, handle: Any) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError as error:
+        if unsupported(nvml, error):
+            return 0
+        raise
+
+
+def unsupported(nvml: Any, error: Exception) -> bool:
+    """Whether the GPU or driver has no such thing to ask for: an old one, a small one."""
+    return getattr(error, "value", None) in (
+        nvml.NVML_ERROR_NOT_SUPPORTED,
+        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    )
+
+
+def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) -> list[Device]:
+    found = []
+    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                continue  # an empty slot
+            raise
+        instance = (nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig))
+        attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
+        found.append(
+            Device(
+                uuid=_text(nvml.nvmlDeviceGetUUID(mig)),
+                index=f"{gpu.index}:{slot}",
+                name=gpu.name,
+                gpu=gpu.uuid,
+                bus=gpu.bus,
+                memory=attributes.memorySizeMB * MIB,
+                numa=gpu.numa,
+                nodes=(*gpu.nodes, *_capability_nodes(minor, instance, root)),
+                profile=_profile(nvml, mig, attributes, gpu.memory),
+                instance=instance,
+            )
+        )
+    return found
+
+
+def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int) -> str:
+    """The MIG profile's name: the driver's own word where its device name ends in it, else as NVIDIA counts it."""
+    named = re.search(r" MIG (\S+)$", _text(nvml.nvmlDeviceGetName(mig)))
+    if named:
+        return named[1]
+    gpu_slices, compute_slices = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    eighths = math.ceil(attributes.memorySizeMB * MIB / gpu_memory * 8)
+    gigabytes = round(eighths / 8 * math.ceil(gpu_memory / GIB))
+    part = "" if compute_slices == gpu_slices else f"{compute_slices}c."
+    return f"{part}{gpu_slices}g.{gigabytes}gb"
+
+
+def _capability_nodes(minor: int, instance: tuple[int, int], root: Path) -> list[str]:
+    """The /dev/nvidia-caps nodes that guard a MIG device's GPU instance and compute instance."""
+    gpu_instance = root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{instance[0]}"
+    nodes = []
+    for access in (gpu_instance / "access", gpu_instance / f"ci{instance[1]}" / "access"):
+        try:
+            number = re.search(r"DeviceFileMinor:\s*(\d+)", access.read_text())
+        except OSError:
+            continue  # not in this container: the runtime finds them by the UUID
+        if number:
+            nodes.append(f"/dev/nvidia-caps/nvidia-cap{number[1]}")
+    return nodes
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,211 @@
+"""Keeps the board true: starts NVML, finds the devices, has every GPU watched, and looks again now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .board import Board
+from .config import Config
+from .devices import Device, count, describe, explain
+from .health import Attention, Health
+from .resources import Unfit, offers
+from .watch import DEADLINE, Watch
+
+log = logging.getLogger(__name__)
+
+START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
+RETRY = 30.0  # seconds between two tries to get at NVML
+LOOK_AGAIN = 60.0  # seconds between two searches for devices that came or went
+TICK = 5.0  # seconds between two looks at whether a watch is stuck
+
+T = TypeVar("T")
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used; says why and what to do."""
+
+
+class Node:
+    """The GPUs of this machine, kept up to date on `board`. `run` goes on until it is cancelled."""
+
+    def __init__(self, nvml: Any, board: Board, config: Config, attention: Attention) -> None:
+        self._nvml = nvml
+        self._board = board
+        self._config = config
+        self._attention = attention
+        self._health: dict[str, Health] = {}
+        self._watches: dict[str, Watch] = {}
+        self._devices: tuple[Device, ...] = ()
+        self._said: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Raises NvmlUnavailable, and Unfit, if the configuration wants them to be fatal."""
+        await self._start()
+        try:
+            while True:
+                await self._look()
+                await self._tend(LOOK_AGAIN)
+                if self._broken() and await self._stop_watches():
+                    # NVML keeps to its view of a lost GPU until it is started anew.
+                    await self._within(START_DEADLINE, self._nvml.nvmlShutdown)
+                    await self._start()
+        finally:
+            for watch in self._watches.values():
+                watch.stop()
+
+    async def _start(self) -> None:
+        """Start NVML, however long that takes, or raise NvmlUnavailable."""
+        while True:
+            try:
+                await self._within(START_DEADLINE, self._nvml.nvmlInit)
+                version = await self._within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
+                log.info("NVML started", extra={"driver": version})
+                return
+            except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+                why = _why(error)
+            if self._config.fail_on_init_error and not self._devices:
+                raise NvmlUnavailable(why)
+            self._trouble(self._devices, why)
+            self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
+            await asyncio.sleep(RETRY)
+
+    async def _look(self) -> None:
+        """Find the devices and put them on the board; a GPU that does not answer stays as it was known."""
+        found: list[Device] = []
+        try:
+            for index in range(await self._within(DEADLINE, count, self._nvml)):
+                found += await self._describe(index)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            self._say("NVML", f"cannot count the GPUs: {_why(error)}")
+            return
+        if not found:
+            self._say("NVML", f"no GPU on this node; looking again every {LOOK_AGAIN:.0f} s")
+        self._devices = tuple(found)
+        try:
+            self._board.offer(offers(found, self._config.mig_strategy))
+        except Unfit as error:
+            if self._config.fail_on_init_error:
+                raise
+            self._board.offer({})
+            self._say("offers", f"nothing is offered: {error}")
+        self._watch()
+
+    async def _describe(self, index: int) -> list[Device]:
+        try:
+            return list(await self._within(DEADLINE, describe, self._nvml, index))
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
+            if not known:  # else its watch has seen it too
+                self._say(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
+            return known
+
+    def _watch(self) -> None:
+        """Have every GPU watched, with its MIG devices as they are now."""
+        groups: dict[str, tuple[Device, ...]] = {}
+        for device in self._devices:
+            groups[device.gpu] = (*groups.get(device.gpu, ()), device)
+        for gpu, watch in list(self._watches.items()):
+            if not watch.is_alive() or watch.devices != groups.get(gpu):
+                watch.stop()
+                del self._watches[gpu]
+        for gpu, devices in groups.items():
+            if gpu in self._watches:
+                continue
+            for device in devices:
+                self._health.setdefault(device.uuid, Health(self._config.recovery_seconds))
+            watch = Watch(
+                self._nvml,
+                devices,
+                self._health,
+                attention=self._attention,
+                report=self._reporter(),
+                interval=self._config.health_interval,
+            )
+            self._watches[gpu] = watch
+            watch.start()
+
+    def _reporter(self) -> Callable[[str, str | None], None]:
+        """How a watch's thread says what it found to this event loop."""
+        loop = asyncio.get_running_loop()
+        return lambda uuid, why: _post(loop, lambda: self._judge(uuid, why))
+
+    def _trouble(self, devices: tuple[Device, ...], why: str) -> None:
+        """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
+        for device in devices:
+            health = self._health[device.uuid]
+            if health.why is None:
+                health.probed(why, time.monotonic())
+                self._judge(device.uuid, why)
+
+    def _judge(self, uuid: str, why: str | None) -> None:
+        if why is None:
+            log.info("healthy again", extra={"device": uuid})
+        else:
+            log.error("unhealthy: %s", why, extra={"device": uuid})
+        self._board.judge(uuid, why)
+
+    async def _tend(self, seconds: float) -> None:
+        """For so long, see to it that a GPU whose watch hangs in NVML is not offered."""
+        for _ in range(max(1, round(seconds / TICK))):
+            await asyncio.sleep(min(TICK, seconds))
+            for watch in self._watches.values():
+                if watch.stuck():
+                    self._trouble(
+                        watch.devices, f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
+                    )
+
+    def _broken(self) -> bool:
+        return any(watch.failing for watch in self._watches.values())
+
+    async def _stop_watches(self) -> bool:
+        """End all watches; False if one hangs in NVML, which then cannot be started anew."""
+        for watch in self._watches.values():
+            watch.stop()
+        deadline = self._config.health_interval + 1
+        for watch in self._watches.values():
+            await self._within(deadline + 1, watch.join, deadline)
+        stopped = not any(watch.is_alive() for watch in self._watches.values())
+        if stopped:
+            self._watches.clear()
+        return stopped
+
+    def _say(self, about: str, what: str) -> None:
+        """Log once, not at every look."""
+        if self._said.get(about) != what:
+            self._said[about] = what
+            log.warning("%s", what)
+
+    async def _within(self, seconds: float, call: Callable[..., T], *arguments: Any) -> T:
+        """`call` in a thread of its own, which is left behind if it hangs. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = call(*arguments)
+            except Exception as error:  # noqa: BLE001 (handed to the caller as it is)
+                settle(done.set_exception, error)
+            else:
+                settle(done.set_result, result)
+
+        def settle(how: Callable[[Any], None], what: Any) -> None:
+            _post(loop, lambda: None if done.done() else how(what))
+
+        threading.Thread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
+        return await asyncio.wait_for(done, seconds)
+
+
+def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    """Do it in the event loop, from any thread; nothing once the loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(act)
+
+
+def _why(error: BaseException) -> str:
+    return "NVML does not answer" if isinstance(error, asyncio.TimeoutError) else explain(error)  # type: ignore[arg-type]

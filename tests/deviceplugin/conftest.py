@@ -1,0 +1,69 @@
+"""The plugin at work in this process: a fake NVML below it, a fake kubelet beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin import node
+from gpunode.deviceplugin.__main__ import offer
+from gpunode.deviceplugin.config import Config
+from gpunode.deviceplugin.health import Attention
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A directory with a name short enough for Unix sockets."""
+    path = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def play(sockets: Path) -> Callable[[Callable[[FakeKubelet], Coroutine[Any, Any, None]]], None]:
+    """Play a scene with a running kubelet; the scene fails if it lasts 20 seconds."""
+
+    def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            kubelet = FakeKubelet(sockets)
+            await kubelet.start()
+            try:
+                await asyncio.wait_for(scene(kubelet), 20)
+            finally:
+                await kubelet.stop()
+
+        asyncio.run(whole())
+
+    return run
+
+
+@pytest.fixture
+def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
+    for name, seconds in (("TICK", 0.05), ("LOOK_AGAIN", 0.1), ("RETRY", 0.1)):
+        monkeypatch.setattr(node, name, seconds)
+
+    @contextlib.asynccontextmanager
+    async def running(
+        nvml: FakeNvml, attention: Attention | None = None, **settings: Any
+    ) -> AsyncIterator[Any]:
+        defaults = {"health_interval": 0.05, "recovery_seconds": 0.2, "dev_root": "/"}
+        config = Config(kubelet_socket=str(sockets / "kubelet.sock"), **{**defaults, **settings})
+        task = asyncio.create_task(offer(nvml, config, attention or Attention()))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    return running

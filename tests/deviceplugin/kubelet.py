@@ -1,0 +1,139 @@
+"""A stand-in for the kubelet's device manager: its registration service, and its calls to the plugin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gpunode.deviceplugin import v1beta1_pb2 as api
+
+
+class Connection:
+    """What the kubelet holds of one registered plugin: a channel and the last list."""
+
+    def __init__(self, path: Path) -> None:
+        self.channel = grpc.aio.insecure_channel(
+            f"unix:{path}", options=[("grpc.default_authority", "localhost")]
+        )
+        self.lists: list[dict[str, str]] = []
+        self.numa: dict[str, list[int]] = {}
+        self.ended = False
+
+    async def call(self, method: str, request: Any, response: Any) -> Any:
+        stub = self.channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return await stub(request, timeout=5)
+
+    async def watch(self, changed: Callable[[], Any]) -> None:
+        stub = self.channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )
+        try:
+            async for answer in stub(api.Empty()):
+                self.lists.append({device.ID: device.health for device in answer.devices})
+                self.numa = {
+                    device.ID: [node.ID for node in device.topology.nodes] for device in answer.devices
+                }
+                changed()
+        except grpc.aio.AioRpcError:
+            pass
+        finally:
+            self.ended = True
+            changed()
+
+
+class FakeKubelet:
+    """As kubelet 1.36: wipes its directory at start, and calls the plugin back from inside Register."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.requests: list[api.RegisterRequest] = []
+        self.plugins: dict[str, Connection] = {}
+        self.refuse: tuple[grpc.StatusCode, str] | None = None
+        self._server: Any = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        for path in self.directory.iterdir():
+            if not path.is_dir():
+                path.unlink()
+        self._server = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=api.RegisterRequest.FromString,
+            response_serializer=api.Empty.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        for resource in list(self.plugins):
+            await self.drop(resource)
+        if self._server is not None:
+            await self._server.stop(grace=None)
+            self._server = None
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def drop(self, resource: str) -> None:
+        """End the stream to a plugin, as kubelets now and then do."""
+        await self.plugins.pop(resource).channel.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _register(self, request: api.RegisterRequest, context: Any) -> api.Empty:
+        self.requests.append(request)
+        if self.refuse:
+            self._changed.set()
+            await context.abort(*self.refuse)
+        connection = Connection(self.directory / request.endpoint)
+        options = await connection.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        assert options == request.options
+        self.plugins[request.resource_name] = connection
+        task = asyncio.create_task(connection.watch(self._changed.set))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return api.Empty()
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+        """Wait until what the plugins told makes `condition` true; its value."""
+        while not (value := condition()):
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        return value
+
+    def devices(self, resource: str = "nvidia.com/gpu") -> dict[str, str]:
+        """Id -> health as last told; empty before the first list."""
+        plugin = self.plugins.get(resource)
+        return plugin.lists[-1] if plugin and plugin.lists else {}
+
+    async def allocate(self, *ids: str, resource: str = "nvidia.com/gpu") -> api.ContainerAllocateResponse:
+        request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=ids)])
+        answer = await self.plugins[resource].call("Allocate", request, api.AllocateResponse)
+        return answer.container_responses[0]
+
+    async def prefer(self, available: list[str], must: list[str], size: int) -> list[str]:
+        request = api.PreferredAllocationRequest(
+            container_requests=[
+                api.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+                )
+            ]
+        )
+        plugin = self.plugins["nvidia.com/gpu"]
+        answer = await plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        return list(answer.container_responses[0].deviceIDs)

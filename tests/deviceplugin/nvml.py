@@ -1,0 +1,175 @@
+"""A stand-in for the module pynvml: GPUs that a test can make raise Xids, lose, hang and bring back."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+from pynvml import NVMLError
+
+GIB = 1024**3
+
+
+@dataclass(eq=False)
+class Mig:
+    """One MIG device; its handle is itself."""
+
+    uuid: str
+    profile: str = "1g.10gb"
+    instance: tuple[int, int] = (1, 0)
+    memory_mib: int = 9984
+    slices: tuple[int, int] = (1, 1)
+    named: bool = True
+
+
+@dataclass(eq=False)
+class Gpu:
+    """One GPU; its handle is itself."""
+
+    uuid: str
+    name: str = "Tesla P100-PCIE-16GB"
+    bus: str = "00000000:3B:00.0"
+    minor: int = 0
+    memory: int = 16 * GIB
+    mig: list[Mig] | None = None
+    error: int | None = None  # every question about this GPU gets this NVML error
+    action: int = 0  # the driver's recovery action
+    remap_failed: bool = False
+    events: bool = True
+    hang: threading.Event | None = None  # set to let the caller go
+    sets: list[queue.Queue[Any]] = field(default_factory=list)
+
+    def raise_xid(self, number: int, instance: tuple[int, int] = (0xFFFFFFFF, 0xFFFFFFFF)) -> None:
+        for events in self.sets:
+            events.put(
+                SimpleNamespace(
+                    eventType=pynvml.nvmlEventTypeXidCriticalError,
+                    eventData=number,
+                    gpuInstanceId=instance[0],
+                    computeInstanceId=instance[1],
+                )
+            )
+
+
+class FakeNvml:
+    """The functions of pynvml that the plugin uses, with pynvml's own errors and constants."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *gpus: Gpu, init_error: int | None = None) -> None:
+        self.gpus = list(gpus)
+        self.init_error = init_error
+        self.inits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("NVML_", "nvmlEvent")):
+            return getattr(pynvml, name)
+        raise AttributeError(name)
+
+    def _ask(self, gpu: Gpu) -> Gpu:
+        if gpu.hang is not None:
+            gpu.hang.wait(30)
+        if gpu.error is not None:
+            raise NVMLError(gpu.error)
+        return gpu
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise NVMLError(self.init_error)
+        self.inits += 1
+
+    def nvmlShutdown(self) -> None:
+        self.inits -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.178.04"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
+        return self._ask(self.gpus[index])
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return self._ask(gpu)
+        raise NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def nvmlDeviceGetUUID(self, handle: Gpu | Mig) -> str:
+        return handle.uuid
+
+    def nvmlDeviceGetName(self, handle: Gpu | Mig) -> str:
+        if isinstance(handle, Mig):
+            return f"NVIDIA H100 80GB HBM3 MIG {handle.profile}" if handle.named else "NVIDIA H100 80GB HBM3"
+        return handle.name
+
+    def nvmlDeviceGetPciInfo(self, handle: Gpu) -> Any:
+        return SimpleNamespace(busId=handle.bus)
+
+    def nvmlDeviceGetMinorNumber(self, handle: Gpu) -> int:
+        return handle.minor
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
+        return SimpleNamespace(total=self._ask(handle).memory)
+
+    def nvmlDeviceGetMigMode(self, handle: Gpu) -> list[int]:
+        if handle.mig is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Gpu) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Gpu, index: int) -> Mig:
+        assert handle.mig is not None
+        if index >= len(handle.mig):
+            raise NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return handle.mig[index]
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Mig) -> int:
+        return handle.instance[0]
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: Mig) -> int:
+        return handle.instance[1]
+
+    def nvmlDeviceGetAttributes_v2(self, handle: Mig) -> Any:
+        return SimpleNamespace(
+            memorySizeMB=handle.memory_mib,
+            gpuInstanceSliceCount=handle.slices[0],
+            computeInstanceSliceCount=handle.slices[1],
+        )
+
+    def nvmlDeviceGetFieldValues(self, handle: Gpu, fields: list[int]) -> list[Any]:
+        assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=handle.action))]
+
+    def nvmlDeviceGetRemappedRows(self, handle: Gpu) -> tuple[int, int, int, int]:
+        return (0, 0, 0, int(handle.remap_failed))
+
+    def nvmlEventSetCreate(self) -> queue.Queue[Any]:
+        return queue.Queue()
+
+    def nvmlDeviceRegisterEvents(self, handle: Gpu, types: int, events: queue.Queue[Any]) -> None:
+        assert types & pynvml.nvmlEventTypeXidCriticalError
+        if not self._ask(handle).events:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        handle.sets.append(events)
+
+    def nvmlEventSetWait_v2(self, events: queue.Queue[Any], milliseconds: int) -> Any:
+        try:
+            event = events.get(timeout=milliseconds / 1000)
+        except queue.Empty:
+            raise NVMLError(pynvml.NVML_ERROR_TIMEOUT) from None
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def nvmlEventSetFree(self, events: queue.Queue[Any]) -> None:
+        for gpu in self.gpus:
+            if events in gpu.sets:
+                gpu.sets.remove(events)

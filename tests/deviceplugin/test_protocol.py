@@ -1,0 +1,238 @@
+"""The plugin towards the kubelet: registration, lists, allocation, and every fault between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import grpc
+import pytest
+
+from gpunode.deviceplugin import server
+from gpunode.deviceplugin import v1beta1_pb2 as api
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+TWO = ("GPU-a", "GPU-b")
+BOTH_WELL = {"GPU-a": "Healthy", "GPU-b": "Healthy"}
+
+
+def two_gpus() -> FakeNvml:
+    return FakeNvml(Gpu(TWO[0], minor=0), Gpu(TWO[1], minor=1, bus="00000000:D8:00.0"))
+
+
+def test_registers_with_what_the_kubelet_needs(play, plugin):
+    """Version, endpoint (a base name), resource and options are in the registration."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        request = kubelet.requests[0]
+        assert (request.version, request.endpoint) == ("v1beta1", "nvidia-gpu.sock")
+        assert request.resource_name == "nvidia.com/gpu"
+        assert request.options.get_preferred_allocation_available
+        assert not request.options.pre_start_required
+
+    play(scene)
+
+
+def test_allocates_the_devices_that_were_asked_for(play, plugin):
+    """A container is told its GPUs by UUID, each once, in the order asked."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            answer = await kubelet.allocate("GPU-b", "GPU-a", "GPU-b")
+            assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+            started = await kubelet.plugins["nvidia.com/gpu"].call(
+                "PreStartContainer",
+                api.PreStartContainerRequest(devices_ids=["GPU-a"]),
+                api.PreStartContainerResponse,
+            )
+            assert started == api.PreStartContainerResponse()
+
+    play(scene)
+
+
+def test_an_unknown_device_is_refused_with_its_name(play, plugin):
+    """The kubelet puts the refusal into the pod's event, so it names resource and device."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kubelet.allocate("GPU-a", "GPU-x")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "nvidia.com/gpu: unknown device 'GPU-x'" in caught.value.details()
+            assert (await kubelet.allocate("GPU-a")).envs  # and goes on serving
+
+    play(scene)
+
+
+def test_an_empty_request_shows_no_gpu(play, plugin):
+    """An empty NVIDIA_VISIBLE_DEVICES would let the image's own value, often `all`, stand."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            assert (await kubelet.allocate()).envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("available", "must", "size", "answer"),
+    [
+        (["GPU-a", "GPU-b"], [], 1, ["GPU-a"]),
+        (["GPU-a", "GPU-b"], ["GPU-b"], 1, ["GPU-b"]),
+        (["GPU-a", "GPU-b"], [], 5, ["GPU-a", "GPU-b"]),
+        ([], [], 1, []),
+        (["GPU-x", "GPU-a"], ["GPU-y"], 2, ["GPU-a", "GPU-y"]),
+        (["GPU-a"], [], -1, []),
+    ],
+)
+def test_preferred_allocation_always_answers(play, plugin, available, must, size, answer):
+    """More than there is, unknown ids, nonsense: never an error, which would fail the pod's admission."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            assert sorted(await kubelet.prefer(available, must, size)) == answer
+
+    play(scene)
+
+
+def test_waits_for_a_kubelet_that_is_not_there_yet(play, plugin):
+    """The plugin may start first: it registers as soon as kubelet.sock appears."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.stop()
+        (kubelet.directory / "kubelet.sock").unlink(missing_ok=True)
+        async with plugin(two_gpus()):
+            await asyncio.sleep(0.1)  # nothing to wait for: nobody is there to be told
+            await kubelet.start()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+def test_registers_again_after_a_kubelet_restart(play, plugin):
+    """A kubelet wipes the socket directory when it starts; its list is complete again soon after."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            for times in (1, 2, 3):
+                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+                assert len(kubelet.requests) == times
+                assert (await kubelet.allocate("GPU-a")).envs
+                await kubelet.restart()
+
+    play(scene)
+
+
+def test_serves_again_when_only_its_socket_was_removed(play, plugin):
+    """Somebody cleaned up the directory while the kubelet kept running."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            (kubelet.directory / "nvidia-gpu.sock").unlink()
+            await kubelet.until(lambda: len(kubelet.requests) == 2 and kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+def test_registers_again_when_the_kubelet_drops_the_stream(play, plugin):
+    """Kubelets lose a plugin that re-registers quickly; nothing in the directory changes then."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            await kubelet.drop("nvidia.com/gpu")
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+def test_a_kubelet_that_refuses_is_quoted_and_tried_again(play, plugin, caplog):
+    """What the kubelet says is in the log, and the next try can succeed."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.refuse = (grpc.StatusCode.UNKNOWN, "requested API version is not supported by kubelet")
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.requests)
+            kubelet.refuse = None
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+    assert "the kubelet says UNKNOWN: requested API version is not supported by kubelet" in caplog.text
+
+
+def test_the_newest_of_two_plugins_wins_and_the_other_stands_by(play, plugin, caplog):
+    """Two plugins for one resource do not fight; when the newer one goes, the older takes over again."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-old"))):
+            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+            async with plugin(FakeNvml(Gpu("GPU-new"))):
+                await kubelet.until(lambda: "GPU-new" in kubelet.devices())
+                while "stands by" not in caplog.text:
+                    await asyncio.sleep(0.01)
+                assert "GPU-new" in kubelet.devices()
+            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+
+    play(scene)
+
+
+def test_a_dead_socket_left_behind_is_replaced(play, plugin, sockets):
+    """A plugin that was killed leaves its socket; the next one starts all the same."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(sockets / "nvidia-gpu.sock"))
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+def test_stopping_takes_the_socket_away(play, plugin, sockets):
+    """After a clean stop the directory holds the kubelet's socket alone, and the stream has ended."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+        assert [path.name for path in sockets.iterdir()] == ["kubelet.sock"]
+        await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].ended)
+
+    play(scene)
+
+
+def test_a_socket_directory_that_is_missing_is_waited_for(play, plugin, sockets, caplog):
+    """The reason is in the log, with the path."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.stop()
+        kubelet.directory = sockets / "later"
+        async with plugin(two_gpus(), kubelet_socket=str(sockets / "later/kubelet.sock")):
+            while "No such file or directory" not in caplog.text:
+                await asyncio.sleep(0.01)
+            kubelet.directory.mkdir()
+            await kubelet.start()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+    assert str(sockets / "later") in caplog.text
+
+
+def test_a_list_that_the_kubelet_cannot_take_is_not_sent(play, plugin, monkeypatch, caplog):
+    """Beyond gRPC's limit the kubelet would drop the plugin without a word; the log says so instead."""
+    monkeypatch.setattr(server, "MAX_LIST", 20)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.plugins and kubelet.plugins["nvidia.com/gpu"].lists == [{}])
+
+    play(scene)
+    assert "2 units make a list of" in caplog.text
