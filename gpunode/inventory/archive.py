@@ -1,0 +1,96 @@
+"""What a `docker save` or OCI archive holds: its image's reference and id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import tarfile
+from pathlib import Path
+from typing import Any
+
+NAME = "io.containerd.image.name"
+
+
+def image(archive: Path, wanted: str | None) -> tuple[str, str]:
+    """(reference, image id) of the archive's image, `wanted` if that is given.
+
+    The id is the digest of the image's configuration, which is what a node's runtime knows it by. ValueError says
+    what is wrong with the archive in one sentence.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            images = contents(tar)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError) as error:
+        raise ValueError(f"{archive} is a tar file but no whole image archive ({error!r})") from None
+    found = {full(name): (name, digest) for name, digest in images if name}
+    there = ", ".join(name for name, _ in found.values()) or "an image without a name"
+    if wanted is None:
+        if len(found) != 1:
+            raise ValueError(f"{archive} holds {there}; say which one with `image`")
+        return next(iter(found.values()))
+    if not found and len(images) == 1:
+        raise ValueError(f"{archive} holds an image without a name; save it by name: docker save {wanted}")
+    if full(wanted) not in found:
+        raise ValueError(f"{archive} does not hold {wanted}; it holds {there}")
+    return wanted, found[full(wanted)][1]
+
+
+def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
+    """(reference, image id) of every name in the archive. `manifest.json` is Docker's, `index.json` OCI's."""
+    members = {posixpath.normpath(member.name): member for member in tar}
+
+    def blob(name: str) -> bytes:
+        file = tar.extractfile(members[posixpath.normpath(name)])
+        if file is None:
+            raise KeyError(name)
+        return file.read()
+
+    def digest(config: str) -> str:
+        return f"sha256:{hashlib.sha256(blob(config)).hexdigest()}"
+
+    if "manifest.json" in members:
+        entries = json.loads(blob("manifest.json"))
+        return [(tag, digest(entry["Config"])) for entry in entries for tag in entry["RepoTags"] or [None]]
+    if "index.json" not in members:
+        raise KeyError("manifest.json")
+    return [
+        (reference_of(entry), digest(config_path(blob, entry)))
+        for entry in json.loads(blob("index.json"))["manifests"]
+    ]
+
+
+def reference_of(entry: dict[str, Any]) -> str | None:
+    """The reference that the index gives a manifest; OCI's own annotation is often just a tag and then no name."""
+    notes = entry.get("annotations") or {}
+    reference = notes.get(NAME) or notes.get("org.opencontainers.image.ref.name") or ""
+    return reference if "/" in reference or ":" in reference else None
+
+
+def config_path(blob: Any, entry: dict[str, Any]) -> str:
+    """The file of the image's configuration; of an image for several platforms the one for linux/amd64."""
+    manifest = json.loads(blob(blob_path(entry["digest"])))
+    if "manifests" not in manifest:
+        return blob_path(manifest["config"]["digest"])
+    real = [inner for inner in manifest["manifests"] if platform(inner) != "unknown"]  # attestations are
+    chosen = next((inner for inner in real if platform(inner) == "amd64"), real[0])
+    return config_path(blob, chosen)
+
+
+def platform(entry: dict[str, Any]) -> str | None:
+    return (entry.get("platform") or {}).get("architecture")
+
+
+def blob_path(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def full(reference: str) -> str:
+    """The reference as runtimes complete it: registry, `library/` and `:latest` where they are left out."""
+    first, _, rest = reference.partition("/")
+    if not rest or not ({".", ":"} & set(first) or first == "localhost"):
+        reference = f"docker.io/{reference}" if rest else f"docker.io/library/{reference}"
+    tail = reference.rsplit("/", 1)[1]
+    return reference if ":" in tail or "@" in tail else f"{reference}:latest"

@@ -1,0 +1,193 @@
+"""A file against schema.json: every mistake in words, and only what is right stays in the data."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from gpunode.inventory.source import INVALID, Source, Where, dotted, kind
+
+Schema = dict[str, Any]
+
+KINDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+@lru_cache(maxsize=1)
+def schema() -> Schema:
+    """The JSON Schema of an inventory."""
+    text = resources.files(__package__).joinpath("schema.json").read_text(encoding="utf-8")
+    loaded: Schema = json.loads(text)
+    return loaded
+
+
+def resolve(part: Schema) -> Schema:
+    """A part of the schema with its reference followed; words beside the reference win."""
+    reference = part.get("$ref")
+    return {**schema()["$defs"][reference.rsplit("/", 1)[1]], **part} if reference else part
+
+
+def check(source: Source) -> None:
+    """Note every mistake against the schema, and take the wrong parts out of the data."""
+    from jsonschema.validators import Draft202012Validator, extend
+
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: type(value) is int
+    )  # not 22.0
+    validator = extend(Draft202012Validator, type_checker=kinds)(schema())  # type: ignore[no-untyped-call]
+    errors = list(validator.iter_errors(source.data))
+    wrong: set[Where] = set()
+    meant: set[Where] = set()  # keys that an unknown one was probably meant to be
+    for error in sorted(errors, key=lambda error: error.validator == "required"):
+        where: Where = tuple(error.absolute_path)
+        if error.instance is INVALID:
+            continue
+        if "propertyNames" in error.absolute_schema_path:
+            where = (*where, str(error.instance))
+            source.problem(where, unlike(error.schema["patternErrorMessage"], error.instance), key=True)
+            wrong.add(where)
+        elif error.validator == "additionalProperties":
+            here = resolve(error.schema)
+            for key in [key for key in error.instance if key not in here["properties"]]:
+                near = nearest(key, here)
+                meant.add((*where, near or key))
+                advice = (
+                    f"did you mean `{near}`?" if near else "the keys here are " + words(here["properties"])
+                )
+                source.problem((*where, key), f"unknown key; {advice}", key=True)
+                wrong.add((*where, key))
+        elif error.validator == "required":
+            for key in error.validator_value:
+                place = (*where, key)
+                if key in error.instance:
+                    continue
+                if place not in meant and place not in source.keys:
+                    about = resolve(error.schema["properties"][key])["description"]
+                    source.problem(where, f"`{key}` is missing: {about}")
+                if where:
+                    wrong.add(where)
+        else:
+            source.problem(where, sentence(error, source.written.get(where)))
+            wrong.add(where)
+    for where in sorted(wrong, key=len, reverse=True):
+        take_out(source.data, where)
+
+
+def take_out(data: Any, where: Where) -> None:
+    """Remove what stands at `where`; in a list INVALID takes its place, so that the others keep their index."""
+    *outer, last = where
+    for part in outer:
+        data = data[part]
+    if isinstance(data, list):
+        data[int(last)] = INVALID
+    else:
+        data.pop(last, None)
+
+
+def sentence(error: Any, written: str | None) -> str:
+    """What was expected, what is there, and what to write instead."""
+    value, limit = error.instance, error.validator_value
+    if error.validator == "type":
+        if "pattern" in error.schema and written and not re.search(error.schema["pattern"], written):
+            return unlike(error.schema["patternErrorMessage"], written)
+        return mistyped([limit] if isinstance(limit, str) else limit, value, written)
+    if error.validator == "enum":
+        near = difflib.get_close_matches(str(value), limit, n=1)
+        return f"expected {words(limit, 'or')}, got {kind(value)}" + (
+            f"; did you mean `{near[0]}`?" if near else ""
+        )
+    if error.validator == "pattern":
+        return unlike(error.schema["patternErrorMessage"], value)
+    if error.validator in {"minimum", "maximum"}:
+        return f"expected a number from {error.schema['minimum']} to {error.schema['maximum']}, got {value}"
+    if error.validator == "maxLength":
+        return f"has {len(value)} characters, {limit} are the most"
+    if error.validator == "minLength":
+        return "is empty; give it a value or remove the line"
+    if error.validator == "minProperties":
+        return f"is empty; it needs at least one of {words(error.schema['properties'], 'or')}"
+    return str(error.message)
+
+
+def mistyped(expected: list[str], value: Any, written: str | None) -> str:
+    """A value of the wrong kind; where quotes or another word mend it, those."""
+    wanted = " or ".join(KINDS[name] for name in expected)
+    if value is None:
+        return f"expected {wanted}, there is nothing; give it a value or remove the line"
+    text = f"expected {wanted}, got {kind(value)}"
+    if "string" in expected and isinstance(value, (bool, int, float)):
+        return f'{text}; in quotes it is text: "{written}"'
+    if expected == ["boolean"] and isinstance(value, str) and value.lower() in BOOLEANS:
+        return f"{text}; write {BOOLEANS[value.lower()]}"
+    if expected == ["boolean"] and isinstance(value, str) and value.lower() in {"true", "false"}:
+        return f"{text}; write it without quotes"
+    if expected[0] in {"integer", "number"} and isinstance(value, str) and value.isdigit():
+        return f"{text}; write it without quotes"
+    if expected == ["array"] and isinstance(value, str):
+        return f'{text}; a list of one is ["{value}"]'
+    if expected == ["array"] and isinstance(value, dict):
+        return f"{text}; each host is a line of its own: `- name`, or `- {{name: …, address: …}}`"
+    return text
+
+
+def unlike(rule: str, text: str) -> str:
+    """The rule that a name breaks, and what most likely breaks it. Passwords in an address are not repeated."""
+    if any(character.isspace() for character in text):
+        return f"{rule}; this one has a space"
+    if "at most 63" in rule and len(text) > 63 and "/" not in text:
+        return f"{rule}; this one has {len(text)} characters"
+    return rule if "//" in text and "@" in text else f'{rule}; this one is "{text}"'
+
+
+def words(names: Any, last: str = "and") -> str:
+    """`a`, `b` and `c`."""
+    quoted = [f"`{name}`" for name in names]
+    return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else quoted[0]
+
+
+def nearest(key: str, here: Schema) -> str | None:
+    """The valid key that was probably meant: of this mapping, below it, or anywhere in the file."""
+    below = by_name(here)
+    anywhere = by_name(schema())
+    if key in below:
+        return below[key]
+    local: list[str] = difflib.get_close_matches(key, list(here["properties"]), n=1)
+    if local:
+        return local[0]
+    if key in anywhere:
+        return anywhere[key]
+    close: list[str] = difflib.get_close_matches(key, list(below), n=1, cutoff=0.75)
+    return below[close[0]] if close else None
+
+
+def by_name(part: Schema) -> dict[str, str]:
+    """Every key's own name -> the way to where it stands outermost, dotted."""
+    found: dict[str, str] = {}
+    for place in places(part):
+        found.setdefault(str(place[-1]), dotted(place))
+    return found
+
+
+def places(part: Schema, where: Where = ()) -> Iterator[Where]:
+    """The way to every key that the schema names, from `part` on, outer keys first; "" stands for any index."""
+    part = resolve(part)
+    keys = [((*where, name), inner) for name, inner in part.get("properties", {}).items()]
+    yield from (place for place, _ in keys)
+    for place, inner in keys:
+        yield from places(inner, place)
+    if isinstance(part.get("additionalProperties"), dict):
+        yield from places(part["additionalProperties"], (*where, "<name>"))
+    if "items" in part:
+        yield from places(part["items"], (*where, ""))

@@ -1,0 +1,171 @@
+"""Ranges, groups and defaults become hosts: host over group over defaults, key by key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gpunode.inventory.source import Source, Where, dotted
+from gpunode.inventory.values import Values, values
+from gpunode.model import Host, Ssh
+
+RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")
+MOST_HOSTS = 10_000
+
+Quarrels: TypeAlias = dict[tuple[Where, Where], list[str]]
+"""Two places that give different values -> the hosts that get both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A host's name in one group's list, with the values written there."""
+
+    name: str
+    group: str
+    where: Where
+    values: Values
+
+
+def names(text: str) -> list[str]:
+    """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. ValueError says what is wrong with a range."""
+    found = RANGE.search(text)
+    if not found:
+        return [text]
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise ValueError(f"the range {found.group()} is empty: it ends before it begins")
+    rest = names(text[found.end() :]) if text[found.end() :] else [""]
+    if (last - first + 1) * len(rest) > MOST_HOSTS:
+        raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
+    width = len(found[1])
+    return [f"{text[: found.start()]}{n:0{width}}{tail}" for n in range(first, last + 1) for tail in rest]
+
+
+def hosts(source: Source) -> tuple[Host, ...]:
+    """All hosts in the order written. Contradictions and doubles are noted in the source."""
+    groups = source.data.get("groups", {})
+    defaults = values(source, source.data.get("defaults", {}), ("defaults",))
+    shared = {name: values(source, group, ("groups", name)) for name, group in groups.items()}
+    mentions = mentioned(source)
+    if not mentions and groups and all(group.get("hosts") == [] for group in groups.values()):
+        source.problem(("groups",), "no hosts; name at least one under a group's `hosts`")
+    quarrels: Quarrels = {}
+    made = []
+    for name, several in mentions.items():
+        own = merged(name, [mention.values for mention in several], {}, quarrels)
+        common = merged(name, [shared[mention.group] for mention in several], own, quarrels)
+        everything = {**defaults, **common, **own}
+        strict(source, everything)
+        made.append(host(name, tuple(mention.group for mention in several), everything))
+    for (where, first), names_ in quarrels.items():
+        who = names_[0] if len(names_) == 1 else f"{names_[0]} and {len(names_) - 1} more"
+        place = f"{dotted(first)} (line {source.line(first)})"
+        source.problem(
+            where, f"{who} would have another value from {place}; make them agree, or set it on the host"
+        )
+    collisions(source, made, mentions)
+    return tuple(made)
+
+
+def mentioned(source: Source) -> dict[str, list[Mention]]:
+    """Each host's mentions, at most one a group, in the order written."""
+    groups = source.data.get("groups", {})
+    found: dict[str, list[Mention]] = {}
+    for mention in listed(source, groups):
+        name, where = mention.name, mention.where
+        same = found.setdefault(name, [])
+        if double := next((other for other in same if other.group == mention.group), None):
+            source.problem(
+                where, f"{name} is in this group already (line {source.line(double.where)}); name it once"
+            )
+        else:
+            same.append(mention)
+        if name in groups:
+            line = source.keys["groups", name][0]
+            source.problem(
+                where, f"{name} is a group's name too (line {line}); --limit could not tell them apart"
+            )
+    return found
+
+
+def listed(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
+    """Every name in every group's list, ranges expanded."""
+    for group, variables in groups.items():
+        for index, item in enumerate(variables.get("hosts", [])):
+            where: Where = ("groups", group, "hosts", index)
+            if isinstance(item, dict) and "name" in item:
+                yield Mention(item["name"], group, where, values(source, item, where))
+            elif isinstance(item, str):
+                try:
+                    expanded = names(item)
+                except ValueError as error:
+                    source.problem(where, str(error))
+                    continue
+                yield from (Mention(name, group, where, {}) for name in expanded)
+
+
+def merged(name: str, several: list[Values], winner: Values, quarrels: Quarrels) -> Values:
+    """One host's values from places of equal rank; a contradiction is a quarrel unless `winner` decides it."""
+    result: Values = {}
+    for found in several:
+        for key, (value, where) in found.items():
+            other, first = result.setdefault(key, (value, where))
+            if other != value and key not in winner:
+                quarrels.setdefault((where, first), []).append(name)
+    return result
+
+
+def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
+    """The host that these values make; what is not written takes the model's default."""
+
+    def of(section: str) -> dict[str, Any]:
+        return {key[-1]: value for key, (value, _) in values.items() if key[0] == section and len(key) > 1}
+
+    plain = {key[0]: value for key, (value, _) in values.items() if len(key) == 1}
+    ssh = of("ssh")
+    if ssh.get("jump") == "none":
+        del ssh["jump"]
+    if "driver" in plain:
+        plain["driver"] = str(plain["driver"])
+    repositories = of("repositories")
+    return Host(
+        name=name,
+        groups=groups,
+        ssh=Ssh(address=plain.pop("address", name), **ssh),
+        feature_gates=of("kubelet"),
+        labels=of("labels"),
+        driver_repository=repositories.get("driver"),
+        toolkit_repository=repositories.get("toolkit"),
+        **plain,
+    )
+
+
+def strict(source: Source, values: Values) -> None:
+    """Note a known_hosts file that is missing where only known hosts are let in: none would be."""
+    check = values.get(("ssh", "host_key_check"))
+    file = values.get(("ssh", "known_hosts"))
+    if check and check[0] == "strict" and file and not Path(file[0]).is_file():
+        source.problem(
+            file[1], f"no such file: {file[0]}; with host_key_check: strict no host could be reached"
+        )
+
+
+def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
+    """Note two names for one machine: it would be worked on twice at the same time."""
+    seen: dict[tuple[str | None, ...], str] = {}
+    for one in made:
+        keys: list[tuple[str | None, ...]] = [("is this machine",)]
+        if one.connection == "ssh":
+            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port}", one.ssh.jump)]
+        if one.node:
+            keys.append((f"is node {one.node}",))
+        for key in keys:
+            other = seen.setdefault(key, one.name)
+            if other != one.name:
+                line = source.line(mentions[other][0].where)
+                source.problem(
+                    mentions[one.name][0].where, f"{one.name} {key[0]}, as is {other} (line {line})"
+                )

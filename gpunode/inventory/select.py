@@ -1,0 +1,69 @@
+"""Which of the inventory's hosts a command is for: --limit and --exclude."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from gpunode.errors import InventoryError
+from gpunode.inventory.expand import RANGE, names
+from gpunode.model import Host, Inventory
+
+
+def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[Host, ...]:
+    """The hosts that `limit` names (all without it) less those that `exclude` names, in the inventory's order.
+
+    Each entry is a host's or group's name, a range as in the inventory, a glob over host names, or several of
+    those with commas between. Raises InventoryError for what matches nothing, and when no host is left.
+    """
+    problems: list[str] = []
+    chosen = matched(inventory, limit, "--limit", problems)
+    if not limit:
+        chosen = {host.name for host in inventory.hosts}
+    excluded = matched(inventory, exclude, "--exclude", problems)
+    left = tuple(host for host in inventory.hosts if host.name in chosen - excluded)
+    if not left and not problems:
+        problems.append(f"no host is left: --exclude {','.join(exclude)} takes all of them")
+    if problems:
+        raise InventoryError(problems)
+    return left
+
+
+def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
+    """Names of the hosts that the patterns match; each pattern without a match is a problem."""
+    found: set[str] = set()
+    known = [
+        *(host.name for host in inventory.hosts),
+        *(name for host in inventory.hosts for name in host.groups),
+    ]
+    wanted = [part.strip() for entry in patterns for part in entry.split(",")]
+    if patterns and not any(wanted):
+        problems.append(f"{option} is empty; name a host, a group or a glob")
+    for pattern in filter(None, wanted):
+        try:
+            parts = names(pattern) if RANGE.search(pattern) else [pattern]
+        except ValueError as error:
+            problems.append(f"{option} {pattern}: {error}")
+            continue
+        for part in parts:
+            hosts = {
+                host.name
+                for host in inventory.hosts
+                if part == host.name or part in host.groups or fnmatchcase(host.name, part)
+            }
+            if not hosts:
+                near = difflib.get_close_matches(part, known, n=1)
+                advice = (
+                    f"; did you mean `{near[0]}`?" if near else f"; {inventory.path} has {there(inventory)}"
+                )
+                problems.append(f"{option} {part}: no such host or group{advice}")
+            found |= hosts
+    return found
+
+
+def there(inventory: Inventory) -> str:
+    """The groups, shortly."""
+    groups = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
+    more = f" and {len(groups) - 5} more" if len(groups) > 5 else ""
+    return f"the group{'s' if len(groups) > 1 else ''} {', '.join(groups[:5])}{more}"

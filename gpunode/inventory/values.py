@@ -1,0 +1,90 @@
+"""The variables written in one place: flat, with their files found and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gpunode.inventory.source import Source, Where
+from gpunode.model import Repository
+
+Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
+"""A variable's dotted name in parts -> its value, and where in the file that stands."""
+
+
+def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values:
+    """The variables written in one place, nested keys flattened, files resolved and read."""
+    flat: Values = {}
+
+    def walk(inner: Mapping[str, Any], name: tuple[str, ...]) -> None:
+        for key, value in inner.items():
+            full = (*name, key)
+            place = (*where, *full)
+            if full in {("hosts",), ("name",)}:
+                continue
+            if full[0] == "repositories" and len(full) == 2:
+                if (repository := read_repository(source, value, place)) is not None:
+                    flat[full] = repository, place
+            elif isinstance(value, dict):
+                walk(value, full)
+            elif full in {("ssh", "key"), ("ssh", "known_hosts")}:
+                flat[full] = str(source.relative(value)), place
+                if full[1] == "key":
+                    private_key(source, value, place)
+            else:
+                flat[full] = value, place
+                if full == ("ssh", "jump"):
+                    jump_port(source, value, place)
+
+    walk(variables, ())
+    return flat
+
+
+def jump_port(source: Source, jump: str, where: Where) -> None:
+    """Note a port that no jump host can have."""
+    port = re.search(r":(\d+)$", jump)
+    if port and not 1 <= int(port[1]) <= 65535:
+        source.problem(where, f"expected a port from 1 to 65535, got {port[1]}")
+
+
+def private_key(source: Source, name: str, where: Where) -> None:
+    """Note a private key's file that is not there or is the public half."""
+    if name.endswith(".pub"):
+        source.problem(where, f"{name} is the public half; name the private key's file: {name[:-4]}")
+    else:
+        need_file(source, name, where)
+
+
+def need_file(source: Source, name: str, where: Where) -> Path | None:
+    """The file that is named in the inventory, or None when that is noted as missing."""
+    path = source.relative(name)
+    try:
+        if path.is_file():
+            return path
+        what = "is a folder, expected a file" if path.is_dir() else "no such file"
+    except OSError as error:  # a folder on the way that may not be entered
+        what = f"cannot be read: {error.strerror}"
+    source.problem(where, f"{what}: {path}")
+    return None
+
+
+def read_repository(source: Source, value: Mapping[str, str], where: Where) -> Repository | None:
+    """The repository with its key's text, or None when something about it was noted as wrong."""
+    place = (*where, "key")
+    path = need_file(source, value["key"], place) if "key" in value else None
+    if path is None:
+        return None
+    try:
+        key = path.read_bytes().decode("ascii", "replace")
+    except OSError as error:
+        source.problem(place, f"{path} cannot be read: {error.strerror}")
+        return None
+    if "-----BEGIN PGP PRIVATE KEY BLOCK-----" in key:
+        source.problem(place, f"{path} is a PRIVATE key; export the public one: gpg --armor --export")
+    elif "-----BEGIN PGP PUBLIC KEY BLOCK-----" not in key:
+        source.problem(place, f"{path} is no armoured public key; to make one of a binary one: gpg --enarmor")
+    elif "uri" in value:
+        return Repository(value["uri"], key)
+    return None
