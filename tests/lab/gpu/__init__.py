@@ -1,0 +1,110 @@
+"""Stand-ins for GPUs, below NVML: the PCI bus, the kernel modules, libnvidia-ml, libcuda, nvidia-smi.
+
+`install` puts into a node image what a machine has before any driver: GPUs on its PCI bus and a kernel that can
+load modules. The driver itself comes as packages (tests/lab/packages). README.md says what is real.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import cache
+from .models import MODELS
+
+SOURCES = Path(__file__).parent / "src"
+ROOTFS = Path(__file__).parent / "rootfs"
+_NODE_TOOL = ("lab-gpu.c", "boot.c", "kernel.c", "json.c", "state.c")
+_LIBRARIES = {
+    "libnvidia-ml": ("nvml.c", "nvml_device.c", "nvml_events.c", "nvml_mig.c", "driver.c", "state.c"),
+    "libcuda": ("cuda.c", "driver.c", "state.c"),
+}
+
+
+def install(rootfs: Path, gpus: Iterable[Mapping[str, Any]], pci: Iterable[Mapping[str, Any]] = (), **node: Any) -> None:
+    """Fill `rootfs`, the folder that is copied over a node image's root, with a machine that has these GPUs.
+
+    A GPU is {"model": a key of MODELS, "pci": "0000:3b:00.0", "numa": 0, ...}; every property of the model can be
+    overridden, and one without a uuid or serial gets a stable one. `pci` are other devices on the bus:
+    {"pci", "vendor", "device", "class", "numa", "driver"}. `node`: nouveau=1 binds nouveau to the GPUs at boot.
+    """
+    described = [_describe(gpu) for gpu in gpus]
+    shutil.copytree(ROOTFS, rootfs, dirs_exist_ok=True, symlinks=True)
+    for script in ("usr/local/sbin/dmesg",):
+        (rootfs / script).chmod(0o755)
+    tool = rootfs / "usr/local/sbin/lab-gpu"
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(cache.entry("gpu-tool", [SOURCES, _compiler()], _build_tool) / "lab-gpu", tool)
+    configuration = {"gpus": sorted(described, key=lambda gpu: gpu["pci"]), "pci": [dict(d) for d in pci], **node}
+    (rootfs / "etc").mkdir(exist_ok=True)
+    (rootfs / "etc/lab-gpus.json").write_text(json.dumps(configuration, indent=1) + "\n")
+    modules = rootfs / "usr/lib/modules" / os.uname().release
+    modules.mkdir(parents=True, exist_ok=True)
+    (modules / "modules.order").write_text("")
+    builtin = sorted(path.name for path in Path("/sys/module").iterdir())
+    (modules / "modules.builtin").write_text("".join(f"kernel/{name}.ko\n" for name in builtin))
+    (modules / "modules.builtin.modinfo").write_bytes(b"")
+
+
+def build_libraries(into: Path, version: str, cuda: int) -> None:
+    """Compile libnvidia-ml.so.<version>, libcuda.so.<version> and nvidia-smi of one driver version into a folder."""
+    defines = [f'-DVERSION="{version}"', f"-DCUDA={cuda}"]
+    stubs = into / "stubs.c"
+    stubs.write_text(_stubs(version))
+    for name, sources in _LIBRARIES.items():
+        _gcc(into / f"{name}.so.{version}", [*sources, *([str(stubs)] if name == "libnvidia-ml" else [])],
+             "-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{name}.so.1", *defines)
+    _gcc(into / "nvidia-smi", ["nvidia-smi.c"], "-ldl")
+    stubs.unlink()
+
+
+def compiler() -> str:
+    """What compiled code depends on besides its sources."""
+    return subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
+
+
+_compiler = compiler
+
+
+def _describe(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    wish = dict(gpu)
+    described = {**copy.deepcopy(MODELS[wish.pop("model")]), "numa": -1, "nvlinks": []}
+    mig = wish.pop("mig", None)
+    described.update(wish)
+    if mig:
+        described["mig"] = {**described["mig"], **mig}
+    identity = uuid.uuid5(uuid.NAMESPACE_OID, f"lab gpu {described['name']} {described['pci']}")
+    described.setdefault("uuid", f"GPU-{identity}")
+    described.setdefault("serial", f"{identity.int % 10**13:013d}")
+    return described
+
+
+def _stubs(version: str) -> str:
+    """Every function of NVML that has no code of its own answers NOT_SUPPORTED, as a real one that cannot.
+
+    A symbol file line is `name` or `name BRANCH`: the first driver branch whose library has the function.
+    """
+    lines = ["#define STUB(name) __attribute__((weak, visibility(\"default\"))) int name(void) { return 3; }"]
+    for line in (SOURCES / "nvml_symbols.txt").read_text().splitlines():
+        name, _, branch = line.partition(" ")
+        if int(branch or 0) <= int(version.split(".")[0]):
+            lines.append(f"STUB({name})")
+    return "\n".join(lines) + "\n"
+
+
+def _build_tool(folder: Path) -> None:
+    _gcc(folder / "lab-gpu", _NODE_TOOL, "-static")
+
+
+def _gcc(output: Path, sources: Iterable[str], *options: str) -> None:
+    command = ["gcc", "-O1", "-s", "-Wall", "-Wextra", "-Werror", "-o", str(output), *sources, *options]
+    done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"gcc of {output.name} failed:\n{done.stderr}")

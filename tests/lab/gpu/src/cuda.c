@@ -1,0 +1,645 @@
+/* Stand-in libcuda: the driver API that a small program needs, with one kernel that really computes.
+ *
+ * Device memory is host memory behind addresses that the host cannot follow. A module is PTX text; its entry
+ * `vectoradd(u64 a, u64 b, u64 c, u32 n)` adds float32 arrays on the CPU, thread by thread of the grid.
+ * Another entry can be loaded, but launching it is an error. Errors of a launch stick to the context, as on a GPU.
+ */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef struct context *CUcontext;
+typedef struct module *CUmodule;
+typedef struct function *CUfunction;
+typedef struct { char bytes[16]; } CUuuid;
+
+typedef enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_IMAGE = 200,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
+    CUDA_ERROR_INVALID_PTX = 218,
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+    CUDA_ERROR_OPERATING_SYSTEM = 304,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_LAUNCH_FAILED = 719,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+    CUDA_ERROR_UNKNOWN = 999,
+} CUresult;
+
+static const struct {
+    CUresult code;
+    const char *name, *text;
+} ERRORS[] = {
+    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {CUDA_ERROR_INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {CUDA_ERROR_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+struct gpu {
+    int gpu, mig;
+    uint64_t total, used;
+};
+struct context {
+    CUdevice device;
+    CUresult error;
+    struct context *below;
+};
+struct module {
+    CUcontext context;
+    char *ptx;
+    struct function *functions;
+};
+struct function {
+    CUmodule module;
+    char *name;
+    int vectoradd;
+    struct function *next;
+};
+struct allocation {
+    CUdeviceptr address;
+    size_t size;
+    char *memory;
+    CUdevice device;
+    struct allocation *next;
+};
+
+static int initialized, count;
+static struct gpu gpus[GPUS];
+static struct context primary[GPUS];
+static int primary_users[GPUS];
+static __thread CUcontext current;
+static struct allocation *allocations;
+static CUdeviceptr next_address = 0x7f2000000000;
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
+        if (ERRORS[i].code == error) {
+            *name = ERRORS[i].name;
+            return CUDA_SUCCESS;
+        }
+    *name = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
+        if (ERRORS[i].code == error) {
+            *text = ERRORS[i].text;
+            return CUDA_SUCCESS;
+        }
+    *text = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = CUDA;
+    return CUDA_SUCCESS;
+}
+
+static void add(const struct state *s, int gpu, int mig)
+{
+    const char *size = mig < 0 ? state_get(s, "gpus.%d.memory_mib", gpu)
+                               : state_get(s, "gpus.%d.mig.devices.%d.memory_mib", gpu, mig);
+    gpus[count++] = (struct gpu){gpu, mig, strtoull(size ? size : "0", NULL, 0) << 20, 0};
+}
+
+/* CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first one that is none. */
+static void choose(const struct state *s)
+{
+    const char *wish = getenv("CUDA_VISIBLE_DEVICES");
+    struct gpu all[GPUS];
+    int have = count;
+    if (!wish)
+        return;
+    memcpy(all, gpus, sizeof all);
+    count = 0;
+    char *list = strdup(wish), *rest = list, *word;
+    while ((word = strsep(&rest, ","))) {
+        char *end;
+        long index = strtol(word, &end, 10);
+        if (!*word || *end) {
+            index = -1;
+            for (int i = 0; i < have && *word; i++) {
+                const char *uuid = all[i].mig < 0 ? state_get(s, "gpus.%d.uuid", all[i].gpu)
+                                                  : state_get(s, "gpus.%d.mig.devices.%d.uuid", all[i].gpu, all[i].mig);
+                if (uuid && !strncmp(uuid, word, strlen(word)))
+                    index = i;
+            }
+        }
+        if (index < 0 || index >= have)
+            break;
+        gpus[count++] = all[index];
+    }
+    free(list);
+}
+
+EXPORT CUresult cuInit(unsigned flags)
+{
+    struct state s __attribute__((cleanup(state_free))) = {0};
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (initialized)
+        return CUDA_SUCCESS;
+    if (access("/dev/nvidiactl", F_OK) || driver_state(&s) || !state_get(&s, "driver.version"))
+        return CUDA_ERROR_NO_DEVICE;
+    if (strcmp(state_get(&s, "driver.version"), VERSION))
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    if (!may_open("/dev/nvidiactl") || !may_open("/dev/nvidia-uvm"))
+        return CUDA_ERROR_UNKNOWN;
+    count = 0;
+    for (int i = 0; i < state_int(&s, 0, "gpus.count") && count < GPUS; i++) {
+        if (!gpu_visible(&s, i))
+            continue;
+        long long fabric = state_int(&s, 0, "gpus.%d.fabric", i);
+        if (fabric == 1 || fabric == 2)
+            return CUDA_ERROR_SYSTEM_NOT_READY;
+        if (!state_int(&s, 0, "gpus.%d.mig.enabled", i))
+            add(&s, i, -1);
+        /* CUDA takes one MIG device, the first that the process may use */
+        for (int m = 0; m < state_int(&s, 0, "gpus.%d.mig.devices.count", i); m++)
+            if (state_int(&s, 0, "gpus.%d.mig.enabled", i) && mig_visible(&s, i, m)) {
+                add(&s, i, m);
+                break;
+            }
+    }
+    choose(&s);
+    if (!count)
+        return CUDA_ERROR_NO_DEVICE;
+    initialized = 1;
+    return CUDA_SUCCESS;
+}
+
+#define READY() \
+    if (!initialized) \
+        return CUDA_ERROR_NOT_INITIALIZED
+#define VALUE(condition) \
+    if (!(condition)) \
+        return CUDA_ERROR_INVALID_VALUE
+#define DEVICE(device) \
+    READY(); \
+    if ((device) < 0 || (device) >= count) \
+        return CUDA_ERROR_INVALID_DEVICE
+#define STATE() \
+    struct state s __attribute__((cleanup(state_free))) = {0}; \
+    if (driver_state(&s)) \
+        return CUDA_ERROR_UNKNOWN
+
+EXPORT CUresult cuDeviceGetCount(int *into)
+{
+    READY();
+    VALUE(into);
+    *into = count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    DEVICE(ordinal);
+    VALUE(device);
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    DEVICE(device);
+    STATE();
+    VALUE(name && length > 0);
+    const char *model = state_get(&s, "gpus.%d.name", gpus[device].gpu);
+    if (gpus[device].mig < 0)
+        snprintf(name, (size_t)length, "%s", model);
+    else
+        snprintf(name, (size_t)length, "%s MIG %s", model,
+                 state_get(&s, "gpus.%d.mig.devices.%d.profile", gpus[device].gpu, gpus[device].mig));
+    return CUDA_SUCCESS;
+}
+
+static CUresult uuid(CUuuid *into, CUdevice device, int instance)
+{
+    DEVICE(device);
+    STATE();
+    VALUE(into);
+    const struct gpu *g = &gpus[device];
+    const char *text = instance && g->mig >= 0 ? state_get(&s, "gpus.%d.mig.devices.%d.uuid", g->gpu, g->mig)
+                                               : state_get(&s, "gpus.%d.uuid", g->gpu);
+    text = text ? text + 4 : "";
+    for (int i = 0; i < 16; i++) {
+        unsigned byte = 0;
+        text += *text == '-';
+        sscanf(text, "%2x", &byte);
+        into->bytes[i] = (char)byte;
+        text += 2;
+    }
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetUuid(CUuuid *into, CUdevice device) { return uuid(into, device, 0); }
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *into, CUdevice device) { return uuid(into, device, 1); }
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    DEVICE(device);
+    VALUE(bytes);
+    *bytes = gpus[device].total;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
+{
+    DEVICE(device);
+    STATE();
+    VALUE(id && length > 12);
+    snprintf(id, (size_t)length, "%s", state_get(&s, "gpus.%d.pci", gpus[device].gpu));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    DEVICE(device);
+    STATE();
+    VALUE(value && attribute > 0 && attribute < 160);
+    int gpu = gpus[device].gpu, major = 0, minor = 0;
+    unsigned domain = 0, bus = 0, slot = 0;
+    sscanf(state_get(&s, "gpus.%d.cc", gpu), "%d.%d", &major, &minor);
+    sscanf(state_get(&s, "gpus.%d.pci", gpu), "%x:%x:%x", &domain, &bus, &slot);
+    switch (attribute) {
+    case 1: case 2: case 3: *value = 1024; break;             /* threads per block; block x, y */
+    case 4: *value = 64; break;                               /* block z */
+    case 5: *value = INT_MAX; break;                          /* grid x */
+    case 6: case 7: *value = 65535; break;                    /* grid y, z */
+    case 8: *value = 49152; break;                            /* shared memory per block */
+    case 10: *value = 32; break;                              /* warp */
+    case 13: *value = (int)state_int(&s, 0, "gpus.%d.clock_mhz", gpu) * 1000; break;
+    case 16: *value = (int)state_int(&s, 0, "gpus.%d.multiprocessors", gpu); break;
+    case 20: *value = (int)state_int(&s, 0, "gpus.%d.compute_mode", gpu); break;
+    case 32: *value = (int)state_int(&s, 0, "gpus.%d.ecc", gpu); break;
+    case 33: *value = (int)bus; break;
+    case 34: *value = (int)slot; break;
+    case 39: *value = 2048; break;                            /* threads per multiprocessor */
+    case 41: *value = 1; break;                               /* unified addressing */
+    case 50: *value = (int)domain; break;
+    case 75: *value = major; break;
+    case 76: *value = minor; break;
+    default: *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
+{
+    CUresult result = cuDeviceGetAttribute(major, 75, device);
+    return result ? result : cuDeviceGetAttribute(minor, 76, device);
+}
+
+/* Contexts */
+
+static CUresult usable(CUdevice device)
+{
+    DEVICE(device);
+    STATE();
+    return state_int(&s, 0, "gpus.%d.lost", gpus[device].gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    CUresult result = usable(device);
+    (void)flags;
+    if (result)
+        return result;
+    VALUE(context);
+    *context = calloc(1, sizeof **context);
+    **context = (struct context){device, CUDA_SUCCESS, current};
+    current = *context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    READY();
+    VALUE(context && (context < primary || context >= primary + GPUS));
+    if (current == context)
+        current = context->below;
+    free(context);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    CUresult result = usable(device);
+    if (result)
+        return result;
+    VALUE(context);
+    if (!primary_users[device]++)
+        primary[device] = (struct context){device, CUDA_SUCCESS, NULL};
+    *context = &primary[device];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    DEVICE(device);
+    if (!primary_users[device])
+        return CUDA_ERROR_INVALID_CONTEXT;
+    primary_users[device]--;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+    READY();
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    READY();
+    VALUE(context);
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    READY();
+    VALUE(context);
+    context->below = current;
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    READY();
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context)
+        *context = current;
+    current = current->below;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+    READY();
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = current->device;
+    return CUDA_SUCCESS;
+}
+
+/* What every call in a context starts with: its sticky error, and a GPU that is gone. */
+static CUresult in_context(void)
+{
+    READY();
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current->error && usable(current->device))
+        current->error = CUDA_ERROR_LAUNCH_FAILED;
+    return current->error;
+}
+#define CONTEXT() \
+    CUresult in = in_context(); \
+    if (in) \
+        return in
+
+EXPORT CUresult cuCtxSynchronize(void)
+{
+    CONTEXT();
+    return CUDA_SUCCESS;
+}
+
+/* Memory */
+
+static struct allocation *holding(CUdeviceptr address, size_t size)
+{
+    for (struct allocation *a = allocations; a; a = a->next)
+        if (address >= a->address && address - a->address <= a->size && size <= a->size - (address - a->address))
+            return a;
+    return NULL;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
+{
+    CONTEXT();
+    VALUE(address && size);
+    struct gpu *g = &gpus[current->device];
+    struct allocation *a = malloc(sizeof *a);
+    if (size > g->total - g->used || !(a->memory = malloc(size))) {
+        free(a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    a->address = next_address;
+    a->size = size;
+    a->device = current->device;
+    a->next = allocations;
+    next_address += (size + 0x3fffff) & ~(CUdeviceptr)0x1fffff; /* a hole after each: overruns are found */
+    g->used += size;
+    allocations = a;
+    *address = a->address;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    CONTEXT();
+    for (struct allocation **at = &allocations; *at; at = &(*at)->next)
+        if ((*at)->address == address) {
+            struct allocation *a = *at;
+            *at = a->next;
+            gpus[a->device].used -= a->size;
+            free(a->memory);
+            free(a);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    CONTEXT();
+    VALUE(available && total);
+    *total = gpus[current->device].total;
+    *available = *total - gpus[current->device].used;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
+{
+    CONTEXT();
+    struct allocation *a = holding(to, size);
+    VALUE(a && from);
+    memcpy(a->memory + (to - a->address), from, size);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
+{
+    CONTEXT();
+    struct allocation *a = holding(from, size);
+    VALUE(a && to);
+    memcpy(to, a->memory + (from - a->address), size);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size)
+{
+    CONTEXT();
+    struct allocation *a = holding(to, size);
+    VALUE(a);
+    memset(a->memory + (to - a->address), value, size);
+    return CUDA_SUCCESS;
+}
+
+/* Modules */
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned options, int *keys, void **values)
+{
+    CONTEXT();
+    (void)options, (void)keys, (void)values;
+    VALUE(module && image);
+    const char *ptx = image, *version = strstr(ptx, ".version"), *target = strstr(ptx, ".target");
+    int major, minor, sm, cc_major, cc_minor;
+    if (!version || sscanf(version, ".version %d.%d", &major, &minor) != 2 || !target ||
+        sscanf(target, ".target sm_%d", &sm) != 1 || !strstr(ptx, ".address_size 64"))
+        return version || target ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
+    /* PTX 8.x came with CUDA 12.x, 9.x with 13.x; the minor numbers run along */
+    if (major > CUDA / 1000 - 4 || (major == CUDA / 1000 - 4 && minor > CUDA % 1000 / 10))
+        return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    cuDeviceComputeCapability(&cc_major, &cc_minor, current->device);
+    if (sm > cc_major * 10 + cc_minor)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    *module = calloc(1, sizeof **module);
+    (*module)->context = current;
+    (*module)->ptx = strdup(ptx);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module)
+{
+    CONTEXT();
+    VALUE(module);
+    for (struct function *f = module->functions, *next; f; f = next) {
+        next = f->next;
+        free(f->name);
+        free(f);
+    }
+    free(module->ptx);
+    free(module);
+    return CUDA_SUCCESS;
+}
+
+/* The entry's parameter list, or NULL when the module has no such entry. */
+static const char *entry(const char *ptx, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = ptx; (at = strstr(at, ".entry"));) {
+        at += strlen(".entry");
+        at += strspn(at, " \t\r\n");
+        if (!strncmp(at, name, length) && strchr(" \t\r\n(", at[length]))
+            return at + length + strspn(at + length, " \t\r\n");
+    }
+    return NULL;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    CONTEXT();
+    VALUE(function && module && name);
+    const char *parameters = entry(module->ptx, name), *end = parameters ? strchr(parameters, ')') : NULL;
+    if (!parameters)
+        return CUDA_ERROR_NOT_FOUND;
+    static const char *const types[] = {".u64", ".u64", ".u64", ".u32"};
+    int matching = 0, all = 0;
+    for (const char *at = parameters; end && (at = strstr(at, ".param")) && at < end; at++, all++) {
+        const char *type = at + 6 + strspn(at + 6, " \t");
+        matching += all < 4 && !strncmp(type, types[all], 4);
+    }
+    struct function *f = calloc(1, sizeof *f);
+    *f = (struct function){module, strdup(name), !strcmp(name, "vectoradd") && matching == 4 && all == 4, module->functions};
+    module->functions = f;
+    *function = f;
+    return CUDA_SUCCESS;
+}
+
+static float *array(CUdeviceptr address, size_t elements)
+{
+    struct allocation *a = holding(address, elements * sizeof(float));
+    return a && address % sizeof(float) == 0 ? (float *)(void *)(a->memory + (address - a->address)) : NULL;
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                               unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **parameters,
+                               void **extra)
+{
+    CONTEXT();
+    if (!f || f->module->context != current)
+        return CUDA_ERROR_INVALID_HANDLE;
+    VALUE(grid_x && grid_y && grid_z && block_x && block_y && block_z && grid_x <= INT_MAX && grid_y <= 65535 &&
+          grid_z <= 65535 && block_x <= 1024 && block_y <= 1024 && block_z <= 64 &&
+          (uint64_t)block_x * block_y * block_z <= 1024 && shared <= 49152 && parameters && !extra);
+    (void)stream;
+    if (!f->vectoradd)
+        return CUDA_ERROR_NOT_SUPPORTED; /* not a kernel that the lab can compute */
+    CUdeviceptr a, b, c;
+    uint32_t n;
+    memcpy(&a, parameters[0], sizeof a);
+    memcpy(&b, parameters[1], sizeof b);
+    memcpy(&c, parameters[2], sizeof c);
+    memcpy(&n, parameters[3], sizeof n);
+    uint64_t threads = (uint64_t)grid_x * block_x;
+    size_t elements = threads < n ? threads : n;
+    const float *left = array(a, elements), *right = array(b, elements);
+    float *sum = array(c, elements);
+    if (elements && (!left || !right || !sum)) {
+        current->error = CUDA_ERROR_ILLEGAL_ADDRESS; /* seen by the next call, as a launch is asynchronous */
+        return CUDA_SUCCESS;
+    }
+    for (size_t i = 0; i < elements; i++)
+        sum[i] = left[i] + right[i];
+    return CUDA_SUCCESS;
+}

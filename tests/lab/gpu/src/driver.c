@@ -1,0 +1,46 @@
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#ifndef VERSION
+#error "VERSION: the driver version, as a string; CUDA: what it supports, e.g. 13000"
+#endif
+
+int driver_state(struct state *s)
+{
+    return state_read(s, STATE_FILE) && state_read(s, "/lib/firmware/nvidia/" VERSION "/gsp_lab.bin");
+}
+
+int may_open(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || errno == ENXIO || errno == ENODEV;
+}
+
+int gpu_visible(const struct state *s, int gpu)
+{
+    char path[64];
+    long long minor = state_int(s, -1, "gpus.%d.minor", gpu);
+    snprintf(path, sizeof path, "/dev/nvidia%lld", minor);
+    return minor >= 0 && may_open(path);
+}
+
+int mig_visible(const struct state *s, int gpu, int mig)
+{
+    char path[64];
+    long long minor = state_int(s, 0, "gpus.%d.minor", gpu);
+    long long gi = state_int(s, 0, "gpus.%d.mig.devices.%d.gi", gpu, mig);
+    long long ci = state_int(s, 0, "gpus.%d.mig.devices.%d.ci", gpu, mig);
+    long long node = 3 + (minor * 15 + gi) * 9; /* the numbering of /proc/driver/nvidia-caps/mig-minors */
+    snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%lld", node);
+    if (!may_open(path))
+        return 0;
+    snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%lld", node + 1 + ci);
+    return may_open(path);
+}

@@ -1,0 +1,17 @@
+/* What both user-space libraries ask "the kernel": its state, and what this process may open. */
+#ifndef LAB_DRIVER_H
+#define LAB_DRIVER_H
+#include "state.h"
+
+#define EXPORT __attribute__((visibility("default")))
+enum { GPUS = 64, MIGS = 16 };
+
+/* The node's state; in a container, where /run is another one, from the mount that every container has:
+ * the toolkit mounts all files gsp*.bin of the driver's version. */
+int driver_state(struct state *s);
+/* Whether this process may open a device node. One without a driver behind it says ENXIO: that is allowed. */
+int may_open(const char *path);
+/* Whether it may open the GPU (configuration number), and both capability nodes of a MIG device. */
+int gpu_visible(const struct state *s, int gpu);
+int mig_visible(const struct state *s, int gpu, int mig);
+#endif
