@@ -46,6 +46,7 @@ def up(slot: Slot, programs: Path) -> None:
             f"--kubeconfig={kubeconfig(slot, 'controller-manager')}",
             f"--service-account-private-key-file={_pki(slot)}/sa.key",
             f"--root-ca-file={_pki(slot)}/ca.crt",
+            "--use-service-account-credentials=true",  # each controller has only the rights of its own role
             f"--service-cluster-ip-range={SERVICES}",
             "--leader-elect=false",
             "--secure-port=0",
@@ -96,7 +97,7 @@ def start_apiserver(slot: Slot, programs: Path) -> None:
 
 def down(slot: Slot) -> None:
     for name in DAEMONS:
-        process.stop(slot.state, name)
+        process.stop(slot.state, name, patience=1)  # the apiserver waits for its watches, and all data goes anyway
 
 
 def ready(slot: Slot) -> bool:

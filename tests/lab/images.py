@@ -65,7 +65,7 @@ def ensure(slot: Slot) -> Images:
     wanted = sorted({*HOST, *MODERN, *LEGACY, *PYTHON, "busybox-static"})
     folder = cache.entry(
         "images",
-        [FILES, modern, legacy, containerd, pause, *wanted, machine.versions(wanted)],
+        [FILES, Path(__file__), modern, legacy, containerd, pause, *wanted, machine.versions(wanted)],
         build,
     )
     tag = folder.name.removeprefix("images-")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from . import builds, cache, cluster, docker, images, machine, nodes, process, slot
+from .hosts import HOSTS, host
 from .progress import say, step, wait
 from .slot import Slot
 
@@ -46,11 +47,12 @@ def status() -> int:
         print("down")
         return 1
     parts = {name: process.running(mine.state, name) for name in ("dockerd", *reversed(cluster.DAEMONS), "http")}
-    parts |= {f"sshd of {host.name}": nodes.answers_ssh(mine, host) for host in nodes.HOSTS}
+    parts |= {f"sshd of {each.name}": nodes.answers_ssh(mine, each) for each in HOSTS}
     for name, good in parts.items():
         print(f"{'up  ' if good else 'DOWN'}  {name}")
-    for host in nodes.HOSTS:
-        print(f"      {host.name}: {nodes.address(mine, host)}, {'Ready' if cluster.node_ready(mine, host.name) else 'not Ready'}")
+    for each in HOSTS:
+        ready = "Ready" if cluster.node_ready(mine, each.name) else "not Ready"
+        print(f"      {each.name}: {nodes.address(mine, each)}, {ready}")
     print(f"      slot {mine.number}: state {mine.state}, docker {mine.docker_host}")
     return 0 if all(parts.values()) else 1
 
@@ -68,8 +70,8 @@ def _up(mine: Slot) -> None:
         cluster.up(mine, programs[builds.KUBERNETES.name])
     with step("hosts"):
         nodes.keys(mine)
-        for host in nodes.HOSTS:
-            nodes.ensure(mine, host, loaded)
+        for each in HOSTS:
+            nodes.ensure(mine, each, loaded)
     _describe(mine, loaded, programs)
     with step("legacy is Ready"):
         wait("legacy to be Ready", lambda: cluster.node_ready(mine, "legacy"), 90)
@@ -108,15 +110,15 @@ def _describe(mine: Slot, loaded: images.Images, programs: dict[str, Path]) -> N
         "server": mine.server,
         "apt": {"uri": uri, "key": f"{out}/apt-key.asc"},
         "nodes": {
-            host.name: {
-                "address": nodes.address(mine, host),
+            each.name: {
+                "address": nodes.address(mine, each),
                 "port": 22,
                 "user": nodes.USER,
                 "key": f"{out}/id_ed25519",
                 "known_hosts": f"{out}/known_hosts",
-                "container": host.name,
+                "container": each.name,
             }
-            for host in nodes.HOSTS
+            for each in HOSTS
         },
         "images": {"base": loaded.python, "pause": images.PAUSE, "busybox": images.BUSYBOX, "plugin_archive": None},
         "docker_host": mine.docker_host,
@@ -131,8 +133,8 @@ defaults:
     driver: {{uri: "{uri}/cuda", key: apt-key.asc}}
     toolkit: {{uri: "{uri}/toolkit/stable/deb/amd64", key: apt-key.asc}}
 groups:
-  p100: {{hosts: [{{name: legacy, address: {nodes.address(mine, nodes.host("legacy"))}}}]}}
-  h100: {{hosts: [{{name: modern, address: {nodes.address(mine, nodes.host("modern"))}}}]}}
+  p100: {{hosts: [{{name: legacy, address: {nodes.address(mine, host("legacy"))}}}]}}
+  h100: {{hosts: [{{name: modern, address: {nodes.address(mine, host("modern"))}}}]}}
 """
     )
     (out / "lab.json").write_text(json.dumps(table, indent=2) + "\n")

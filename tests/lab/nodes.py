@@ -6,11 +6,11 @@ import shutil
 import socket
 import subprocess
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from . import builds, cache, cluster, machine
+from . import builds, cache, cluster, gpu, machine
 from .docker import DOCKER, NETWORK, docker
+from .hosts import HOSTS, Host
 from .images import Images
 from .progress import wait
 from .slot import Slot
@@ -20,27 +20,8 @@ USER = "ops"
 OPS = 1000  # uid and gid of ops in the images
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One of the lab's hosts, and what its PCI bus shows."""
-
-    name: str
-    number: int  # its address ends in this, its pods live in 10.244.<number>.0/24
-    gpus: tuple[dict[str, object], ...]
-
-
-HOSTS = (
-    Host("modern", 11, ({"model": "H100-SXM5-80GB"},) * 4),
-    Host("legacy", 12, ({"model": "P100-PCIE-16GB"},) * 2),
-)
-
-
 def address(slot: Slot, host: Host) -> str:
     return str(slot.subnet[host.number])
-
-
-def host(name: str) -> Host:
-    return next(h for h in HOSTS if h.name == name)
 
 
 def keys(slot: Slot) -> None:
@@ -65,11 +46,12 @@ def ensure(slot: Slot, each: Host, images: Images) -> None:
     """Leave a host that runs from the same inputs as it is; otherwise make it anew."""
     overlay = _overlay(slot, each, images)
     image = images.modern if each.name == "modern" else images.legacy
-    inputs = cache.key([image, overlay])
+    inputs = cache.key([*_container(slot, each, image), overlay])
     states = docker(slot, "ps", "-a", "--format", "{{.Names}} {{.State}} {{.Label \"inputs\"}}").splitlines()
     if f"{each.name} running {inputs}" not in states:
         remove(slot, each)
-        _create(slot, each, image, overlay, inputs)
+        cluster.forget_node(slot, each.name)
+        _create(slot, each, image, inputs)
     wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
 
 
@@ -78,7 +60,7 @@ def reset(slot: Slot, each: Host) -> None:
     image, inputs = docker(slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name).split()
     remove(slot, each)
     cluster.forget_node(slot, each.name)
-    _create(slot, each, image, slot.state / "overlay" / each.name, inputs)
+    _create(slot, each, image, inputs)
     wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
 
 
@@ -95,14 +77,20 @@ def answers_ssh(slot: Slot, each: Host) -> bool:
         return False
 
 
-def _create(slot: Slot, each: Host, image: str, overlay: Path, inputs: str) -> None:
-    words = [
-        "create",
+def _create(slot: Slot, each: Host, image: str, inputs: str) -> None:
+    docker(slot, "create", f"--label=inputs={inputs}", *_container(slot, each, image))
+    with _archive(slot, each).open("rb") as archive:
+        subprocess.run([DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True)
+    docker(slot, "start", each.name)
+
+
+def _container(slot: Slot, each: Host, image: str) -> list[str]:
+    """What makes a container into a host: systemd, devices, cgroups, volumes where a runtime keeps its layers."""
+    return [
         f"--name={each.name}",
         f"--hostname={each.name}",
         f"--network={NETWORK}",
         f"--ip={address(slot, each)}",
-        f"--label=inputs={inputs}",
         "--restart=always",  # `systemctl reboot` ends the container; this starts it again
         "--stop-signal=SIGRTMIN+3",
         "--cap-add=ALL",
@@ -122,10 +110,6 @@ def _create(slot: Slot, each: Host, image: str, overlay: Path, inputs: str) -> N
         "--volume=/var/lib/kubelet",
         image,
     ]
-    docker(slot, *words)
-    with _archive(slot, each, overlay).open("rb") as archive:
-        subprocess.run([DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True)
-    docker(slot, "start", each.name)
 
 
 def _hierarchies() -> list[Path]:
@@ -160,11 +144,7 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         (root / name).write_text(text)
     (root / "etc/kubernetes/manifests").mkdir()
     shutil.copy2(images.small, root / "usr/local/lib/lab/images.tar")
-    try:
-        from .gpu import install
-    except ImportError:
-        return root
-    install(root, list(each.gpus))
+    gpu.install(root, each.gpus, each.pci)
     return root
 
 
@@ -175,7 +155,7 @@ _MODES = {
 }
 
 
-def _archive(slot: Slot, each: Host, overlay: Path) -> Path:
+def _archive(slot: Slot, each: Host) -> Path:
     """The overlay as a tar file with the owners and modes that the host's files have."""
 
     def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -186,7 +166,8 @@ def _archive(slot: Slot, each: Host, overlay: Path) -> Path:
             member.mode = _MODES.get(member.name, 0o755 if member.mode & 0o100 else 0o644)
         return member
 
-    path = slot.state / "overlay" / f"{each.name}.tar"
+    overlay = slot.state / "overlay" / each.name
+    path = overlay.with_suffix(".tar")
     with tarfile.open(path, "w") as tar:
         for file in sorted(overlay.rglob("*")):
             if file.is_symlink() or not file.is_dir() or not list(file.iterdir()):

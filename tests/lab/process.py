@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from .progress import wait
+from .progress import LabError, wait
 
 MARKER = "GPUNODE_LAB"
 
@@ -46,15 +46,13 @@ def running(state: Path, name: str) -> bool:
 
 def stop(state: Path, name: str, patience: float = 10) -> None:
     """End a daemon: asked first, killed after `patience` seconds."""
-    pid = _pid(state, name)
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        try:
-            wait(f"the end of {name}", lambda: not running(state, name), patience)
-        except Exception:
+    for sign, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 10)):
+        pid = _pid(state, name)
+        if pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            wait(f"the end of {name}", lambda: not running(state, name), patience)
+                os.kill(pid, sign)
+            with contextlib.suppress(LabError):
+                wait(f"the end of {name}", lambda: not running(state, name), seconds)
     (state / f"{name}.pid").unlink(missing_ok=True)
 
 

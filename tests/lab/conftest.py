@@ -1,0 +1,71 @@
+"""Fixtures for tests on the real cluster. Where it cannot run, they skip and say why."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import api, machine
+from .progress import CannotRun, LabError
+
+GPUNODE = Path(sys.executable).with_name("gpunode")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run of gpunode said. `lines` is stdout as JSON lines."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    def of(self, kind: str, host: str | None = None) -> list[dict[str, Any]]:
+        """The JSON lines of one type, of one host."""
+        return [
+            line for line in self.lines if line["type"] == kind and (host is None or line.get("host") == host)
+        ]
+
+    def status(self, host: str) -> str:
+        """How the host's story ended, as the last outcome says."""
+        return str(self.of("outcome", host)[-1]["status"])
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.stdout[-6000:]}\n--- stderr\n{self.stderr[-3000:]}"
+
+
+@pytest.fixture(scope="session")
+def lab() -> api.Lab:
+    """The running lab of this checkout."""
+    try:
+        machine.check(cold=False)
+    except CannotRun as reason:
+        pytest.skip(f"no lab: {reason}")
+    try:
+        return api.load()
+    except LabError as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture(scope="session")
+def gpunode(lab: api.Lab) -> Callable[..., Ran]:
+    """Run gpunode as a user does, against the lab's inventory unless another is given."""
+
+    def run(command: str, *options: str, inventory: Path | None = None, timeout: float = 600) -> Ran:
+        words = [str(GPUNODE), *command.split(), str(inventory or lab.inventory), *options]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,172 @@
+"""Ways to break a host or the cluster. Each is a context: what it broke is whole again when it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import cluster, lab, process
+from .api import Lab, Node
+from .docker import DOCKER
+
+_HIDDEN = "/var/lib/lab-hidden"
+
+
+@contextlib.contextmanager
+def sshd_stopped(node: Node) -> Iterator[None]:
+    """Nothing listens on port 22: connections are refused. Open ones go on."""
+    node.exec(["systemctl", "stop", "ssh"])
+    try:
+        yield
+    finally:
+        node.exec(["systemctl", "start", "ssh"])
+        node.wait_for_ssh()
+
+
+@contextlib.contextmanager
+def address_silent(node: Node) -> Iterator[None]:
+    """Packets to port 22 get no answer, as behind a firewall: connections time out."""
+    rule = ["INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP"]
+    node.exec(["iptables", "-I", *rule])
+    try:
+        yield
+    finally:
+        node.exec(["iptables", "-D", *rule])
+
+
+def cut_ssh(node: Node) -> None:
+    """End every open SSH session of the host, as a broken line would; sshd itself goes on."""
+    node.exec(["pkill", "-KILL", "-f", "^sshd: "], check=False)
+    node.wait_for_ssh()
+
+
+@contextlib.contextmanager
+def host_key_changed(node: Node) -> Iterator[None]:
+    """The host answers with a key that known_hosts does not hold."""
+    key = "/etc/ssh/ssh_host_ed25519_key"
+    node.exec(["sh", "-c", f"mkdir -p {_HIDDEN} && mv {key} {key}.pub {_HIDDEN} && ssh-keygen -q -t ed25519 -N '' -f {key}"])
+    node.exec(["systemctl", "restart", "ssh"])
+    node.wait_for_ssh()
+    try:
+        yield
+    finally:
+        node.exec(["sh", "-c", f"mv {_HIDDEN}/ssh_host_ed25519_key* /etc/ssh/"])
+        node.exec(["systemctl", "restart", "ssh"])
+        node.wait_for_ssh()
+
+
+@contextlib.contextmanager
+def key_not_accepted(node: Node) -> Iterator[None]:
+    """The host does not know the user's key."""
+    with _moved(node, f"/home/{node.user}/.ssh/authorized_keys"):
+        yield
+
+
+@contextlib.contextmanager
+def no_sudo(node: Node) -> Iterator[None]:
+    """The user may not use sudo at all."""
+    with _moved(node, "/etc/sudoers.d/ops"):
+        yield
+
+
+@contextlib.contextmanager
+def sudo_asks_password(node: Node) -> Iterator[None]:
+    """sudo works, but wants a password."""
+    before = node.read("/etc/sudoers.d/ops")
+    node.write("/etc/sudoers.d/ops", before.replace("NOPASSWD: ", ""))
+    try:
+        yield
+    finally:
+        node.write("/etc/sudoers.d/ops", before)
+
+
+@contextlib.contextmanager
+def no_python(node: Node) -> Iterator[None]:
+    """There is no python3 in PATH."""
+    with _moved(node, "/usr/bin/python3"):
+        yield
+
+
+@contextlib.contextmanager
+def minimal_python(node: Node) -> Iterator[None]:
+    """python3 is what Debian's python3-minimal holds: no json, no subprocess's friends beyond the smallest set."""
+    saved = f"{_HIDDEN}/stdlib"
+    node.exec(
+        ["sh", "-c", f"mkdir -p {_HIDDEN} && dpkg -L libpython3.11-stdlib | grep '^/usr/lib/python3' > {saved}.all &&"
+         f" while read -r f; do if [ ! -d $f ]; then echo $f; fi; done < {saved}.all > {saved}.list &&"
+         f" tar -cf {saved}.tar -T {saved}.list && xargs rm -f < {saved}.list && rm -rf /usr/lib/python3.11/json"]
+    )
+    try:
+        yield
+    finally:
+        node.exec(["tar", "-xf", f"{saved}.tar", "-C", "/"])
+
+
+@contextlib.contextmanager
+def apt_locked(node: Node) -> Iterator[None]:
+    """Another process holds dpkg's and apt's locks, as an unattended upgrade does."""
+    program = (
+        "import fcntl, sys\n"
+        "held = [open(p, 'w') for p in ('/var/lib/dpkg/lock-frontend', '/var/lib/dpkg/lock', '/var/lib/apt/lists/lock')]\n"
+        "for f in held: fcntl.lockf(f, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    words = [DOCKER, "-H", node.slot.docker_host, "exec", "-i", node.name, "python3", "-c", program]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        try:
+            yield
+        finally:
+            holder.stdin.close()
+
+
+@contextlib.contextmanager
+def repository_down(running: Lab) -> Iterator[None]:
+    """The server of the driver and toolkit packages refuses connections; Debian's archive stays."""
+    process.stop(running.slot.state, "http")
+    try:
+        yield
+    finally:
+        lab.start_http(running.slot)
+
+
+@contextlib.contextmanager
+def disk_full(node: Node, folder: str) -> Iterator[None]:
+    """No byte is left under `folder`: it lies on a file system of its own with the same content.
+
+    What is changed there meanwhile is lost when the context is left.
+    """
+    quoted = f"d={folder}; t=/run/lab-full"
+    node.exec(
+        ["sh", "-c", f"{quoted}; mkdir $t && size=$(du -sk $d | cut -f1) && mount -t tmpfs -o size=$((size + 64))k lab-full $t"
+         " && cp -a $d/. $t && mount --bind $t $d && { dd if=/dev/zero of=$d/.lab-full bs=4k 2>/dev/null || true; }"]
+    )
+    try:
+        yield
+    finally:
+        node.exec(["sh", "-c", f"{quoted}; umount -l $d; umount -l $t; rmdir $t"])
+
+
+@contextlib.contextmanager
+def apiserver_down(running: Lab) -> Iterator[None]:
+    """Nothing answers at the apiserver's address."""
+    process.stop(running.slot.state, "kube-apiserver", patience=0)
+    try:
+        yield
+    finally:
+        cluster.start_apiserver(running.slot, Path(running.table["programs"]))
+
+
+@contextlib.contextmanager
+def _moved(node: Node, path: str) -> Iterator[None]:
+    hidden = f"{_HIDDEN}{path}"
+    node.exec(["sh", "-c", f"mkdir -p $(dirname {hidden}) && mv {path} {hidden}"])
+    try:
+        yield
+    finally:
+        node.exec(["mv", hidden, path])
