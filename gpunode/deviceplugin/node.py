@@ -198,7 +198,10 @@ class Node:
             _post(loop, lambda: None if done.done() else how(what))
 
         threading.Thread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
-        return await asyncio.wait_for(done, seconds)
+        await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
+        if not done.done():
+            raise asyncio.TimeoutError
+        return done.result()
 
 
 def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:

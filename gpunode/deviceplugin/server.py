@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
@@ -101,9 +102,11 @@ class ResourceServer:
             mine = identity(self._socket)
             if mine is None:
                 raise Lost(f"{self._socket} was removed at once")
-            yield mine
-            if identity(self._socket) == mine:
-                self._socket.unlink(missing_ok=True)
+            try:
+                yield mine
+            finally:
+                if identity(self._socket) == mine:
+                    self._socket.unlink(missing_ok=True)
         finally:
             self.registered = False
             self._closing.set()
@@ -144,11 +147,8 @@ class ResourceServer:
 
     async def _stream_lost(self, kubelet: tuple[int, int, int] | None) -> None:
         """The kubelet ended its stream. It stopped, or it dropped us: one that restarts is soon a new one."""
-        try:
-            await asyncio.wait_for(self._until(lambda: identity(self._kubelet) != kubelet), 1.0)
+        if await self._until(lambda: identity(self._kubelet) != kubelet, seconds=1.0):
             return
-        except asyncio.TimeoutError:
-            pass
         if not alive(self._kubelet):
             log.info("the kubelet has stopped; waiting for it", extra=self._fields)
             await self._until(lambda: identity(self._kubelet) != kubelet or alive(self._kubelet))
@@ -176,14 +176,21 @@ class ResourceServer:
         await self._until(lambda: not alive(self._socket))
         log.info("the other device plugin is gone; taking over again", extra=self._fields)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Return when `condition` holds; it is looked at whenever something stirs, and now and then."""
+    async def _until(self, condition: Callable[[], bool], seconds: float = math.inf) -> bool:
+        """Wait until `condition` holds, or for so long; whether it does. Looks when something stirs, and now and then."""
+        end = time.monotonic() + seconds
         while not condition():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
             self._stirred.clear()
+            # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this server.
+            stirred = asyncio.ensure_future(self._stirred.wait())
             try:
-                await asyncio.wait_for(self._stirred.wait(), LOOK_ANYWAY)
-            except asyncio.TimeoutError:
-                continue
+                await asyncio.wait((stirred,), timeout=min(LOOK_ANYWAY, left))
+            finally:
+                stirred.cancel()
+        return True
 
     # The protocol, as the kubelet calls it.
 

@@ -57,8 +57,13 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     async def running(
         nvml: FakeNvml, attention: Attention | None = None, **settings: Any
     ) -> AsyncIterator[Any]:
-        defaults = {"health_interval": 0.05, "recovery_seconds": 0.2, "dev_root": "/"}
-        config = Config(kubelet_socket=str(sockets / "kubelet.sock"), **{**defaults, **settings})
+        defaults = {
+            "kubelet_socket": str(sockets / "kubelet.sock"),
+            "health_interval": 0.05,
+            "recovery_seconds": 0.2,
+            "dev_root": "/",
+        }
+        config = Config(**{**defaults, **settings})
         task = asyncio.create_task(offer(nvml, config, attention or Attention()))
         try:
             yield task
