@@ -27,14 +27,21 @@ def plan(
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode import converge
+    from gpunode.cli import cluster
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as run:
         outcomes = run.each(converge.look)
         run.report.plans(outcomes, diff=diff)
+        objects = 0
+        if run.inventory.cluster.plugin is not None:
+            hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
+            hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+            api = cluster.connect(run.inventory)
+            objects = cluster.plan(api, run.inventory, hosts, hostnames, run.report)
         run.report.summary(outcomes)
     code = exit_code(outcomes)
-    if not code and exit_with and any(outcome.plan for outcome in outcomes):
+    if not code and exit_with and (objects or any(outcome.plan for outcome in outcomes)):
         code = 5
     raise typer.Exit(code)

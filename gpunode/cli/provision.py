@@ -12,10 +12,11 @@ import typer
 from gpunode.cli import options
 from gpunode.cli.session import Session, exit_code, session
 from gpunode.errors import Declined
-from gpunode.model import Event, Outcome
 
 if TYPE_CHECKING:
+    from gpunode.cluster.api import Api
     from gpunode.converge import Visit
+    from gpunode.model import Event, Outcome
 
 
 def provision(
@@ -39,16 +40,18 @@ def provision(
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
+    from gpunode.cli import cluster
+
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
-        outcomes = _hosts(work, yes=yes, batch=batch, max_fail=max_fail)
+        wanted = work.inventory.cluster.plugin is not None
+        api = cluster.connect(work.inventory) if wanted else None  # before any host is touched
+        outcomes = _hosts(work, api, yes=yes, batch=batch, max_fail=max_fail)
         code = exit_code(outcomes)
         good = [outcome for outcome in outcomes if outcome.status in ("right", "changed")]
-        if good and work.inventory.cluster.plugin is not None:
-            from gpunode.cli.cluster import bring_up
-
-            code = code or bring_up(work, good, yes=yes, run=run)
+        if api is not None and good:
+            code = cluster.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
         elif good:
             work.report.note(
                 "`cluster.plugin` is not in the inventory: no device plugin is deployed, no pod is run."
@@ -57,35 +60,40 @@ def provision(
     raise typer.Exit(code)
 
 
-def _hosts(work: Session, *, yes: bool, batch: int | None, max_fail: int | None) -> list[Outcome]:
+def _hosts(
+    work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int | None
+) -> list[Outcome]:
     """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
     from gpunode import converge
+    from gpunode.cli import cluster
 
     def look(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
         return converge.follow(visit, converge.look(visit, tell), tell)
 
     outcomes = {outcome.host: outcome for outcome in work.each(look)}
     work.report.plans(list(outcomes.values()))
+    objects = 0
+    if api is not None:
+        hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
+        hostnames = {name: outcome.facts.hostname for name, outcome in outcomes.items() if outcome.facts}
+        objects = cluster.plan(api, work.inventory, hosts, hostnames, work.report) if hosts else 0
     for number in range(1, converge.ROUNDS + 1):
         waiting = [
             host
             for host in work.hosts
             if outcomes[host.name].plan and outcomes[host.name].status in ("planned", "changed")
         ]
-        if not waiting:
-            break
-        if number > 1:
+        if number > 1 and waiting:
             work.report.note(f"Round {number}: what could be known only now.")
             work.report.plans([outcomes[host.name] for host in waiting])
-        hosts = "1 host" if len(waiting) == 1 else f"{len(waiting)} hosts"
-        if not yes and not work.report.ask(f"Apply to {hosts}?"):
-            raise Declined(
-                "nothing was changed" if number == 1 else "stopped after the first round",
-                hint="Accept with `y`, or give --yes where nobody can answer.",
-            )
+        if waiting or objects:
+            _accepted(work, len(waiting), objects, yes=yes)
+        objects = 0
+        if not waiting:
+            break
         before = dict(outcomes)  # what each host is at before this round
         for outcome in work.each(
-            lambda visit, tell, before=before: converge.apply(visit, before[visit.host.name], tell),
+            lambda visit, tell, before=before: converge.apply(visit, before[visit.host.name], tell),  # type: ignore[misc]
             waiting,
             batch=batch,
             max_fail=max_fail,
@@ -93,6 +101,17 @@ def _hosts(work: Session, *, yes: bool, batch: int | None, max_fail: int | None)
             outcomes[outcome.host] = outcome
         work.report.troubles([outcomes[host.name] for host in waiting])
     return [_converged(outcomes[host.name]) for host in work.hosts]
+
+
+def _accepted(work: Session, hosts: int, objects: int, *, yes: bool) -> None:
+    """Raise Declined unless somebody says yes to what was shown."""
+    parts = [f"{hosts} host{'s' if hosts > 1 else ''}"] if hosts else []
+    parts += ["the cluster"] if objects else []
+    if not yes and not work.report.ask(f"Apply to {' and '.join(parts)}?"):
+        raise Declined(
+            "not accepted: what was shown was not changed",
+            hint="Accept with `y`, or give --yes where nobody can answer.",
+        )
 
 
 def _converged(outcome: Outcome) -> Outcome:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpunode.model import Event, Host, Inventory, Outcome
-
 if TYPE_CHECKING:
     from gpunode.converge import Visit
+    from gpunode.model import Event, Host, Inventory, Outcome
     from gpunode.report import Report
 
 
@@ -35,6 +34,7 @@ class Session:
     ) -> list[Outcome]:
         """Tell `story` of every host at once; outcomes in the inventory's order."""
         from gpunode import fleet
+        from gpunode.model import Outcome
 
         hosts = self.hosts if hosts is None else hosts
         done: dict[str, Outcome] = {}

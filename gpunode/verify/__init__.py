@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.verify.host import first_broken, links
+from gpunode.verify.host import first_broken
+from gpunode.verify.host import links as host_links
 
-__all__ = ["first_broken", "links"]
+__all__ = ["first_broken", "host_links"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gpunode import compat, diff
-from gpunode.facts import gpus
+from gpunode.compat import gpus
 from gpunode.model import Facts, Link, Outcome, StepPlan
 
 Check: TypeAlias = Callable[[Outcome, Facts], Link]
@@ -60,7 +60,7 @@ def _judge(outcome: Outcome, layer: str, text: str, *steps: str) -> Link:
 
 
 def _pci(outcome: Outcome, seen: Facts) -> Link:
-    devices = gpus(seen)
+    devices = gpus(seen.pci)
     if not devices:
         return _broken(
             outcome,
@@ -77,7 +77,7 @@ def _pci(outcome: Outcome, seen: Facts) -> Link:
 
 
 def _module(outcome: Outcome, seen: Facts) -> Link:
-    owners = {device.driver for device in gpus(seen)} - {None, "nvidia"}
+    owners = {device.driver for device in gpus(seen.pci)} - {None, "nvidia"}
     if owners:
         owner = ", ".join(sorted(str(owner) for owner in owners))
         return _broken(
@@ -116,12 +116,12 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
     if seen.smi_error:
         return _broken(outcome, "NVML", seen.smi_error.strip().splitlines()[0], _why(outcome, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
-    missing = [device.address for device in gpus(seen) if device.address.lower()[-12:] not in there]
+    missing = [device.address for device in gpus(seen.pci) if device.address.lower()[-12:] not in there]
     if missing:
         return _broken(
             outcome,
             "NVML",
-            f"{len(seen.gpus)} of {len(gpus(seen))} GPUs answer; missing: {', '.join(missing)}",
+            f"{len(seen.gpus)} of {len(gpus(seen.pci))} GPUs answer; missing: {', '.join(missing)}",
             "a GPU that is on the bus and not in NVML has fallen off, failed to initialise, or is not "
             "supported by this driver",
             "Look at `dmesg | grep -i -e NVRM -e Xid` on the host; a reset or reboot may bring it back.",

@@ -1,0 +1,5 @@
+"""`python -m gpunode` is `gpunode`."""
+
+from gpunode.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""`gpunode label`: labels from what the GPUs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.session import exit_code, session
+
+
+def label(
+    inventory: options.InventoryPath = Path("inventory.yaml"),
+    accelerator: Annotated[
+        bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the label off again.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a value somebody else set.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, change nothing.")] = False,
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    forks: options.Forks = 64,
+    ask_sudo: options.AskSudo = False,
+) -> None:
+    """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
+
+    Example: gpunode label --accelerator inventory.yaml --dry-run
+    """
+    from gpunode import converge
+    from gpunode.cli import cluster
+    from gpunode.cluster import labels, nodes
+    from gpunode.compat import gpus
+
+    if not accelerator:
+        raise typer.BadParameter("say which label: --accelerator")
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        api = cluster.connect(work.inventory)
+        outcomes = work.each(converge.look)
+        work.report.troubles([one for one in outcomes if one.facts is None])
+        seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
+        hosts = [host for host in work.hosts if host.name in seen]
+        hostnames = {name: facts.hostname for name, facts in seen.items()}
+        found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+        rows = []
+        for host in hosts:
+            if host.name not in found:
+                work.report.note(f"✗ {missing[host.name]}")
+                continue
+            node = found[host.name]
+            wish = {} if remove else labels.accelerator(gpus(seen[host.name].pci))
+            changes = nodes.label(
+                api, node, wish, writer=nodes.ACCELERATOR, overwrite=overwrite, dry_run=dry_run
+            )
+            value = wish.get(nodes.ACCELERATOR_LABEL, "")
+            before, after = changes.get(nodes.ACCELERATOR_LABEL, (value or None, value or None))
+            what = "same" if before == after else "would change" if dry_run else "changed"
+            rows.append((node.name, before or "", after or "", what))
+        work.report.rows("label", ("node", "before", "accelerator", "result"), rows)
+    bad = [one for one in outcomes if one.facts is None]
+    raise typer.Exit(exit_code(bad) or (1 if missing else 0))

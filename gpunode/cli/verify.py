@@ -1,0 +1,132 @@
+"""`gpunode verify`: the chain from the PCI bus to a finished CUDA pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.session import Session, session
+
+if TYPE_CHECKING:
+    from gpunode.cluster.api import Api
+    from gpunode.model import Link, Outcome
+
+
+def verify(
+    inventory: options.InventoryPath = Path("inventory.yaml"),
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the free GPUs.")] = True,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    forks: options.Forks = 64,
+    ask_sudo: options.AskSudo = False,
+) -> None:
+    """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
+    plugin, capacity, pod. The first broken link has its cause and its fix.
+
+    Changes nothing; with --run it starts a pod on every free GPU and removes it again.
+
+    Example: gpunode verify inventory.yaml --limit gpu-03
+    """
+    from gpunode import converge
+    from gpunode.verify import first_broken, host_links
+
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        outcomes = work.each(converge.look)
+        chains = {outcome.host: list(host_links(outcome)) for outcome in outcomes}
+        whole = [outcome for outcome in outcomes if _holds(chains[outcome.host])]
+        if work.inventory.cluster.plugin is not None:
+            above = _above(work, whole, run=run)
+            for host, links in chains.items():
+                chains[host] = list(
+                    first_broken([*links, *above.get(host, _unknown("node", "plugin", "capacity", "pod"))])
+                )
+        for host, links in chains.items():
+            work.report.links(host, links)
+        broken = [host for host, links in chains.items() if not _holds(links)]
+        count = f"{len(broken)} of {len(chains)} hosts broken" if broken else f"{len(chains)} hosts hold"
+        work.report.note(count)
+    unreachable = [outcome.host for outcome in outcomes if outcome.status == "unreachable"]
+    raise typer.Exit(0 if not broken else 3 if broken == unreachable else 1)
+
+
+def _unknown(*layers: str) -> list[Link]:
+    from gpunode.model import Link
+
+    return [Link(layer, "unknown", "") for layer in layers]
+
+
+def _holds(links: Sequence[Link]) -> bool:
+    return not any(link.status == "broken" for link in links)
+
+
+def _above(work: Session, outcomes: Sequence[Outcome], *, run: bool) -> Mapping[str, Sequence[Link]]:
+    """The cluster's links of the hosts whose own links hold."""
+    from gpunode.cli import cluster
+    from gpunode.errors import ClusterError
+    from gpunode.model import Link
+
+    if not outcomes:
+        return {}
+    try:
+        api = cluster.connect(work.inventory)
+        return _judged(api, work, outcomes, run=run)
+    except ClusterError as error:
+        broken = Link(
+            "node", "broken", "the Kubernetes API does not answer as it should", error.message, error.hint
+        )
+        return {outcome.host: [broken, *_unknown("plugin", "capacity", "pod")] for outcome in outcomes}
+
+
+def _judged(
+    api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
+) -> Mapping[str, Sequence[Link]]:
+    from gpunode.cli import cluster
+    from gpunode.cluster import plugin
+    from gpunode.model import Link
+    from gpunode.verify import cluster as links
+
+    namespace = work.inventory.cluster.namespace
+    seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
+    hosts = [host for host in work.hosts if host.name in seen]
+    hostnames = {name: facts.hostname for name, facts in seen.items()}
+    found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+    rows = {row.node: row for row in plugin.status(api, namespace)}
+    fix = "gpunode provision"
+    chains: dict[str, list[Link]] = {
+        host: [
+            Link(
+                "node", "broken", "the cluster has no such node", why, "see the kubelet's journal on the host"
+            )
+        ]
+        for host, why in missing.items()
+    }
+    for host, node in found.items():
+        uuids = seen[host].gpus
+        why = "" if node.allocatable == len(uuids) else plugin.why_not(api, node, len(uuids), namespace)
+        chains[host] = [
+            links.node_link(node),
+            links.plugin_link(rows.get(node.name), fix),
+            links.capacity_link(node, len(uuids), why),
+        ]
+    sound = {host: found[host].name for host, chain in chains.items() if _holds(chain)}
+    if run and sound:
+        results = cluster.vectoradd(
+            api,
+            work.inventory,
+            {node: [gpu.uuid for gpu in seen[host].gpus] for host, node in sound.items()},
+            work.report,
+        )
+        by_node = {result.node: result for result in results}
+        for host, node_name in sound.items():
+            chains[host].append(links.pod_link(by_node[node_name]))
+    return {
+        host: [*chain, *UNKNOWN[len(chain) : len(UNKNOWN) if run else 3]] for host, chain in chains.items()
+    }

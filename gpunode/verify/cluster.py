@@ -1,0 +1,65 @@
+"""The links above the kubelet, judged from what the cluster shows: node → plugin → capacity → pod."""
+
+from __future__ import annotations
+
+from gpunode.cluster.nodes import Node
+from gpunode.cluster.plugin import Row
+from gpunode.cluster.vectoradd import NodeResult
+from gpunode.model import Link
+
+
+def node_link(node: Node) -> Link:
+    """The node is registered, Ready and may be scheduled on."""
+    if not node.ready:
+        return Link(
+            "node",
+            "broken",
+            f"{node.name} is not Ready",
+            node.why_not_ready,
+            f"kubectl describe node {node.name}",
+        )
+    if not node.schedulable:
+        return Link(
+            "node",
+            "broken",
+            f"{node.name} is cordoned",
+            "no pod is scheduled on it",
+            f"kubectl uncordon {node.name}",
+        )
+    return Link("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
+
+
+def plugin_link(row: Row | None, fix: str) -> Link:
+    """The device plugin runs there."""
+    if row is None or not row.pod:
+        cause = row.trouble if row else "it is not deployed, or the node lacks its label"
+        return Link("plugin", "broken", "no device plugin pod on this node", cause, fix)
+    if row.trouble:
+        return Link("plugin", "broken", f"{row.pod} is not right", row.trouble, fix)
+    restarts = f", restarted {row.restarts} times" if row.restarts else ""
+    return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
+
+
+def capacity_link(node: Node, expected: int, why: str) -> Link:
+    """The node offers every GPU that its host has; `why` not, if it does not."""
+    text = f"{node.allocatable} of {expected} GPUs allocatable"
+    if node.allocatable != expected:
+        return Link("capacity", "broken", text, why, f"kubectl describe node {node.name}")
+    return Link("capacity", "ok", text)
+
+
+def pod_link(result: NodeResult) -> Link:
+    """vectoradd passed on every GPU that nobody else holds."""
+    passed = [one for one in result.results if one.passed]
+    users = f"; in use by {', '.join(result.users)}" if result.users else ""
+    failed = [one for one in result.results if not one.passed]
+    if failed:
+        cause = "\n".join(f"{one.pod}{f' on {one.uuid}' if one.uuid else ''}: {one.why}" for one in failed)
+        text = f"vectoradd failed on {len(failed)} of {len(result.results)} GPUs"
+        return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
+    if not passed:
+        status = "unknown" if result.users else "broken"
+        return Link("pod", status, f"vectoradd was not run: {result.why or 'no GPU is free'}{users}")
+    if result.uncovered and not result.users:
+        return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
+    return Link("pod", "ok", f"vectoradd passed on {', '.join(one.uuid or one.pod for one in passed)}{users}")
