@@ -42,17 +42,21 @@ class Node:
         self._health: dict[str, Health] = {}
         self._watches: dict[str, Watch] = {}
         self._devices: tuple[Device, ...] = ()
+        self._unknown = False  # a GPU is there that did not even tell its UUID
         self._said: dict[str, str] = {}
 
     async def run(self) -> None:
         """Raises NvmlUnavailable, and Unfit, if the configuration wants them to be fatal."""
         await self._start()
         try:
+            broken = 0  # rounds in a row
             while True:
                 await self._look()
                 await self._tend(LOOK_AGAIN)
-                if self._broken() and await self._stop_watches():
-                    # NVML keeps to its view of a lost GPU until it is started anew.
+                broken = broken + 1 if self._broken() else 0
+                # NVML keeps to its view of a lost GPU until it is started anew. Ever more seldom, because the
+                # Xids of the other GPUs are not heard meanwhile.
+                if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._stop_watches():
                     await self._within(START_DEADLINE, self._nvml.nvmlShutdown)
                     await self._start()
         finally:
@@ -78,6 +82,7 @@ class Node:
     async def _look(self) -> None:
         """Find the devices and put them on the board; a GPU that does not answer stays as it was known."""
         found: list[Device] = []
+        self._unknown = False
         try:
             for index in range(await self._within(DEADLINE, count, self._nvml)):
                 found += await self._describe(index)
@@ -102,6 +107,7 @@ class Node:
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # else its watch has seen it too
+                self._unknown = True
                 self._say(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
             return known
 
@@ -161,7 +167,7 @@ class Node:
                     )
 
     def _broken(self) -> bool:
-        return any(watch.failing for watch in self._watches.values())
+        return self._unknown or any(watch.failing for watch in self._watches.values())
 
     async def _stop_watches(self) -> bool:
         """End all watches; False if one hangs in NVML, which then cannot be started anew."""

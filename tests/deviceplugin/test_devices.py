@@ -1,0 +1,221 @@
+"""What NVML tells, as devices; devices as resources; NVML that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pynvml
+import pytest
+
+from gpunode.deviceplugin.devices import describe, explain, pci_address
+from gpunode.deviceplugin.node import NvmlUnavailable
+from gpunode.deviceplugin.resources import Unfit, offers
+
+from .kubelet import FakeKubelet
+from .nvml import GIB, FakeNvml, Gpu, Mig
+
+
+def described(*gpus: Gpu):
+    nvml = FakeNvml(*gpus)
+    return [device for index in range(len(gpus)) for device in describe(nvml, index)]
+
+
+def h100(uuid: str, *mig: Mig) -> Gpu:
+    return Gpu(uuid, name="NVIDIA H100 80GB HBM3", memory=80 * GIB, mig=list(mig))
+
+
+def test_a_gpu_is_described_with_address_node_and_memory(tmp_path):
+    """UUID, index, PCI address as the kernel writes it, NUMA node from sysfs, device node from the minor number."""
+    where = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
+    where.mkdir(parents=True)
+    (where / "numa_node").write_text("1\n")
+    (gpu,) = describe(FakeNvml(Gpu("GPU-a", minor=3)), 0, tmp_path)
+    assert (gpu.uuid, gpu.index, gpu.bus, gpu.numa) == ("GPU-a", "0", "0000:3b:00.0", 1)
+    assert (gpu.nodes, gpu.memory, gpu.mig_enabled) == (("/dev/nvidia3",), 16 * GIB, False)
+
+
+@pytest.mark.parametrize("text", ["-1\n", "", None])
+def test_no_numa_node_where_the_kernel_knows_none(tmp_path, text):
+    """-1, an empty file and no file all mean: no hint."""
+    where = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
+    where.mkdir(parents=True)
+    if text is not None:
+        (where / "numa_node").write_text(text)
+    assert describe(FakeNvml(Gpu("GPU-a")), 0, tmp_path)[0].numa is None
+
+
+def test_a_wide_pci_domain_is_kept():
+    """Domains above ffff exist on some machines."""
+    assert pci_address("00010001:0A:1F.7") == "10001:0a:1f.7"
+
+
+def test_numa_nodes_reach_the_kubelet(play, plugin, monkeypatch):
+    """Topology hints are per device; a device without a node has none."""
+    monkeypatch.setattr(
+        "gpunode.deviceplugin.devices.numa_node",
+        lambda bus, root: {"0000:3b:00.0": 0, "0000:d8:00.0": None}[bus],
+    )
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", bus="00000000:D8:00.0"))):
+            await kubelet.until(kubelet.devices)
+            assert kubelet.plugins["nvidia.com/gpu"].numa == {"GPU-a": [0], "GPU-b": []}
+
+    play(scene)
+
+
+def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
+    """The profile is the driver's word; the capability nodes are found through /proc."""
+    caps = tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    (caps / "ci0").mkdir(parents=True)
+    (caps / "access").write_text("DeviceFileMinor: 30\nDeviceFileMode: 292\n")
+    (caps / "ci0/access").write_text("DeviceFileMinor: 31\nDeviceFileMode: 292\n")
+    gpu, mig = describe(FakeNvml(h100("GPU-a", Mig("MIG-1", "1g.10gb+me"))), 0, tmp_path)
+    assert gpu.mig_enabled
+    assert (mig.profile, mig.index, mig.gpu, mig.instance) == ("1g.10gb+me", "0:0", "GPU-a", (1, 0))
+    assert mig.nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "slices", "profile"),
+    [
+        (9984, (1, 1), "1g.10gb"),
+        (20096, (2, 2), "2g.20gb"),
+        (40448, (4, 4), "4g.40gb"),
+        (40448, (3, 1), "1c.3g.40gb"),
+    ],
+)
+def test_a_profile_is_counted_where_the_driver_does_not_name_it(memory_mib, slices, profile):
+    """Older drivers name only the product; NVIDIA's rule rounds memory to eighths of the GPU."""
+    mig = Mig("MIG-1", memory_mib=memory_mib, slices=slices, named=False)
+    assert described(h100("GPU-a", mig))[1].profile == profile
+
+
+def test_strategy_none_offers_gpus_and_nothing_else():
+    """MIG is not looked at."""
+    offered = offers(described(h100("GPU-a", Mig("MIG-1")), Gpu("GPU-b")), "none")
+    assert {name: [unit.id for unit in units] for name, units in offered.items()} == {
+        "nvidia.com/gpu": ["GPU-a", "GPU-b"]
+    }
+
+
+def test_strategy_mixed_offers_each_profile_as_a_resource_of_its_own():
+    """Whole GPUs remain nvidia.com/gpu; `+` cannot be in a resource name."""
+    devices = described(h100("GPU-a", Mig("MIG-1"), Mig("MIG-2", "1g.10gb+me", (2, 0))), Gpu("GPU-b"))
+    assert {name: [unit.id for unit in units] for name, units in offers(devices, "mixed").items()} == {
+        "nvidia.com/gpu": ["GPU-b"],
+        "nvidia.com/mig-1g.10gb": ["MIG-1"],
+        "nvidia.com/mig-1g.10gb.me": ["MIG-2"],
+    }
+
+
+def test_strategy_single_offers_alike_mig_devices_as_gpus():
+    """All GPUs cut alike: their parts are nvidia.com/gpu. No GPU cut: the GPUs are."""
+    cut = described(h100("GPU-a", Mig("MIG-1")), h100("GPU-b", Mig("MIG-2")))
+    assert [unit.id for unit in offers(cut, "single")["nvidia.com/gpu"]] == ["MIG-1", "MIG-2"]
+    assert [unit.id for unit in offers(described(Gpu("GPU-a")), "single")["nvidia.com/gpu"]] == ["GPU-a"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        ((h100("GPU-a", Mig("MIG-1")), Gpu("GPU-b")), "MIG is on for some GPUs but off for GPU 1"),
+        ((h100("GPU-a"),), "MIG is on for GPU 0, but no MIG device was made on it"),
+        ((h100("GPU-a", Mig("MIG-1"), Mig("MIG-2", "2g.20gb")),), "profiles 1g.10gb, 2g.20gb"),
+    ],
+)
+def test_strategy_single_says_why_it_cannot(gpus, why):
+    """What is not alike is named, with the way out."""
+    with pytest.raises(Unfit, match=why):
+        offers(described(*gpus), "single")
+
+
+def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):
+    """Events of MIG devices carry the instance; events without one concern all parts of the GPU."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = h100("GPU-a", Mig("MIG-1", instance=(1, 0)), Mig("MIG-2", instance=(2, 0)))
+        name = "nvidia.com/mig-1g.10gb"
+        async with plugin(FakeNvml(gpu), mig_strategy="mixed"):
+            await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
+            gpu.raise_xid(95, (2, 0))
+            await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Healthy", "MIG-2": "Unhealthy"})
+            gpu.raise_xid(95)
+            await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Unhealthy", "MIG-2": "Unhealthy"})
+
+    play(scene)
+
+
+def test_devices_that_come_and_go_while_running(play, plugin):
+    """A second GPU appears, then the first vanishes; a resource without devices is told as empty, not withdrawn."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"))
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            nvml.gpus.append(Gpu("GPU-b", minor=1))
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+            del nvml.gpus[0]
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+            nvml.gpus.clear()
+            await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].lists[-1] == {})
+
+    play(scene)
+
+
+def test_one_gpu_that_cannot_be_described_does_not_hide_the_others(play, plugin, caplog):
+    """A GPU that is lost before the plugin starts has no UUID to offer; the log says why it is missing."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST), Gpu("GPU-b", minor=1))):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+
+    play(scene)
+    assert "GPU 0 is not offered: NVML: GPU is lost" in caplog.text
+
+
+def test_nvml_that_cannot_start_is_fatal_unless_told_otherwise(play, plugin):
+    """The default is NVIDIA's: end with the reason."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)) as task:
+            with pytest.raises(NvmlUnavailable, match=r"no libnvidia-ml\.so\.1 in this container"):
+                await task
+        assert not kubelet.requests
+
+    play(scene)
+
+
+def test_nvml_that_cannot_start_is_waited_for_when_told_so(play, plugin, caplog):
+    """--fail-on-init-error=false: the reason is logged once, and GPUs are offered as soon as NVML works."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+        async with plugin(nvml, fail_on_init_error=False):
+            while "no GPU can be offered" not in caplog.text:
+                await asyncio.sleep(0.01)
+            nvml.init_error = None
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+    assert caplog.text.count("Driver/library version mismatch") == 1
+
+
+def test_a_node_without_gpus_registers_nothing_and_says_so(play, plugin, caplog):
+    """No empty resource appears on such a node; a GPU that comes later is offered."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml()
+        async with plugin(nvml):
+            while "no GPU on this node" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert not kubelet.requests
+            nvml.gpus.append(Gpu("GPU-a"))
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+
+
+def test_an_error_without_a_known_meaning_is_shown_as_nvml_words():
+    """Nothing is hidden behind a general phrase."""
+    assert explain(pynvml.NVMLError(pynvml.NVML_ERROR_IRQ_ISSUE)) == "NVML: Interrupt Request Issue"

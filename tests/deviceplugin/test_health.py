@@ -1,0 +1,232 @@
+"""From what is seen of a GPU to Healthy or Unhealthy, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pynvml
+import pytest
+
+from gpunode.deviceplugin import node, watch
+from gpunode.deviceplugin.health import XIDS, Attention, Health, Verdict
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+ONE_SICK = {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
+BOTH_WELL = {"GPU-a": "Healthy", "GPU-b": "Healthy"}
+
+
+def pair() -> tuple[Gpu, Gpu, FakeNvml]:
+    a, b = Gpu("GPU-a"), Gpu("GPU-b", minor=1)
+    return a, b, FakeNvml(a, b)
+
+
+def test_a_fatal_xid_takes_its_gpu_out_and_quiet_brings_it_back(play, plugin, caplog):
+    """Only the GPU concerned goes Unhealthy; without a restart it is Healthy again after the quiet time."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
+            a.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        assert len(kubelet.requests) == 1
+
+    play(scene)
+    assert "unhealthy: Xid 79: GPU has fallen off the bus. reboot the host" in caplog.text
+
+
+def test_an_application_xid_is_not_held_against_the_gpu(play, plugin, caplog):
+    """Xid 13 is a program's fault; a fatal one right behind it shows that events do arrive."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, b, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+            a.raise_xid(13)
+            while "Xid 13" not in caplog.text:
+                await asyncio.sleep(0.01)
+            b.raise_xid(48)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+
+    caplog.set_level("INFO")
+    play(scene)
+
+
+def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
+    """Lost and brought back; the other GPU can be allocated all the while, the lost one cannot."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            assert (await kubelet.allocate("GPU-b")).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}
+            with pytest.raises(Exception, match="device GPU-a is unhealthy: NVML: GPU is lost"):
+                await kubelet.allocate("GPU-a")
+            assert await kubelet.prefer(["GPU-a", "GPU-b"], [], 1) == ["GPU-b"]
+            a.error = None
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+def test_nvml_is_started_anew_while_a_gpu_is_lost(play, plugin):
+    """NVML keeps to its view of a lost GPU until it is started again; the session count stays one."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        starts = []
+        nvml_init = nvml.nvmlInit
+
+        def init() -> None:
+            starts.append(nvml.inits)
+            a.error = None if len(starts) > 1 else pynvml.NVML_ERROR_GPU_IS_LOST
+            nvml_init()
+
+        nvml.nvmlInit = init
+        a.error = None
+        async with plugin(nvml):
+            await kubelet.until(lambda: "GPU-b" in kubelet.devices())
+            await kubelet.until(lambda: len(starts) > 1 and kubelet.devices() == BOTH_WELL)
+        assert starts == [0, 0]
+
+    play(scene)
+
+
+def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatch):
+    """NVML does not come back for one GPU: that one is Unhealthy, and Healthy when it answers again."""
+    monkeypatch.setattr(watch, "DEADLINE", 0.2)
+    monkeypatch.setattr(node, "DEADLINE", 0.2)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            a.hang = threading.Event()
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            assert (await kubelet.allocate("GPU-b")).envs
+            hung, a.hang = a.hang, None
+            hung.set()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [({"action": 1}, "reset the GPU"), ({"remap_failed": True}, "row remapping")]
+)
+def test_what_the_driver_says_of_a_gpu_counts(play, plugin, caplog, change, why):
+    """A recovery action that the driver asks for, or a failed row remap, makes the GPU Unhealthy."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            for name, value in change.items():
+                setattr(a, name, value)
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+
+    play(scene)
+    assert why in caplog.text
+
+
+def test_a_gpu_without_xid_events_is_healthy_and_probed(play, plugin, caplog):
+    """Old GPUs do not support event registration: said in the log, not held against them."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        a.events = False
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            while "reports no Xid events" not in caplog.text:
+                await asyncio.sleep(0.01)
+            a.error = pynvml.NVML_ERROR_UNKNOWN
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+
+    play(scene)
+
+
+def test_an_event_wait_that_fails_is_begun_anew(play, plugin):
+    """An error of nvmlEventSetWait makes no GPU Unhealthy by itself, and Xids still arrive afterwards."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
+            first = a.sets[0]
+            first.put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
+            while not a.sets or a.sets[0] is first:
+                await asyncio.sleep(0.01)
+            assert kubelet.devices() == BOTH_WELL
+            a.raise_xid(119)
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+
+    play(scene)
+
+
+def test_unhealthy_lasts_as_long_as_trouble_comes():
+    """The quiet time counts from the last trouble, not from the first."""
+    health = Health(quiet=60)
+    health.xid(95, now=0)
+    assert health.why is not None
+    assert "uncontained memory error" in health.why
+    health.probed(None, now=50)
+    health.xid(95, now=55)
+    health.probed(None, now=100)
+    assert health.why
+    health.probed(None, now=115)
+    assert health.why is None
+
+
+def test_relapses_double_the_quiet_time_up_to_an_hour():
+    """A GPU that comes and goes is trusted less each time."""
+    health, now, waits = Health(quiet=600), 0.0, []
+    for _ in range(5):
+        health.xid(95, now)
+        began = now
+        while health.why:
+            now += 60
+            health.probed(None, now)
+        waits.append(now - began)
+    assert waits == [600, 1200, 2400, 3600, 3600]
+    now += 7200
+    health.xid(95, now)
+    health.probed(None, now + 600)
+    assert health.why is None
+
+
+def test_the_xids_that_nvidias_plugin_ignores_are_applications_faults():
+    """13, 31, 43, 45, 68, 109: a switch-over makes no GPU more sensitive."""
+    assert {XIDS[number][0] for number in (13, 31, 43, 45, 68, 109)} == {Verdict.APPLICATION}
+
+
+@pytest.mark.parametrize(
+    ("environ", "heeded", "ignored"),
+    [
+        ({}, {79, 48, 999}, {13, 31, 43, 45, 68, 109}),
+        ({"DP_DISABLE_HEALTHCHECKS": "79, 48"}, {95}, {79, 48, 13}),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids"}, set(), {79, 13}),
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, set(), {79, 13}),
+        ({"DP_ENABLE_HEALTHCHECKS": "13"}, {13, 79}, {31}),
+        ({"DP_ENABLE_HEALTHCHECKS": "all", "DP_DISABLE_HEALTHCHECKS": "79"}, {13, 79}, set()),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {13}),
+    ],
+)
+def test_nvidias_variables_choose_the_xids(environ, heeded, ignored):
+    """DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS as in NVIDIA's plugin."""
+    attention = Attention.read(environ)
+    assert all(attention.heeds(xid) for xid in heeded)
+    assert not any(attention.heeds(xid) for xid in ignored)
+
+
+def test_a_word_that_is_no_xid_is_an_error_with_the_variables_name():
+    """A typo does not silently leave checks on or off."""
+    with pytest.raises(
+        ValueError, match="DP_DISABLE_HEALTHCHECKS: 'xid' is neither an Xid number nor one of all, xids"
+    ):
+        Attention.read({"DP_DISABLE_HEALTHCHECKS": "xid"})
