@@ -127,6 +127,5 @@ def _judged(
         by_node = {result.node: result for result in results}
         for host, node_name in sound.items():
             chains[host].append(links.pod_link(by_node[node_name]))
-    return {
-        host: [*chain, *UNKNOWN[len(chain) : len(UNKNOWN) if run else 3]] for host, chain in chains.items()
-    }
+    layers = ("node", "plugin", "capacity", "pod")[: 4 if run else 3]
+    return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}
