@@ -22,20 +22,29 @@ from .models import MODELS
 SOURCES = Path(__file__).parent / "src"
 ROOTFS = Path(__file__).parent / "rootfs"
 _NODE_TOOL = ("lab-gpu.c", "boot.c", "kernel.c", "json.c", "state.c")
+# a network card, and the audio function of a graphics card: NVIDIA's vendor id alone does not make a GPU
+OTHER_DEVICES = (
+    {"pci": "0000:5e:00.0", "vendor": "15b3", "device": "1021", "class": "020000", "numa": 0, "driver": "mlx5_core"},
+    {"pci": "0000:5f:00.1", "vendor": "10de", "device": "10f7", "class": "040300", "numa": 0, "driver": "snd_hda_intel"},
+)
+_BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")
 _LIBRARIES = {
     "libnvidia-ml": ("nvml.c", "nvml_device.c", "nvml_events.c", "nvml_mig.c", "driver.c", "state.c"),
     "libcuda": ("cuda.c", "driver.c", "state.c"),
 }
 
 
-def install(rootfs: Path, gpus: Iterable[Mapping[str, Any]], pci: Iterable[Mapping[str, Any]] = (), **node: Any) -> None:
-    """Fill `rootfs`, the folder that is copied over a node image's root, with a machine that has these GPUs.
+def install(
+    rootfs: Path, gpus: Iterable[Mapping[str, Any]], pci: Iterable[Mapping[str, Any]] = OTHER_DEVICES, **node: Any
+) -> None:
+    """Fill `rootfs`, the folder that is copied over a node's root, with a machine that has these GPUs.
 
     A GPU is {"model": a key of MODELS, "pci": "0000:3b:00.0", "numa": 0, ...}; every property of the model can be
-    overridden, and one without a uuid or serial gets a stable one. `pci` are other devices on the bus:
+    overridden; place, UUID, serial and NVLinks have stable defaults. `pci` are the other devices on the bus:
     {"pci", "vendor", "device", "class", "numa", "driver"}. `node`: nouveau=1 binds nouveau to the GPUs at boot.
     """
-    described = [_describe(gpu) for gpu in gpus]
+    wishes = list(gpus)
+    described = [_describe(gpu, number, len(wishes)) for number, gpu in enumerate(wishes)]
     shutil.copytree(ROOTFS, rootfs, dirs_exist_ok=True, symlinks=True)
     for script in ("usr/local/sbin/dmesg",):
         (rootfs / script).chmod(0o755)
@@ -73,17 +82,28 @@ def compiler() -> str:
 _compiler = compiler
 
 
-def _describe(gpu: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(gpu: Mapping[str, Any], number: int, count: int) -> dict[str, Any]:
+    """All facts of a GPU: its model's, its place's, its own. The first half of the GPUs is at NUMA node 0."""
     wish = dict(gpu)
-    described = {**copy.deepcopy(MODELS[wish.pop("model")]), "numa": -1, "nvlinks": []}
-    mig = wish.pop("mig", None)
-    described.update(wish)
+    model = copy.deepcopy(MODELS[wish.pop("model")])
+    bus = _BUSES[number * len(_BUSES) // count % len(_BUSES)]
+    place = {"pci": f"0000:{bus}:00.0", "numa": number * 2 // count, "module": number, "board": int(bus, 16) << 8}
+    mig = {**model.pop("mig", {}), **wish.pop("mig", {})}
+    described = {**model, **place, "nvlinks": _links(model.get("nvlink_lanes", 0), number, count), **wish}
     if mig:
-        described["mig"] = {**described["mig"], **mig}
+        described["mig"] = mig
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"lab gpu {described['name']} {described['pci']}")
     described.setdefault("uuid", f"GPU-{identity}")
     described.setdefault("serial", f"{identity.int % 10**13:013d}")
     return described
+
+
+def _links(lanes: int, number: int, count: int) -> list[Any]:
+    """The other end of each NVLink: up to four GPUs are linked to each other directly, more through switches."""
+    peers = [peer for peer in range(count) if peer != number]
+    if not peers:
+        return []
+    return [peers[lane * len(peers) // lanes] if count <= 4 else "switch" for lane in range(lanes)]
 
 
 def _stubs(version: str) -> str:

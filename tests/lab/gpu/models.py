@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "cores": 5120, "bus_width": 4096, "pstate": 0, "power_mw": 42500, "power_limit_mw": 300000,
         "clock_mhz": 1530, "clock_memory_mhz": 877, "pcie_generation": 3, "pcie_width": 16, "vbios": "88.00.80.00.01",
         "part": "900-2G503-0010-000", "inforom": "G503.0203.00.05", "retired_pages_pending": 0,
-        "branch_min": 384, "branch_max": 580, "open": 0,
+        "nvlink_version": 2, "nvlink_lanes": 6, "branch_min": 384, "branch_max": 580, "open": 0,
     },
     "A100-SXM4-40GB": {
         **_SERVER, **_REMAPS, "name": "NVIDIA A100-SXM4-40GB", "device": "20b0", "subsystem": "10de:144e",
@@ -44,6 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "multiprocessors": 108, "cores": 6912, "bus_width": 5120, "pstate": 0, "power_mw": 52000,
         "power_limit_mw": 400000, "clock_mhz": 1410, "clock_memory_mhz": 1215, "pcie_generation": 4, "pcie_width": 16,
         "vbios": "92.00.45.00.03", "part": "692-2G506-0200-002", "inforom": "G506.0200.00.04", "addressing_mode": 0,
+        "nvlink_version": 3, "nvlink_lanes": 12,
         "branch_min": 450, "open": 1,
         "mig": {**_NO_MIG, "profiles": _profiles(
             (0, 19, "1g.5gb", 1, 7, 14, 4864), (1, 14, "2g.10gb", 2, 3, 28, 9856), (2, 9, "3g.20gb", 3, 2, 42, 19968),
@@ -55,7 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "multiprocessors": 132, "cores": 16896, "bus_width": 5120, "pstate": 0, "power_mw": 70800,
         "power_limit_mw": 700000, "clock_mhz": 1980, "clock_memory_mhz": 2619, "pcie_generation": 5, "pcie_width": 16,
         "vbios": "96.00.89.00.01", "part": "692-2G520-0200-000", "inforom": "G520.0200.00.05", "addressing_mode": 0,
-        "nvlink_version": 4, "branch_min": 525, "open": 1,
+        "nvlink_version": 4, "nvlink_lanes": 18, "branch_min": 525, "open": 1,
         "mig": {**_NO_MIG, "profiles": _profiles(
             (0, 19, "1g.10gb", 1, 7, 16, 9984), (9, 15, "1g.20gb", 1, 4, 26, 20096), (1, 14, "2g.20gb", 2, 3, 32, 20096),
             (2, 9, "3g.40gb", 3, 2, 60, 40448), (3, 5, "4g.40gb", 4, 1, 64, 40448), (4, 0, "7g.80gb", 7, 1, 132, 81152))},
@@ -65,7 +66,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "reserved_mib": 723, "bar1_mib": 262144, "cc": "10.0", "architecture": 10, "brand": 14, "multiprocessors": 148,
         "cores": 18944, "bus_width": 8192, "pstate": 0, "power_mw": 142000, "power_limit_mw": 1000000,
         "clock_mhz": 1965, "clock_memory_mhz": 3996, "pcie_generation": 5, "pcie_width": 16, "vbios": "97.00.88.00.0F",
-        "part": "692-2G525-0220-000", "inforom": "G525.0220.00.03", "addressing_mode": 0, "nvlink_version": 5,
+        "part": "692-2G525-0220-000", "inforom": "G525.0220.00.03", "addressing_mode": 0, "nvlink_version": 5, "nvlink_lanes": 18,
         "branch_min": 570, "open": 1, "proprietary": 0,
         "mig": {**_NO_MIG, "profiles": _profiles(
             (0, 19, "1g.23gb", 1, 7, 18, 23552), (1, 14, "2g.45gb", 2, 3, 36, 46080), (4, 0, "7g.180gb", 7, 1, 148, 182272))},

@@ -1,0 +1,64 @@
+"""The lab's signed apt repositories: NVIDIA's driver and container toolkit under their real names, and kernel headers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .. import builds, cache, gpu
+from . import archive, driver, kernel as kernel_packages, toolkit
+
+_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+
+
+def repository(cache_root: Path, toolkit_bin: Path, kernel: str) -> Path:
+    """A folder to serve over HTTP: `key.asc`, and the flat repositories `cuda`, `toolkit/stable/deb/amd64` and `os`.
+
+    `toolkit_bin` has the compiled commands of the toolkit, `kernel` is the nodes' `uname -r`.
+    """
+    assert cache_root == cache.root()
+
+    def build(folder: Path) -> None:
+        shutil.copy(archive.key() / "key.asc", folder / "key.asc")
+        with tempfile.TemporaryDirectory() as work:
+            packages = [p for release in driver.RELEASES for p in driver.packages(release, _compile(Path(work), release))]
+            archive.write(folder / "cuda", packages, "NVIDIA")
+        sources = _toolkit_sources()
+        packages = [p for version in toolkit.VERSIONS for p in toolkit.packages(version, toolkit_bin, sources)]
+        archive.write(folder / "toolkit/stable/deb/amd64", [*packages, toolkit.docker2()], "NVIDIA")
+        archive.write(folder / "os", [kernel_packages.headers(kernel)], "Debian")
+
+    inputs = [Path(__file__).parent, gpu.SOURCES, Path(gpu.__file__), archive.key() / "key.asc", toolkit_bin, kernel, gpu.compiler()]
+    return cache.entry("apt", inputs, build)
+
+
+def _compile(work: Path, release: driver.Release) -> Path:
+    built = work / release.number
+    built.mkdir()
+    gpu.build_libraries(built, release.number, release.cuda)
+    (built / "empty.c").write_text("int lab_stand_in;\n")
+    for name, source, options in (
+        ("empty.so", built / "empty.c", ["-shared", "-fPIC"]),
+        ("nvidia-modprobe", driver.FILES / "nvidia-modprobe.c", []),
+        ("nvidia-persistenced", driver.FILES / "nvidia-persistenced.c", []),
+    ):
+        subprocess.run(["gcc", "-O1", "-s", "-Wall", "-Werror", "-o", built / name, source, *options], check=True)
+    return built
+
+
+def _toolkit_sources() -> Path:
+    """The toolkit's Go module, checked against the lab's go.sum: its units and maintainer scripts are not in the programs."""
+    done = subprocess.run(
+        ["go", "list", "-m", "-json", _TOOLKIT], cwd=builds.HERE / "go/container-toolkit", check=True, capture_output=True,
+        text=True, env={**os.environ, **builds.ENVIRONMENT},
+    )
+    folder = json.loads(done.stdout).get("Dir")
+    if not folder:  # the programs came from the cache, the module was never downloaded
+        done = subprocess.run(["go", "mod", "download", "-json", _TOOLKIT], cwd=builds.HERE / "go/container-toolkit", check=True,
+                              capture_output=True, text=True, env={**os.environ, **builds.ENVIRONMENT})
+        folder = json.loads(done.stdout)["Dir"]
+    return Path(folder)

@@ -1,0 +1,67 @@
+"""Flat, signed apt repositories, and the key that signs them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+from pathlib import Path
+
+from .. import cache
+from .deb import EPOCH, Package
+
+
+def key() -> Path:
+    """The cache's folder with the lab's signing key: `key.asc`, and a `gnupg` home for signing. Made once a machine."""
+    return cache.entry("apt-key", ["1"], _make_key)
+
+
+def write(folder: Path, packages: Iterable[Package], origin: str) -> None:
+    """Build the packages into `folder` and index and sign it: Packages, Packages.gz, Release, Release.gpg, InRelease."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        debs = list(pool.map(lambda package: package.build(folder), packages))
+        index = "\n".join(pool.map(_stanza, sorted(debs)))
+    (folder / "Packages").write_text(index)
+    (folder / "Packages.gz").write_bytes(gzip.compress(index.encode(), mtime=int(EPOCH)))
+    _release(folder, origin)
+
+
+def _stanza(deb: Path) -> str:
+    control = subprocess.run(["dpkg-deb", "-f", str(deb)], check=True, capture_output=True, text=True).stdout
+    data = deb.read_bytes()
+    place = f"Filename: ./{deb.name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    fields, _, description = control.partition("Description:")
+    return f"{fields}{place}Description:{description}"
+
+
+def _release(folder: Path, origin: str) -> None:
+    lines = [f"Origin: {origin}", f"Label: {origin}", f"Date: {formatdate(float(EPOCH), usegmt=True)}", "SHA256:"]
+    for name in ("Packages", "Packages.gz"):
+        data = (folder / name).read_bytes()
+        lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}")
+    release = folder / "Release"
+    release.write_text("\n".join(lines) + "\n")
+    for mode, output in (("--clearsign", "InRelease"), ("--detach-sign", "Release.gpg")):
+        _gpg(key() / "gnupg", "--armor", mode, "--output", str(folder / output), str(release))
+
+
+def _make_key(folder: Path) -> None:
+    home = folder / "gnupg"
+    home.mkdir(mode=0o700)
+    _gpg(home, "--passphrase", "", "--quick-generate-key", "gpunode lab", "rsa3072", "sign", "never")
+    _gpg(home, "--armor", "--output", str(folder / "key.asc"), "--export")
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+
+
+def _gpg(home: Path, *arguments: str) -> None:
+    # The agent is a process of its own; its socket would not fit a long path, so it gets a short one by itself.
+    command = ["gpg", "--homedir", str(home), "--batch", "--yes", "--pinentry-mode", "loopback", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"], check=False)
+    if done.returncode:
+        raise RuntimeError(f"gpg {' '.join(arguments[:3])} failed:\n{done.stderr}")

@@ -1,0 +1,62 @@
+/* nvidia-persistenced: loads the driver, then only is there, with a socket and a pid file, until SIGTERM. */
+#define _GNU_SOURCE
+#include <grp.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#define FOLDER "/var/run/nvidia-persistenced"
+
+static int start(void)
+{
+    struct sockaddr_un address = {AF_UNIX, FOLDER "/socket"};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    mkdir(FOLDER, 0755);
+    unlink(address.sun_path);
+    return bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1) || chmod(address.sun_path, 0666);
+}
+
+int main(int argc, char **argv)
+{
+    const struct passwd *user = NULL;
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "--user"))
+            user = getpwnam(argv[i + 1]);
+    char *const load[] = {"nvidia-modprobe", NULL};
+    pid_t child = fork();
+    if (!child) {
+        execv("/usr/bin/nvidia-modprobe", load);
+        _exit(1);
+    }
+    waitpid(child, NULL, 0);
+    if (access("/dev/nvidiactl", F_OK) || start()) {
+        syslog(LOG_ERR, "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist.");
+        fprintf(stderr, "nvidia-persistenced failed to initialize. Check syslog for more details.\n");
+        return 1;
+    }
+    if (daemon(0, 0))
+        return 1;
+    FILE *file = fopen(FOLDER "/nvidia-persistenced.pid", "w");
+    if (file) {
+        fprintf(file, "%d\n", getpid());
+        fclose(file);
+    }
+    if (user && (setgroups(0, NULL) || setgid(user->pw_gid) || setuid(user->pw_uid)))
+        return 1;
+    sigset_t wanted;
+    int caught;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGTERM);
+    sigaddset(&wanted, SIGINT);
+    sigprocmask(SIG_BLOCK, &wanted, NULL);
+    sigwait(&wanted, &caught);
+    unlink(FOLDER "/socket");
+    return 0;
+}
