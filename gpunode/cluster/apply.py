@@ -1,0 +1,152 @@
+"""Manifests into the cluster and out of it: what would change, change it, take it back.
+
+Server-side apply by the field manager `gpunode`. Only objects that carry the label
+`app.kubernetes.io/managed-by: gpunode` are forced or removed; anything else of the same name is somebody else's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import yaml
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object, title
+from gpunode.cluster.watch import Tell, follow
+from gpunode.errors import ClusterError
+
+OURS = "app.kubernetes.io/managed-by"
+ORDER = ("Namespace", "ServiceAccount", "RuntimeClass", "DaemonSet")  # the reverse when removing
+BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+# What a namespace may hold of its own accord; anything else in it is somebody's work.
+NATIVE = {"ConfigMap/kube-root-ca.crt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One object: what applying its manifest does, or did. `lines` is a unified diff, () when it is the same."""
+
+    what: str
+    action: Literal["created", "changed", "same", "foreign"]
+    lines: tuple[str, ...] = ()
+
+
+def diff(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
+    """What `apply` would do, asked from the API server itself (a dry run): defaults and admission included."""
+    return _go(api, manifests, dry_run=True)
+
+
+def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
+    """Make the cluster hold the manifests. Applying the same again changes nothing."""
+    return _go(api, manifests, dry_run=False)
+
+
+def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: Tell) -> tuple[str, ...]:
+    """Delete what `apply` made and wait until it is gone. Returns what was removed, by title.
+
+    A namespace that holds anything gpunode did not put there stays, and `tell` says so.
+    """
+    removed = []
+    for manifest in reversed(_ordered(manifests)):
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        namespace = manifest["metadata"].get("namespace")
+        live = api.get(kind, name, namespace)
+        if live is None:
+            continue
+        if not ours(live):
+            tell(f"{title(manifest)} stays: it is not gpunode's")
+            continue
+        if kind == "Namespace" and (guests := _guests(api, name)):
+            tell(f"{title(manifest)} stays: it also holds {', '.join(guests[:5])}")
+            continue
+        if api.delete(kind, name, namespace, uid=live["metadata"]["uid"]):
+            removed.append(title(manifest))
+        tell(f"waiting for {title(manifest)} to be gone")
+        for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+            if not left:
+                break
+        else:
+            raise ClusterError(
+                f"{title(manifest)} is still there {seconds:.0f} s after it was deleted",
+                hint=f"See its finalizers: kubectl get {kind.lower()} {name} -o yaml",
+            )
+    return tuple(removed)
+
+
+def ours(live: Object) -> bool:
+    """Whether gpunode made this object."""
+    return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")
+
+
+def _go(api: Api, manifests: Sequence[Object], *, dry_run: bool) -> tuple[Difference, ...]:
+    done: list[Difference] = []
+    absent: set[str] = set()  # namespaces that a dry run did not really make
+    for manifest in _ordered(manifests):
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        namespace = manifest["metadata"].get("namespace")
+        if namespace in absent:
+            done.append(_created(manifest))
+            continue
+        live = api.get(kind, name, namespace)
+        if live is not None and not ours(live):
+            done.append(_foreign(manifest, live))
+            continue
+        if live is None and kind == "Namespace" and dry_run:
+            absent.add(name)
+        result = api.apply(manifest, force=live is not None, dry_run=dry_run)
+        done.append(_created(manifest) if live is None else _changed(manifest, live, result))
+    return tuple(done)
+
+
+def _foreign(manifest: Object, live: Object) -> Difference:
+    """Somebody else's object of that name: good enough as it is, or a refusal."""
+    if manifest["kind"] == "RuntimeClass" and live.get("handler") != manifest["handler"]:
+        raise ClusterError(
+            f"{title(manifest)} exists, is not gpunode's, and has the handler `{live.get('handler')}`"
+            f" instead of `{manifest['handler']}`",
+            hint="Remove it, or make it name that handler; pods that use it start with the handler it names.",
+        )
+    if manifest["kind"] in {"DaemonSet", "ServiceAccount"}:
+        raise ClusterError(
+            f"{title(manifest)} exists and is not gpunode's",
+            hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",
+        )
+    return Difference(title(manifest), "foreign")
+
+
+def _created(manifest: Object) -> Difference:
+    return Difference(title(manifest), "created", tuple(f"+{line}" for line in _yaml(manifest)))
+
+
+def _changed(manifest: Object, live: Object, result: Object) -> Difference:
+    before, after = _yaml(live), _yaml(result)
+    if before == after:
+        return Difference(title(manifest), "same")
+    lines = difflib.unified_diff(before, after, "in the cluster", "wanted", lineterm="")
+    return Difference(title(manifest), "changed", tuple(lines))
+
+
+def _yaml(found: Object) -> list[str]:
+    """The object as a person wrote it or would: without status and the API server's bookkeeping."""
+    meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
+    shown = {key: value for key, value in found.items() if key != "status"} | {"metadata": meta}
+    return yaml.safe_dump(shown, sort_keys=True, width=200).splitlines()
+
+
+def _ordered(manifests: Sequence[Object]) -> list[Object]:
+    return sorted(manifests, key=lambda manifest: ORDER.index(manifest["kind"]))
+
+
+def _guests(api: Api, namespace: str) -> list[str]:
+    """What a namespace holds that is neither gpunode's nor there in every namespace."""
+    found = []
+    for kind in ("Pod", "ConfigMap", "Secret", "PersistentVolumeClaim"):
+        for item in api.find(kind, namespace)[0]:
+            name = f"{kind}/{item['metadata']['name']}"
+            native = name in NATIVE or item.get("type") == "kubernetes.io/service-account-token"
+            if not ours(item) and not native:
+                found.append(name)
+    return found

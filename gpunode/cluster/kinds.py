@@ -1,0 +1,57 @@
+"""The kinds of objects gpunode reads and writes, and their place in the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+Object: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind: `api` is its apiVersion, `plural` its name in paths."""
+
+    api: str
+    plural: str
+    namespaced: bool
+
+    @property
+    def resource(self) -> str:
+        """The name that RBAC and `kubectl auth can-i` use: `pods`, `daemonsets.apps`."""
+        group, _, version = self.api.partition("/")
+        return f"{self.plural}.{group}" if version else self.plural
+
+
+KINDS = {
+    "Namespace": Kind("v1", "namespaces", False),
+    "Node": Kind("v1", "nodes", False),
+    "ServiceAccount": Kind("v1", "serviceaccounts", True),
+    "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", False),
+    "DaemonSet": Kind("apps/v1", "daemonsets", True),
+    "Pod": Kind("v1", "pods", True),
+    "Event": Kind("v1", "events", True),
+    "ConfigMap": Kind("v1", "configmaps", True),
+    "Secret": Kind("v1", "secrets", True),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
+}
+
+
+def path(kind: str, namespace: str | None = None, name: str = "") -> str:
+    """The URL path of a collection, or of one object of it. No namespace: of all namespaces."""
+    found = KINDS[kind]
+    parts = ["api" if "/" not in found.api else "apis", found.api]
+    if found.namespaced and namespace:
+        parts += ["namespaces", quote(namespace, safe="")]
+    parts.append(found.plural)
+    if name:
+        parts.append(quote(name, safe=""))
+    return "/" + "/".join(parts)
+
+
+def title(manifest: Object) -> str:
+    """How messages name an object: `DaemonSet gpunode/gpunode-device-plugin`."""
+    meta = manifest["metadata"]
+    place = f"{meta['namespace']}/" if meta.get("namespace") else ""
+    return f"{manifest['kind']} {place}{meta['name']}"

@@ -1,0 +1,145 @@
+"""Nodes: which one is a host, what GPUs it offers, and the labels that gpunode puts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.pods import GPU
+from gpunode.cluster.refusal import HttpError
+from gpunode.errors import ClusterError
+from gpunode.model import Host
+
+GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
+RUNTIME_LABEL = "gpunode.dev/runtime"  # "class": pods reach GPUs through RuntimeClass nvidia only
+ACCELERATOR_LABEL = "accelerator"
+HOSTNAME = "kubernetes.io/hostname"
+# Each writer of labels has a name of its own for the API server: what it leaves out of its next
+# wish is taken off, and what others set stays.
+PROVISION = "gpunode"
+ACCELERATOR = "gpunode-accelerator"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as the API shows it. `capacity` and `allocatable` count whole GPUs."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    addresses: tuple[str, ...]
+    ready: bool
+    why_not_ready: str
+    schedulable: bool
+    taints: tuple[Mapping[str, str], ...]  # those that people set, not Kubernetes itself
+    capacity: int
+    allocatable: int
+    kubelet: str
+    runtime: str
+
+
+def parse(item: Object) -> Node:
+    """The node in a Node object."""
+    meta, status = item["metadata"], item.get("status", {})
+    condition: Object = next((one for one in status.get("conditions") or [] if one["type"] == "Ready"), {})
+    info = status.get("nodeInfo") or {}
+    return Node(
+        name=meta["name"],
+        uid=meta["uid"],
+        labels=meta.get("labels") or {},
+        addresses=tuple(one["address"] for one in status.get("addresses") or []),
+        ready=condition.get("status") == "True",
+        why_not_ready=condition.get("message") or "its kubelet never reported",
+        schedulable=not item.get("spec", {}).get("unschedulable", False),
+        taints=tuple(
+            one
+            for one in item.get("spec", {}).get("taints") or []
+            if not one["key"].startswith("node.kubernetes.io/")
+        ),
+        capacity=int((status.get("capacity") or {}).get(GPU, 0)),
+        allocatable=int((status.get("allocatable") or {}).get(GPU, 0)),
+        kubelet=info.get("kubeletVersion", ""),
+        runtime=info.get("containerRuntimeVersion", ""),
+    )
+
+
+def every(api: Api, *, labels: str = "") -> tuple[Node, ...]:
+    """All nodes of the cluster, or those with the labels."""
+    return tuple(parse(item) for item in api.find("Node", labels=labels)[0])
+
+
+def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
+    """The node that this host is: by `host.node`, else by its hostname (short or full; unknown: the host's name in the inventory), else by its address."""
+    by_name = {node.name: node for node in nodes}
+    if host.node:
+        if host.node in by_name:
+            return by_name[host.node]
+        near = get_close_matches(host.node, by_name, 1)
+        raise ClusterError(
+            f"{host.name}: the cluster has no node `{host.node}`",
+            hint=f"Did you mean `{near[0]}`?" if near else f"Its nodes: {_few(by_name)}.",
+        )
+    wanted = (hostname or host.name).lower()
+    short = wanted.partition(".")[0]
+    found = [
+        node for node in nodes if wanted in {node.name, node.labels.get(HOSTNAME)} or node.name == short
+    ] or [node for node in nodes if node.name.partition(".")[0] == wanted]
+    if len(found) == 1:
+        return found[0]
+    found = [node for node in nodes if host.ssh.address in node.addresses]
+    if len(found) == 1:
+        return found[0]
+    raise ClusterError(
+        f"{host.name}: no node of the cluster has its hostname `{hostname or host.name}`"
+        f" or its address {host.ssh.address}",
+        hint=f"Name its node with `node:` in the inventory. The nodes: {_few(by_name)}.",
+    )
+
+
+def label(
+    api: Api,
+    node: Node,
+    labels: Mapping[str, str],
+    *,
+    writer: str = PROVISION,
+    overwrite: bool = False,
+    dry_run: bool = False,
+) -> dict[str, tuple[str | None, str | None]]:
+    """Make `labels` all that `writer` has set on the node: others' labels stay, its own earlier ones go.
+
+    Returns label -> (before, after) of what changed. A label that somebody else holds with another value is a
+    ClusterError unless `overwrite`.
+    """
+    # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
+    wish = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "uid": node.uid, "labels": dict(labels)},
+    }
+    try:
+        result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run)
+    except HttpError as error:
+        if error.code == 409 and "Apply failed" in error.message:
+            held = [
+                f"{key}={node.labels[key]}"
+                for key in labels
+                if node.labels.get(key, labels[key]) != labels[key]
+            ]
+            raise ClusterError(
+                f"{node.name}: somebody else set {', '.join(held) or 'these labels'}",
+                hint="Take it off (`kubectl label node NAME KEY-`), or say --overwrite.",
+            ) from error
+        raise
+    after = result["metadata"].get("labels") or {}
+    keys = sorted({*node.labels, *after})
+    return {
+        key: (node.labels.get(key), after.get(key)) for key in keys if node.labels.get(key) != after.get(key)
+    }
+
+
+def _few(names: Collection[str]) -> str:
+    some = sorted(names)
+    return ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "") or "none"

@@ -1,0 +1,272 @@
+"""vectoradd on every GPU of the given nodes: a pod per GPU, all at once, always cleaned up.
+
+The scheduler and the device plugin choose which GPU a pod gets, so aiming is not possible. Instead a node gets as
+many pods as it has free GPUs, and every pod keeps its GPU (by a second container that only sleeps) until all are
+done: together they cover each free GPU once. Which one it was, each pod says in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpunode.cluster import nodes, pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.manifests import rendered
+from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
+from gpunode.cluster.watch import Tell, follow
+from gpunode.errors import ClusterError
+
+ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
+CONTAINER = "vectoradd"
+TAIL = 20  # lines of a pod's log that a result keeps
+LOOK = 2.0  # seconds between two searches for reasons
+GONE = 30.0  # seconds to wait until deleted pods have given their GPUs back
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node, and the GPUs that it should have: every one not seen by a pod is named. () when not known."""
+
+    node: str
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell."""
+
+    node: str
+    pod: str
+    uuid: str
+    gpu: str
+    passed: bool
+    seconds: float
+    why: str
+    log: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile."""
+
+    node: str
+    results: tuple[Result, ...]
+    uncovered: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Every pod passed and every GPU was covered."""
+        return bool(self.results) and not (self.why or self.uncovered) and all(r.passed for r in self.results)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One node's part of a run, while it goes on."""
+
+    target: Target
+    names: list[str] = field(default_factory=list)
+    users: tuple[str, ...] = ()
+    why: str = ""
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def verdict(self) -> NodeResult:
+        seen = {result.uuid for result in self.results.values()}
+        uncovered, why = tuple(uuid for uuid in self.target.uuids if uuid not in seen), self.why
+        if "" in seen:  # an image that does not tell: only their number is known
+            missing, uncovered = len(self.target.uuids) - len(self.results), ()
+            why = why or (f"{missing} GPUs were not covered" if missing > 0 else "")
+        results = tuple(self.results[name] for name in self.names)
+        return NodeResult(self.target.node, results, uncovered, self.users, why)
+
+
+def run(
+    api: Api,
+    targets: Sequence[Target],
+    *,
+    namespace: str,
+    image: str,
+    seconds: float,
+    tell: Tell,
+    args: Sequence[str] = ARGS,
+) -> tuple[NodeResult, ...]:
+    """Run one pod per free GPU on each node and say what came of it, in the order of `targets`.
+
+    `args` is for the plugin's image; () lets another image start as it does by itself: then exit status 0 counts.
+    The pods are deleted whatever happens, Ctrl-C included.
+    """
+    this = _Run(api, namespace, image, tuple(args), seconds, tell)
+    known = {node.name: node for node in nodes.every(api)}
+    jobs = [_Job(target) for target in targets]
+    try:
+        for job in jobs:
+            this.start(job, known.get(job.target.node))
+        this.wait(jobs)
+    finally:
+        this.clean()
+    this.gone()
+    return tuple(job.verdict() for job in jobs)
+
+
+class _Run:
+    """The pods of one call of `run`; they carry its id as a label."""
+
+    def __init__(
+        self, api: Api, namespace: str, image: str, args: tuple[str, ...], seconds: float, tell: Tell
+    ) -> None:
+        self.api, self.namespace, self.image, self.args = api, namespace, image, args
+        self.seconds, self.tell = seconds, tell
+        self.id = secrets.token_hex(4)
+        self.selector = f"gpunode.dev/run={self.id}"
+        self.count = 0
+
+    def start(self, job: _Job, node: Node | None) -> None:
+        """Create the node's pods, or note why there are none."""
+        if node is None or not node.ready:
+            job.why = (
+                f"the node is not Ready: {node.why_not_ready}" if node else "the cluster has no such node"
+            )
+            return
+        on_node = self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0]
+        held = {
+            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.gpus(pod) for pod in on_node
+        }
+        job.users = tuple(f"{name} ({count})" for name, count in held.items() if count)
+        free = node.allocatable - sum(held.values())
+        if free <= 0:
+            users = f"all {node.allocatable} GPUs are held by {', '.join(job.users)}"
+            job.why = users if job.users else "the node offers no GPU"
+        for _ in range(free):
+            name = f"vectoradd-{self.id}-{self.count}"
+            self.count += 1
+            try:
+                self.api.create(self.pod(name, node))
+            except ClusterError as error:
+                job.why = f"a pod could not be made: {error.message}"
+                return
+            job.names.append(name)
+
+    def pod(self, name: str, node: Node) -> Object:
+        (made,) = rendered(
+            "vectoradd.yaml.j2",
+            name=name,
+            namespace=self.namespace,
+            run=self.id,
+            hostname=node.labels.get(HOSTNAME, node.name),
+            taints=node.taints,
+            image=self.image,
+            args=self.args,
+            runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
+            seconds=int(self.seconds) + 60,
+        )
+        return made
+
+    def wait(self, jobs: Sequence[_Job]) -> None:
+        """Gather results until every pod has one; at the deadline, the reasons of those without."""
+        looked = 0.0
+        found: dict[str, Object] = {}
+        for found in follow(
+            self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, tell=self.tell
+        ):
+            for job in jobs:
+                self.gather(job, found)
+            waiting = [name for job in jobs for name in job.names if name not in job.results]
+            if not waiting:
+                return
+            if time.monotonic() - looked >= LOOK:
+                looked = time.monotonic()
+                why = self.why(found.get(waiting[0]))
+                self.tell(f"{self.count - len(waiting)} of {self.count} pods done; {waiting[0]}: {why}")
+        for job in jobs:
+            for name in job.names:
+                if name not in job.results:
+                    why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
+                    job.results[name] = Result(job.target.node, name, "", "", False, self.seconds, why, ())
+
+    def gather(self, job: _Job, found: dict[str, Object]) -> None:
+        """The results of pods that are done; when all of the node's are, its GPUs are given back."""
+        for name in job.names:
+            if name in job.results:
+                continue
+            if name not in found:
+                # Only what was there before can be gone: the pods were made before they were first listed.
+                job.results[name] = Result(
+                    job.target.node, name, "", "", False, 0.0, "the pod was deleted by somebody", ()
+                )
+            elif (
+                pods.ended(found[name], CONTAINER) or found[name].get("status", {}).get("phase") in pods.OVER
+            ):
+                job.results[name] = self.result(job.target.node, found[name])
+        if job.names and len(job.results) == len(job.names):
+            for name in job.names:
+                if name in found and not found[name]["metadata"].get("deletionTimestamp"):
+                    self.api.delete("Pod", name, self.namespace)
+
+    def result(self, node: str, pod: Object) -> Result:
+        """What a pod's exit status and log say."""
+        name, ended = pod["metadata"]["name"], pods.ended(pod, CONTAINER)
+        if ended is None:
+            return Result(node, name, "", "", False, 0.0, self.why(pod), ())
+        passed, why, log = ended.get("exitCode") == 0, "", ""
+        try:
+            log = self.api.log(self.namespace, name, CONTAINER)
+        except ClusterError as error:
+            why = f"its log cannot be read: {error.message}"
+        gpu = _reported(log)
+        if not passed:
+            last = log.strip().splitlines()[-1:] or [pods.trouble(pod)]
+            why = gpu.get("error") or last[0]
+        return Result(
+            node,
+            name,
+            gpu.get("uuid", ""),
+            gpu.get("name", ""),
+            passed,
+            pods.lasted(ended),
+            why,
+            tuple(log.splitlines()[-TAIL:]),
+        )
+
+    def why(self, pod: Object | None) -> str:
+        if pod is None:
+            return "it is not there yet"
+        return pods.trouble(pod, pods.events(self.api, pod)) or "it is starting or running"
+
+    def clean(self) -> None:
+        """Delete the pods of this run, whatever state they are in."""
+        try:
+            for pod in self.api.find("Pod", self.namespace, labels=self.selector)[0]:
+                self.api.delete("Pod", pod["metadata"]["name"], self.namespace)
+        except ClusterError as error:
+            self.tell(
+                f"pods of this run may be left ({error.message}); they end by themselves, or: "
+                f"kubectl -n {self.namespace} delete pod -l {self.selector}"
+            )
+
+    def gone(self) -> None:
+        """Wait until the pods have given their GPUs back."""
+        left: dict[str, Object] = {}
+        for left in follow(self.api, "Pod", self.namespace, seconds=GONE, labels=self.selector):
+            if not left:
+                return
+        self.tell(f"still there after {GONE:.0f} s: {', '.join(left)}")
+
+
+def _reported(log: str) -> dict[str, str]:
+    """The GPU in the plugin image's JSON; {} for other images and for programs that did not come so far."""
+    for line in reversed(log.splitlines()):
+        if line.startswith("{"):
+            try:
+                answer = json.loads(line)
+                gpu = answer["gpus"][0] if answer["gpus"] else {}
+            except (ValueError, KeyError, TypeError):
+                continue
+            error = gpu.get("error") or answer.get("error")
+            return {"uuid": gpu.get("uuid", ""), "name": gpu.get("name", ""), "error": error or ""}
+    return {}

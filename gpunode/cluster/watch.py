@@ -1,0 +1,64 @@
+"""Waiting for the cluster: the objects that match, again after every change, until a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.refusal import ConnectionLost, HttpError
+
+Tell = Callable[
+    [str], None
+]  # hears, in a sentence, what is waited for; again and again, so it may be the same
+
+BEAT = 5  # seconds: what is seen is given again at least this often, for reasons that no watched object shows
+AGAIN = {410, 429, 500, 503, 504}  # an expired watch, or an API server that restarts
+
+
+def follow(
+    api: Api,
+    kind: str,
+    namespace: str | None = None,
+    *,
+    seconds: float,
+    labels: str = "",
+    fields: str = "",
+    tell: Tell = lambda _: None,
+) -> Iterator[dict[str, Object]]:
+    """The matching objects by name: at once, after each change, and every BEAT, until `seconds` have passed.
+
+    Outlives restarts of the API server. The first look is not forgiven: what is refused then is refused.
+    """
+    end = time.monotonic() + seconds
+    items, version = api.find(kind, namespace, labels=labels, fields=fields)
+    seen = {item["metadata"]["name"]: item for item in items}
+    yield dict(seen)
+    while (left := end - time.monotonic()) > 0:
+        try:
+            if not version:
+                items, version = api.find(kind, namespace, labels=labels, fields=fields)
+                seen = {item["metadata"]["name"]: item for item in items}
+            beat = max(1, min(BEAT, int(left)))
+            for change, item in api.watch(
+                kind, namespace, version=version, seconds=beat, labels=labels, fields=fields
+            ):
+                version = item["metadata"]["resourceVersion"]
+                if change == "BOOKMARK":
+                    continue
+                if change == "DELETED":
+                    seen.pop(item["metadata"]["name"], None)
+                else:
+                    seen[item["metadata"]["name"]] = item
+                yield dict(seen)
+                if time.monotonic() >= end:
+                    return
+        except (ConnectionLost, HttpError) as error:
+            if isinstance(error, HttpError) and error.code not in AGAIN:
+                raise
+            version = ""
+            tell(error.message)
+            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+            continue
+        yield dict(seen)
