@@ -251,6 +251,7 @@ class Facts:
     gpu_users: tuple[GpuUser, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)  # reference -> image id, of those asked for
     running: Run | None = None
+    errors: Mapping[str, str] = field(default_factory=dict)  # section -> why it could not be read
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------
