@@ -1,0 +1,1417 @@
+"""What runs on a host: it looks (`probe`), changes (`apply`), and tells how a running apply goes on (`follow`).
+
+One file, the standard library only, Python 3.6 syntax, nothing of gpunode imported: it is sent over the connection
+(wire.py) and leaves no program on the host. A job is one JSON object; the answer is one JSON object a line between
+`@gpunode-begin NONCE` and `@gpunode-end NONCE`.
+
+Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH.
+
+An apply is done by a process of its own, a transient systemd unit where there is systemd, which writes its messages
+to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
+
+    /run/gpunode.lock              held by the apply under way; says whose it is
+    /run/gpunode/RUN/              program and job of a running apply, gone when it has ended
+    /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt
+"""
+
+import concurrent.futures
+import errno
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+ROOT = os.environ.get("GPUNODE_ROOT", "").rstrip("/")
+LOCK = "/run/gpunode.lock"
+CONTENT_LIMIT = 256 * 1024
+CHUNK = 1024 * 1024
+RESTORE_SECONDS = 180  # the timer that puts guarded files back when a restart was never found to be good
+
+Message = Dict[str, Any]
+
+
+# --- Files and commands ------------------------------------------------------------------------------
+
+
+def below(path: str) -> str:
+    """Where an absolute path of the host really is."""
+    return ROOT + path
+
+
+def resolve(path: str) -> str:
+    """The host's path with every symbolic link followed, as it is below ROOT."""
+    todo, done = path.split("/")[::-1], ""
+    for _ in range(4000):
+        if not todo:
+            return done or "/"
+        part = todo.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = os.path.dirname(done).rstrip("/")
+        elif os.path.islink(below(done + "/" + part)):
+            target = os.readlink(below(done + "/" + part))
+            todo.extend(target.split("/")[::-1])
+            done = "" if target.startswith("/") else done
+        else:
+            done += "/" + part
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def text_of(path: str) -> Optional[str]:
+    """A small file's text, None when it cannot be read."""
+    try:
+        with open(below(path), "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def line_of(path: str) -> str:
+    """The first line of a file, empty when there is none."""
+    return (text_of(path) or "").split("\n", 1)[0].strip()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def environment() -> Dict[str, str]:
+    """For commands: their words in English, and sbin in PATH, which a non-login shell may lack."""
+    env = dict(os.environ, LC_ALL="C", LANGUAGE="C")
+    if not ROOT:
+        env["PATH"] = env.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return env
+
+
+ENV = environment()
+
+
+class Answer(NamedTuple):
+    status: int  # 127: no such command; 124: it did not answer in time
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """What it said, errors first."""
+        return (self.err.strip() or self.out.strip()) or "exit status %d" % self.status
+
+
+def run(*argv: str, timeout: Optional[float] = 30, stdin: Any = subprocess.DEVNULL) -> Answer:
+    """Run a command to its end; never raises for what the command does."""
+    program = have(argv[0])
+    if program is None:
+        return Answer(127, "", argv[0] + ": not found")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        (program, *argv[1:]), stdin=stdin, stdout=pipe, stderr=pipe, env=ENV, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Answer(124, "", "%s did not answer within %d seconds" % (argv[0], timeout or 0))
+    return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def have(command: str) -> Optional[str]:
+    return shutil.which(command, path=ENV["PATH"])
+
+
+def last(text: str, count: int) -> List[str]:
+    """The last lines of a text that say anything."""
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
+# --- Looking -----------------------------------------------------------------------------------------
+
+
+def probe(watch: Dict[str, List[str]], own: Optional[str] = None) -> Message:
+    """All facts. A section that fails is None, and `errors` says why; `own` is the apply that asks, if one does."""
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        units = pool.submit(read_units, watch["units"])
+        sections = {
+            "os": pool.submit(read_os),
+            "arch": pool.submit(read_arch),
+            "cgroup": pool.submit(read_cgroup),
+            "secure_boot": pool.submit(read_secure_boot),
+            "pci": pool.submit(read_pci),
+            "modules": pool.submit(read_modules),
+            "library_version": pool.submit(read_library_version),
+            "smi": pool.submit(read_smi),
+            "packages": pool.submit(read_packages, watch["packages"]),
+            "units": units,
+            "docker": pool.submit(read_docker),
+            "containerd": pool.submit(read_containerd),
+            "kubelet": pool.submit(read_kubelet, units),
+            "gpu_users": pool.submit(read_gpu_users),
+            "images": pool.submit(read_images, watch["images"]),
+            "files": pool.submit(read_files, watch["files"]),
+        }  # type: Dict[str, concurrent.futures.Future[Any]]
+        facts = {
+            "time": time.time(),
+            "hostname": line_of("/proc/sys/kernel/hostname"),
+            "kernel": line_of("/proc/sys/kernel/osrelease"),
+            "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
+            "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
+            "python": ".".join(str(part) for part in sys.version_info[:3]),
+            "module_banner": line_of("/proc/driver/nvidia/version") or None,
+            "running": None,
+            "errors": {},
+        }  # type: Message
+        holder = lock_holder()
+        if holder and holder["run"] != own:
+            facts["running"] = holder
+        for name, section in sections.items():
+            try:
+                facts[name] = section.result()
+            except Exception as error:
+                facts[name] = None
+                facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
+    return facts
+
+
+def read_os() -> Dict[str, str]:
+    found = {}
+    text = text_of("/etc/os-release") or text_of("/usr/lib/os-release") or ""
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not key.startswith("#"):
+            found[key.strip()] = " ".join(shlex.split(value))
+    return found
+
+
+def read_arch() -> str:
+    """By Debian's name, whatever the distribution."""
+    answer = run("dpkg", "--print-architecture")
+    machine = os.uname().machine
+    return answer.out.strip() or {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def read_cgroup() -> str:
+    if os.path.exists(below("/sys/fs/cgroup/cgroup.controllers")):
+        return "v2"
+    return "hybrid" if os.path.isdir(below("/sys/fs/cgroup/unified")) else "v1"
+
+
+def read_secure_boot() -> Optional[bool]:
+    """None where nothing says: no firmware folder (a container), or no such variable."""
+    if not os.path.isdir(below("/sys/firmware/efi")):
+        return False if os.path.isdir(below("/sys/firmware")) else None
+    for path in glob.glob(below("/sys/firmware/efi/efivars/SecureBoot-*")):
+        with open(path, "rb") as file:
+            return file.read()[4:5] == b"\1"
+    return None
+
+
+def read_pci() -> List[Dict[str, Any]]:
+    """Every function of an NVIDIA device: GPUs, and their audio and USB functions, and NVSwitches."""
+    found = []
+    base = "/sys/bus/pci/devices"
+    for address in sorted(os.listdir(below(base))) if os.path.isdir(below(base)) else []:
+        device = base + "/" + address
+        if line_of(device + "/vendor") != "0x10de":
+            continue
+        driver = below(device + "/driver")
+        found.append(
+            {
+                "address": address,
+                "vendor": "10de",
+                "device": line_of(device + "/device")[2:],
+                "cls": line_of(device + "/class")[2:],
+                "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
+                "numa_node": int(line_of(device + "/numa_node") or -1),
+            }
+        )
+    return found
+
+
+def read_modules() -> Dict[str, Dict[str, Any]]:
+    found = {}
+    for path in glob.glob(below("/sys/module/nvidia*")) + glob.glob(below("/sys/module/nouveau")):
+        name = path[len(below("/sys/module/")) :]
+        count = line_of("/sys/module/%s/refcnt" % name)
+        found[name] = {"version": line_of("/sys/module/%s/version" % name) or None, "refcnt": int(count or 0)}
+    return found
+
+
+def read_library_version() -> Optional[str]:
+    """The suffix of the real file behind the 64-bit libnvidia-ml.so.1."""
+    for line in run("ldconfig", "-p").out.splitlines():
+        name, _, path = line.strip().partition(" => ")
+        if name.startswith("libnvidia-ml.so.1 ") and "64" in name:
+            found = re.search(r"\.so\.(\d+\.[\d.]+)$", resolve(path))
+            return found.group(1) if found else None
+    return None
+
+
+def read_smi() -> Optional[Dict[str, Any]]:
+    if have("nvidia-smi") is None:
+        return None
+    query = "--query-gpu=index,uuid,name,pci.bus_id,memory.total"
+    answer = run("nvidia-smi", query, "--format=csv,noheader,nounits", timeout=15)
+    if answer.status:
+        return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.words}
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
+    return {"gpus": [row for row in rows if len(row) == 5], "error": None}
+
+
+def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
+    """The packages that are properly installed, of those asked for."""
+    found = {}  # type: Dict[str, Dict[str, Any]]
+    if not patterns:
+        return found
+    if have("dpkg-query") is None:
+        shape = "%{NAME}\t%{VERSION}-%{RELEASE}\n"
+        lines = run("rpm", "-qa", "--qf", shape, *patterns).out.splitlines()
+        return {
+            name: {"version": version, "held": False}
+            for name, version in (line.split("\t") for line in lines)
+        }
+    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+    native = read_arch()
+    for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines():
+        status, name, version, arch = line.split("\t")
+        if status[1] == "i":
+            key = name if arch in (native, "all") else name + ":" + arch
+            found[key] = {"version": version, "held": status[0] == "h"}
+    return found
+
+
+UNIT_PROPERTIES = (
+    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID"
+)
+
+
+def show_units(names: Iterable[str]) -> List[Dict[str, str]]:
+    """`systemctl show` of all units at once, in the order asked for."""
+    answer = run("systemctl", "show", "--no-pager", "-p", UNIT_PROPERTIES, "--", *names)
+    if answer.status:
+        raise OSError(answer.words)
+    blocks = answer.out.strip("\n").split("\n\n")
+    return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+
+
+def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
+    names = list(dict.fromkeys([*names, "kubelet.service"]))
+    found = {}
+    booted = time.time() - time.monotonic()
+    for name, shown in zip(names, show_units(names)):  # noqa: B905 - Python 3.10 has `strict`
+        since = int(shown.get("ActiveEnterTimestampMonotonic") or 0)
+        active = shown.get("ActiveState") in ("active", "reloading")
+        found[name] = {
+            "load": shown.get("LoadState", ""),
+            "active": shown.get("ActiveState", ""),
+            "sub": shown.get("SubState", ""),
+            "enabled": shown.get("UnitFileState", ""),
+            "active_since": booted + since / 1e6 if active and since else None,
+            "restarts": int(shown.get("NRestarts") or 0),
+            "pid": int(shown.get("MainPID") or 0),
+        }
+    return found
+
+
+def read_docker() -> Optional[Dict[str, Any]]:
+    if not os.path.exists(below("/run/docker.sock")) or have("docker") is None:
+        return None
+    answer = run("docker", "info", "--format", "{{json .}}", timeout=10)
+    try:
+        info = json.loads(answer.out)
+    except ValueError:
+        raise OSError(answer.words) from None
+    if not info.get("ServerVersion"):
+        return None  # the socket is there, the daemon is not
+    return {
+        "version": info["ServerVersion"],
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        "default_runtime": info.get("DefaultRuntime", ""),
+        "cgroup_driver": info.get("CgroupDriver", ""),
+        "containers_running": info.get("ContainersRunning", 0),
+    }
+
+
+def read_containerd() -> Optional[Dict[str, Any]]:
+    version = run("containerd", "--version")
+    if version.status:
+        return None
+    dump = run("containerd", "config", "dump")
+    return {
+        "version": (version.out.split() or [""] * 3)[2].lstrip("v"),
+        "dump": "" if dump.status else dump.out,
+        "error": "\n".join(last(dump.words, 5)) if dump.status else None,
+    }
+
+
+def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
+    version = run("kubelet", "--version")
+    if version.status == 127:
+        return None
+    text = run("systemctl", "cat", "--no-pager", "kubelet.service").out
+    unit = units.result()["kubelet.service"]
+    raw = text_of("/proc/%d/cmdline" % unit["pid"]) if unit["pid"] else None
+    return {
+        "version": (version.out.split() or [""])[-1].lstrip("v"),
+        "arguments": (raw or "").rstrip("\0").split("\0") if raw else [],
+        "unit_text": text,
+        "journal": [] if unit["active"] == "active" else journal("kubelet.service", 15),
+    }
+
+
+CHATTER = re.compile(
+    r"Scheduled restart job|Main process exited|Failed with result|Start request repeated|Control process exited"
+    r"|^(Started|Starting|Stopped|Stopping) |^Failed to start |Deactivated successfully|Consumed .* CPU time"
+)
+
+
+def journal(unit: str, count: int, since: Optional[float] = None) -> List[str]:
+    """The unit's last lines in the journal; systemd's own remarks only where there is nothing else."""
+    newer = ["--since", "@%d" % since] if since else []
+    lines = last(run("journalctl", "-u", unit, "-o", "cat", "--no-pager", "-n", "200", *newer).out, 200)
+    return ([line for line in lines if not CHATTER.search(line)] or lines)[-count:]
+
+
+CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+
+
+def read_gpu_users() -> List[Dict[str, Any]]:
+    """Processes with a GPU's device file open, or a device file or driver library mapped."""
+    if not glob.glob(below("/dev/nvidia*")) and not os.path.isdir(below("/sys/module/nvidia")):
+        return []
+    found = []
+    for name in os.listdir(below("/proc")):
+        if not name.isdigit() or not uses_gpu("/proc/" + name):
+            continue
+        cgroup = text_of("/proc/%s/cgroup" % name) or ""
+        container, pod = CONTAINER.findall(cgroup), POD.findall(cgroup)
+        found.append(
+            {
+                "pid": int(name),
+                "command": command_of(int(name)),
+                "container": container[-1] if container else None,
+                "pod": pod[-1].replace("_", "-") if pod else None,
+            }
+        )
+    return sorted(found, key=lambda user: int(user["pid"]))
+
+
+def uses_gpu(process: str) -> bool:
+    try:
+        for descriptor in os.listdir(below(process + "/fd")):
+            if os.readlink(below(process + "/fd/" + descriptor)).startswith("/dev/nvidia"):
+                return True
+        maps = text_of(process + "/maps") or ""
+        return "/dev/nvidia" in maps or "/libcuda.so" in maps or "/libnvidia-ml.so" in maps
+    except OSError:
+        return False  # it ended meanwhile
+
+
+def command_of(pid: int) -> str:
+    """What a process is called: its program and, for an interpreter, the script. Never other arguments: secrets."""
+    words = (text_of("/proc/%d/cmdline" % pid) or "").split("\0")
+    if not words[0]:
+        return line_of("/proc/%d/comm" % pid) or "?"
+    names = [os.path.basename(word) for word in words[:2] if word]
+    script = len(names) > 1 and not words[1].startswith("-")
+    return " ".join(names) if script and re.match(r"(python|perl|ruby|bash|sh\b)", names[0]) else names[0]
+
+
+def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
+    """The image ids (digests of their configs) of the references that docker and containerd have."""
+    found = {"docker": {}, "containerd": {}}  # type: Dict[str, Dict[str, str]]
+    for reference in references:
+        for runtime, image in (
+            ("docker", docker_image(reference)),
+            ("containerd", containerd_image(reference)),
+        ):
+            if image:
+                found[runtime][reference] = image
+    return found
+
+
+def docker_image(reference: str) -> Optional[str]:
+    if not os.path.exists(below("/run/docker.sock")):
+        return None
+    answer = run("docker", "image", "inspect", "--format", "{{.Id}}", reference)
+    return None if answer.status else answer.out.strip()
+
+
+def containerd_image(reference: str) -> Optional[str]:
+    if not os.path.exists(below("/run/containerd/containerd.sock")) or have("ctr") is None:
+        return None
+    first, slash, _ = reference.partition("/")
+    if not slash:
+        reference = "docker.io/library/" + reference
+    elif "." not in first and ":" not in first and first != "localhost":
+        reference = "docker.io/" + reference
+    if ":" not in reference.rsplit("/", 1)[1]:
+        reference += ":latest"
+    images = run("ctr", "-n", "k8s.io", "images", "ls").out
+    listed = re.search(r"^%s\s.*?(sha256:\w+)" % re.escape(reference), images, re.M)
+    if listed is None:
+        return None
+    manifest = containerd_content(listed.group(1))
+    if "manifests" in manifest:
+        arch = read_arch()
+        for entry in manifest["manifests"]:
+            platform = entry.get("platform") or {"os": "linux", "architecture": arch}
+            if (platform["os"], platform["architecture"]) == ("linux", arch):
+                manifest = containerd_content(entry["digest"])
+                break
+    return str(manifest["config"]["digest"]) if "config" in manifest else None
+
+
+def containerd_content(digest: str) -> Message:
+    return dict(json.loads(run("ctr", "-n", "k8s.io", "content", "get", digest).out))
+
+
+def read_files(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
+    """Files by path. A plain path is always answered; a pattern only by what it matches."""
+    found = {}
+    for pattern in patterns:
+        matches = sorted(glob.glob(below(pattern))) if glob.has_magic(pattern) else [below(pattern)]
+        for path in matches:
+            found[path[len(ROOT) :]] = read_file(path[len(ROOT) :])
+    return found
+
+
+def read_file(path: str) -> Dict[str, Any]:
+    try:
+        real = below(resolve(path))
+        status = os.stat(real)
+        if not stat.S_ISREG(status.st_mode):
+            return {"exists": True, "error": "not a regular file"}
+        digest, data = hashlib.sha256(), b""
+        with open(real, "rb") as file:
+            for chunk in iter(lambda: file.read(CHUNK), b""):
+                digest.update(chunk)
+                data = data + chunk if status.st_size <= CONTENT_LIMIT else b""
+    except (FileNotFoundError, NotADirectoryError):
+        return {"exists": False}
+    except OSError as error:
+        return {"exists": True, "error": error.strerror}
+    found = {"exists": True, "sha256": digest.hexdigest(), "mode": stat.S_IMODE(status.st_mode)}  # type: Message
+    found["mtime"] = status.st_mtime
+    if status.st_size > CONTENT_LIMIT:
+        return dict(found, error="larger than %d KiB" % (CONTENT_LIMIT // 1024))
+    try:
+        return dict(found, content=data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return dict(found, error="not UTF-8")
+
+
+# --- The lock and the record of a run ------------------------------------------------------------------
+
+
+def lock_holder() -> Optional[Dict[str, Any]]:
+    """Who is applying now: {run, by, since, pid}; None when nobody is."""
+    try:
+        with open(below(LOCK)) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = json.loads(text_of(LOCK) or "{}")
+        return holder if "run" in holder else None  # just taken, not yet said by whom
+    except OSError:
+        pass
+    return None
+
+
+class Failure(Exception):
+    """A change that could not be made; `code` is for programs, `error` one sentence for people."""
+
+    def __init__(
+        self, code: str, error: str, detail: Iterable[str] = (), restored: Iterable[str] = ()
+    ) -> None:
+        super(Failure, self).__init__(error)
+        self.code, self.error = code, error
+        self.detail, self.restored = list(detail), list(restored)
+
+    def message(self, n: int) -> Message:
+        return {
+            "type": "failed",
+            "n": n,
+            "code": self.code,
+            "error": self.error,
+            "detail": self.detail,
+            "restored": self.restored,
+        }
+
+
+def from_os_error(error: OSError) -> Failure:
+    codes = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full", errno.EROFS: "read-only"}
+    path = str(error.filename or "")
+    where = path[len(ROOT) :] + ": " if path else ""
+    return Failure(codes.get(error.errno or 0, "os-error"), where + (error.strerror or str(error)))
+
+
+class Run:
+    """One apply: its job, its messages, and what it may have to put back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.live = "/run/gpunode/" + name
+        self.record = "/var/lib/gpunode/runs/" + name
+        self.messages = self.record + "/messages.jsonl"
+        self.n = 0
+        self.warnings = []  # type: List[str]
+
+    def store(self, program: bytes, job: Message) -> None:
+        for folder in (self.live, self.record + "/files"):
+            os.makedirs(below(folder), 0o700)
+            for part in (folder, os.path.dirname(folder)):
+                os.chmod(below(part), 0o700)
+        for path, data in (("/agent.py", program), ("/job.json", json.dumps(job).encode())):
+            with open(below(self.live + path), "wb") as file:
+                file.write(data)
+        open(below(self.messages), "wb").close()
+
+    def forget(self) -> None:
+        shutil.rmtree(below(self.live), ignore_errors=True)
+        for path in glob.glob(below(self.record + "/payload-*")):
+            os.unlink(path)
+
+    def load(self) -> Message:
+        return dict(json.loads(text_of(self.live + "/job.json") or ""))
+
+    def send(self, message: Message) -> None:
+        with open(below(self.messages), "ab") as file:
+            file.write(json.dumps(message).encode() + b"\n")
+
+    def progress(self, text: str, percent: Optional[float] = None) -> None:
+        message = {"type": "progress", "n": self.n, "text": text}  # type: Message
+        if percent is not None:
+            message["percent"] = percent
+        self.send(message)
+
+    def payload(self, index: int) -> str:
+        return below("%s/payload-%d" % (self.record, index))
+
+    def originals(self) -> Dict[str, Message]:
+        """What this run has touched, each as it was before its first change."""
+        found = {}  # type: Dict[str, Message]
+        for line in (text_of(self.record + "/journal.jsonl") or "").splitlines():
+            entry = json.loads(line)
+            found.setdefault(entry["path"], entry)
+        return found
+
+    def keep(self, path: str) -> None:
+        """Write down and keep what is at `path`, before it is changed."""
+        entry = {"path": path, "file": None}  # type: Message
+        if os.path.islink(below(path)):
+            entry["link"] = os.readlink(below(path))
+        elif os.path.exists(below(path)):
+            status = os.stat(below(path))
+            entry["file"] = "files/%d" % len(os.listdir(below(self.record + "/files")))
+            entry.update(mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, gid=status.st_gid)
+            shutil.copyfile(below(path), below(self.record + "/" + entry["file"]))
+        with open(below(self.record + "/journal.jsonl"), "ab") as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def restore(self, paths: Iterable[str]) -> List[str]:
+        """Put back those of `paths` that this run has changed; returns them."""
+        originals = self.originals()
+        done = []
+        for path in paths:
+            real = resolve(path)
+            entry = originals.get(real) or originals.get(path)
+            if entry is None:
+                continue
+            if entry["file"]:
+                with open(below(self.record + "/" + entry["file"]), "rb") as file:
+                    put(entry["path"], file.read(), entry["mode"], (entry["uid"], entry["gid"]), self.name)
+            else:
+                if os.path.lexists(below(entry["path"])):
+                    os.unlink(below(entry["path"]))
+                if entry.get("link"):
+                    os.symlink(entry["link"], below(entry["path"]))
+            done.append(path)
+        return done
+
+
+def put(
+    path: str,
+    data: bytes,
+    mode: int,
+    owner: Optional[Tuple[int, int]],
+    run_name: str,
+    check: Optional[Callable[[str], None]] = None,
+) -> None:
+    """Write a file so that it is there wholly or not at all. `check` sees the new file before it takes the name."""
+    real = below(path)
+    temporary = "%s/.%s.gpunode-%s" % (os.path.dirname(real), os.path.basename(real), run_name)
+    try:
+        with open(
+            temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
+        ) as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if owner:
+                os.fchown(file.fileno(), owner[0], owner[1])
+            copy_labels(real, temporary)
+            os.fsync(file.fileno())
+        if check:
+            check(temporary)
+        os.rename(temporary, real)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    folder = os.open(os.path.dirname(real), os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def copy_labels(source: str, target: str) -> None:
+    """Extended attributes (the SELinux label, ACLs) of a file that is about to be replaced."""
+    try:
+        for name in os.listxattr(source):
+            os.setxattr(target, name, os.getxattr(source, name))
+    except OSError:
+        pass  # there is no such file yet, or its file system has none
+
+
+# --- Changing files ------------------------------------------------------------------------------------
+
+
+def current(path: str) -> Optional[bytes]:
+    try:
+        with open(below(path), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def refuse_if_changed(path: str, found: Optional[bytes], expected: Optional[str]) -> None:
+    if (sha256(found) if found is not None else None) == expected:
+        return
+    if found is None:
+        what = "is gone"
+    elif expected is None:
+        what = "exists now"
+    else:
+        what = "has other contents now"
+    raise Failure(
+        "changed-underneath", "%s %s than when this was planned: nothing was changed" % (path, what)
+    )
+
+
+def write_file(this: Run, change: Message) -> Message:
+    path, data = change["path"], change["content"].encode("utf-8")
+    real = resolve(path)
+    found = current(real)
+    if found == data:
+        return {"unchanged": True}
+    refuse_if_changed(path, found, change["before_sha256"])
+    os.makedirs(os.path.dirname(below(real)), exist_ok=True)
+    mode, owner = change["mode"], None
+    if found is not None:
+        status = os.stat(below(real))
+        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+    this.keep(real)
+    checks = {"docker": check_docker, "containerd": check_containerd}
+    check = checks.get(change.get("check") or "")
+    put(real, data, mode, owner, this.name, (lambda name: check(path, name)) if check else None)
+    return {}
+
+
+def check_docker(path: str, temporary: str) -> None:
+    try:
+        with open(temporary, encoding="utf-8") as file:
+            json.load(file)
+    except ValueError as error:
+        raise Failure("check-failed", "%s would not be JSON: %s" % (path, error)) from None
+    answer = run("dockerd", "--validate", "--config-file", temporary)
+    if answer.status in (0, 127) or "unknown flag: --validate" in answer.err:  # docker has it since 23.0
+        return
+    rejected(path, temporary, "dockerd", answer)
+
+
+def check_containerd(path: str, temporary: str) -> None:
+    answer = run("containerd", "--config", temporary, "config", "dump")
+    if answer.status not in (0, 127):
+        rejected(path, temporary, "containerd", answer)
+
+
+def rejected(path: str, temporary: str, program: str, answer: Answer) -> None:
+    words = [line.replace(temporary, path) for line in last(answer.words, 8)]
+    raise Failure("check-failed", "%s does not accept the new %s: %s" % (program, path, words[-1]), words)
+
+
+def remove_file(this: Run, change: Message) -> Message:
+    path = change["path"]
+    found = current(resolve(path))
+    if found is None and not os.path.lexists(below(path)):
+        return {"unchanged": True}
+    refuse_if_changed(path, found, change["before_sha256"])
+    parent = resolve(os.path.dirname(path))
+    real = parent.rstrip("/") + "/" + os.path.basename(path)
+    this.keep(real)
+    os.unlink(below(real))
+    return {}
+
+
+# --- Packages ------------------------------------------------------------------------------------------
+
+APT = (
+    "-q -y -o DPkg::Lock::Timeout=60 -o Dpkg::Use-Pty=0 -o APT::Color=0"
+    " -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold"
+).split()
+APT_LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+)
+SAID = r"^(?:E|W|Err|Error|Warning): "
+
+
+def packages(this: Run, change: Message) -> Message:
+    if have("apt-get") is None:
+        raise Failure(
+            "unsupported-package-manager", "this host has no apt-get, and gpunode knows no other yet"
+        )
+    ENV.update(
+        DEBIAN_FRONTEND="noninteractive",
+        DEBCONF_NONINTERACTIVE_SEEN="true",
+        APT_LISTCHANGES_FRONTEND="none",
+        NEEDRESTART_MODE="l",  # `a` would restart containerd and the kubelet under the pods
+        NEEDRESTART_SUSPEND="1",
+    )
+    if change["refresh"]:
+        refresh(this)
+    install = list(change["install"])
+    names = [entry.split("=", 1)[0] for entry in install]
+    installed = read_packages(change["remove"]) if change["remove"] else {}
+    remove = [name for name in sorted(installed) if name not in names]
+    if install or remove:
+        wanted = install + [name + "-" for name in remove]
+        dry_run(this, wanted, install, remove)
+        status, text = apt_get(this, "install", "--allow-downgrades", "--allow-change-held-packages", *wanted)
+        if status:
+            raise install_failure(this, text, install)
+    if change["hold"]:
+        answer = run("apt-mark", "hold", *change["hold"], timeout=180)
+        if answer.status:
+            raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
+    there = read_packages(names)
+    return {"packages": {name: there[name]["version"] for name in there}}
+
+
+def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
+    """apt-get, waited for as long as it takes; its words go to output.log too."""
+    wait_for_apt(this)
+    read_end, write_end = os.pipe()
+    command = ["apt-get", *APT, "-o", "APT::Status-Fd=%d" % write_end, *arguments]
+    path = below(this.record + "/output.log")
+    start = os.path.getsize(path) if os.path.exists(path) else 0
+    with open(path, "ab") as log:  # a file, not a pipe: a daemon that a package starts may keep it open
+        process = subprocess.Popen(
+            command,
+            executable=have("apt-get"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=ENV,
+            pass_fds=(write_end,),
+        )
+    os.close(write_end)
+    reader = threading.Thread(target=follow_apt, args=(this, os.fdopen(read_end, "rb")))
+    reader.daemon = True
+    reader.start()
+    status = process.wait()
+    reader.join(5)
+    with open(path, "rb") as log:
+        log.seek(start)
+        text = log.read().decode("utf-8", "replace")
+    held = re.search(r"Could not get lock (\S+?)\.? .*?held by process (\d+)", text)
+    if status and held:
+        raise apt_locked(int(held.group(2)))
+    return status, text
+
+
+def follow_apt(this: Run, stream: BinaryIO) -> None:
+    """Turn apt's status lines (`pmstatus:PACKAGE:PERCENT:WORDS`) into at most two progress messages a second."""
+    sent = 0.0
+    for line in stream:
+        parts = line.decode("utf-8", "replace").strip().split(":", 3)
+        if len(parts) == 4 and parts[0] in ("dlstatus", "pmstatus") and time.monotonic() - sent > 0.5:
+            sent = time.monotonic()
+            try:
+                this.progress(parts[3], round(float(parts[2]), 1))
+            except ValueError:
+                continue  # a package name with its architecture shifts the parts; the next line will do
+
+
+def wait_for_apt(this: Run) -> None:
+    """Wait until nobody else holds apt's or dpkg's locks; says every few seconds who does."""
+    deadline = time.monotonic() + this.load().get("apt_wait", 120)
+    said = 0.0
+    while True:
+        pid = next((holder for holder in map(posix_holder, APT_LOCKS) if holder), None)
+        if pid is None:
+            return
+        if time.monotonic() > deadline:
+            raise apt_locked(pid)
+        if time.monotonic() - said > 5:
+            said = time.monotonic()
+            this.progress("waiting for apt: %s (pid %d) is using it" % (command_of(pid), pid))
+        time.sleep(0.25)
+
+
+def posix_holder(path: str) -> Optional[int]:
+    """The process that holds the lock on a file, without trying to take it."""
+    try:
+        descriptor = os.open(below(path), os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else pid
+    finally:
+        os.close(descriptor)
+
+
+def apt_locked(pid: int) -> Failure:
+    return Failure("apt-locked", "apt is in use by %s (pid %d)" % (command_of(pid), pid))
+
+
+def refresh(this: Run) -> None:
+    """`apt-get update`. Trouble with a repository that is not gpunode's is a warning: hosts have old ones."""
+    status, text = apt_get(this, "update")
+    own = own_repositories()
+    problems = update_problems(text)
+    for code, uri, words in problems:
+        if code == "conflicting-signed-by":
+            raise Failure(
+                code, "apt has %s in two lists with different keys" % uri, [words, *lists_with(uri)]
+            )
+        if code == "sources-broken":
+            raise Failure(code, "apt cannot read its list of sources: " + words)
+        sentence = {
+            "repository-unreachable": "apt could not fetch from %s: %s",
+            "repository-unsigned": "apt does not trust the signature of %s: %s",
+            "repository-expired": "the index of %s %s",
+        }[code] % (uri, words)
+        if any(uri.startswith(mine) for mine in own):
+            raise Failure(code, sentence, last(text, 12))
+        this.warnings.append(sentence)
+        this.progress(sentence)
+    if status and not problems:
+        raise Failure(
+            "apt-failed", "apt-get update failed: " + (last(text, 1) or ["no words"])[-1], last(text, 12)
+        )
+
+
+def own_repositories() -> List[str]:
+    found = []
+    for path in glob.glob(below("/etc/apt/sources.list.d/gpunode-*")):
+        found += re.findall(r"\w+://[^\s\"']+", text_of(path[len(ROOT) :]) or "")
+    return [uri.rstrip("/") for uri in found]
+
+
+def lists_with(uri: str) -> List[str]:
+    """apt's source files that name this repository."""
+    files = glob.glob(below("/etc/apt/sources.list")) + sorted(glob.glob(below("/etc/apt/sources.list.d/*")))
+    names = [path[len(ROOT) :] for path in files]
+    return [name for name in names if uri.rstrip("/") in (text_of(name) or "")]
+
+
+def update_problems(text: str) -> List[Tuple[str, str, str]]:
+    """What `apt-get update` complained of: (code, URI, words), one for each repository."""
+    found = {}  # type: Dict[str, Tuple[str, str, str]]
+    conflict = re.search(
+        SAID + r"(Conflicting values set for option Signed-By regarding source (\S+).*)", text, re.M
+    )
+    if conflict:
+        return [("conflicting-signed-by", conflict.group(2), conflict.group(1))]
+    broken = re.search(SAID + r"((?:Malformed|Type '|Unable to parse|The list of sources).*)", text, re.M)
+    if broken:
+        return [("sources-broken", "", broken.group(1))]
+    for uri, words in re.findall(SAID + r".*?GPG error: (\S+) [^:]*: (.*)", text, re.M):
+        found.setdefault(site(uri), ("repository-unsigned", site(uri), words))
+    for uri, words in re.findall(
+        SAID + r"Release file for (\S+) (is (?:expired|not valid yet).*)", text, re.M
+    ):
+        found.setdefault(site(uri), ("repository-expired", site(uri), words))
+    for uri, words in re.findall(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M):
+        unsigned = re.search(r"signature|PUBKEY|signed|SHA1", words)
+        code = "repository-unsigned" if unsigned else "repository-unreachable"
+        found.setdefault(site(uri), (code, site(uri), words))
+    for uri, words in re.findall(SAID + r"The repository '(\S+)[^']*' (.*)", text, re.M):
+        code = "repository-unreachable" if "Release file" in words else "repository-unsigned"
+        found.setdefault(site(uri), (code, site(uri), words))
+    return list(found.values())
+
+
+def site(uri: str) -> str:
+    """A repository's own URI out of that of a file in it."""
+    return re.sub(r"/(dists/.*|\./.*|(In)?Release(\.gpg)?|Packages(\.\w+)?|by-hash/.*)?$", "", uri)
+
+
+def dry_run(this: Run, wanted: List[str], install: List[str], remove: List[str]) -> None:
+    """Refuse what nobody said yes to: removing or downgrading other packages, or filling the disk."""
+    arguments = ("install", "--print-uris", "--allow-downgrades", "--allow-change-held-packages")
+    status, text = apt_get(this, *arguments, *wanted)
+    if status and re.search(SAID + "dpkg was interrupted", text, re.M):
+        this.progress("dpkg was interrupted earlier; finishing what it had begun")
+        answer = run("dpkg", "--force-confdef", "--force-confold", "--configure", "-a", timeout=None)
+        if answer.status:
+            raise dpkg_failure(answer.out + answer.err)
+        status, text = apt_get(this, *arguments, *wanted)
+    if status:
+        raise install_failure(this, text, install)
+    extra = [name for name in listed(text, "REMOVED") if name not in remove]
+    if extra:
+        sentence = "installing %s would remove %s" % (" ".join(install), " ".join(extra))
+        raise Failure("would-remove", sentence, last(text, 12))
+    pinned = [entry.split("=")[0] for entry in install if "=" in entry]
+    extra = [name for name in listed(text, "DOWNGRADED") if name not in pinned]
+    if extra:
+        sentence = "installing %s would downgrade %s" % (" ".join(install), " ".join(extra))
+        raise Failure("would-downgrade", sentence, last(text, 12))
+    room(text)
+
+
+def listed(text: str, heading: str) -> List[str]:
+    block = re.search(r"^The following packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
+    return [name.rstrip("*") for name in block.group(1).split()] if block else []
+
+
+def room(text: str) -> None:
+    """Compare what apt says that it needs with what is free."""
+    needs = {}  # type: Dict[int, Tuple[str, float]]
+    for path, pattern in (
+        ("/var/cache/apt/archives", r"^Need to get ([\d.,]+ \w*B)"),
+        ("/usr", r"^After this operation, ([\d.,]+ \w*B) of additional"),
+    ):
+        said = re.search(pattern, text, re.M)
+        if said is None:
+            continue
+        number, unit = said.group(1).replace(",", "").split()
+        amount = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+        where = path
+        while not os.path.exists(below(where)):
+            where = os.path.dirname(where)
+        device = os.stat(below(where)).st_dev
+        needs[device] = (where, amount + needs.get(device, ("", 0.0))[1])
+    for where, amount in needs.values():
+        system = os.statvfs(below(where))
+        free = system.f_bavail * system.f_frsize
+        if amount > free:
+            sentence = "the packages need %.0f MB, and %s has %.0f MB free" % (
+                amount / 1e6,
+                where,
+                free / 1e6,
+            )
+            raise Failure("disk-full", sentence)
+
+
+def install_failure(this: Run, text: str, install: List[str]) -> Failure:
+    """Why apt-get install failed, out of its words."""
+    detail = last(text, 12) + this.warnings
+    if re.search(r"No space left on device|don't have enough free space", text):
+        return Failure("disk-full", "the disk is full", detail)
+    version = re.search(SAID + r"Version '(\S+)' for '(\S+)' was not found", text, re.M)
+    if version:
+        there = re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", version.group(2)).out)
+        have_words = "there is " + ", ".join(list(dict.fromkeys(there))[:8]) if there else "there is none"
+        sentence = "no repository has %s %s; %s" % (version.group(2), version.group(1), have_words)
+        return Failure("version-missing", sentence, this.warnings)
+    missing = re.findall(
+        SAID + r"(?:Unable to locate package|Couldn't find any package .*?') ?(\S*)", text, re.M
+    )
+    missing += re.findall(SAID + r"Package '(\S+)' has no installation candidate", text, re.M)
+    if missing:
+        sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
+        return Failure("package-missing", sentence, this.warnings)
+    if "cannot be authenticated" in text:
+        return Failure(
+            "repository-unsigned", "apt cannot check the signature of what it would install", detail
+        )
+    fetch = re.search(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M)
+    if fetch:
+        return Failure("repository-unreachable", "apt could not fetch %s: %s" % fetch.groups(), detail)
+    unmet = re.search(r"^The following packages have unmet dependencies:\n((?: .*\n?)+)", text, re.M)
+    if unmet:
+        lines = last(unmet.group(1), 12)
+        return Failure(
+            "dependencies", "apt cannot satisfy %s" % " ".join(lines[0].split()), lines + this.warnings
+        )
+    if re.search(r"dpkg: error|Sub-process \S*dpkg", text):
+        return dpkg_failure(text)
+    words = re.findall(SAID + "(.*)", text, re.M) or last(text, 1) or ["no words"]
+    return Failure("apt-failed", "apt-get install %s failed: %s" % (" ".join(install), words[-1]), detail)
+
+
+def dpkg_failure(text: str) -> Failure:
+    """A package's own script failed: which, and what it last said."""
+    block = re.search(r"^Errors were encountered while processing:\n((?: .*\n?)+)", text, re.M)
+    names = (
+        block.group(1).split() if block else re.findall(r"^dpkg: error processing package (\S+)", text, re.M)
+    )
+    first = re.search(r"^dpkg: error processing ", text, re.M)
+    before = last(text[: first.start()] if first else text, 12)
+    log = re.search(r"[Cc]onsult (\S+make\.log)", text)
+    if log:
+        before += last(text_of(log.group(1)) or "", 12)
+    who = " ".join(dict.fromkeys(names)) or "a package"
+    headers = re.search(r"kernel headers for kernel (\S+) cannot be found", text)
+    if headers:
+        sentence = "%s found no headers of the kernel %s to build its module with" % (who, headers.group(1))
+        return Failure("headers-missing", sentence, before)
+    cause = before[-1].strip() if before else "no words"
+    return Failure("dpkg-failed", "%s could not be configured: %s" % (who, cause), before)
+
+
+# --- Services, modules, images ---------------------------------------------------------------------------
+
+
+def service(this: Run, change: Message) -> Message:
+    """Enable and (re)start; then it must stay up. If it does not, its files are put back and it is started again."""
+    unit, guards = change["unit"], change["guards"]
+    settle = this.load().get("settle", 5)
+    started = time.time()
+    run("systemctl", "daemon-reload", timeout=60)
+    if change["enable"]:
+        answer = run("systemctl", "enable", unit, timeout=60)
+        if answer.status:
+            raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
+    timer = arm(this, unit, guards) if change["restart"] else None
+    problem = restart(unit, "restart" if change["restart"] else "start", settle)
+    if timer:
+        run("systemctl", "stop", timer)
+    if problem is None:
+        return {}
+    lines = reasons(journal(unit, 100, started)) or [problem]
+    restored = this.restore(guards)
+    if restored:
+        back = restart(unit, "restart", settle)
+        lines.append("with its files put back %s %s" % (unit, "runs again" if back is None else back))
+    raise Failure("unit-failed", "%s did not come back: %s" % (unit, lines[0]), lines, restored)
+
+
+def restart(unit: str, verb: str, settle: float) -> Optional[str]:
+    """(Re)start a unit and watch it: None when it then was active with one process for `settle` seconds."""
+    run("systemctl", "daemon-reload", timeout=60)
+    run("systemctl", "reset-failed", unit)
+    answer = run("systemctl", verb, unit, timeout=RESTORE_SECONDS - 60)
+    deadline = time.monotonic() + 6 * settle
+    pid, since, restarts = None, 0.0, None
+    while True:
+        shown = show_units([unit])[0]
+        now = time.monotonic()
+        state = shown.get("ActiveState", "unknown")
+        if state != "active":
+            pid = None
+        elif shown.get("MainPID") != pid:
+            pid, since = shown.get("MainPID"), now
+        elif now - since >= settle:
+            return None
+        restarts = int(shown.get("NRestarts") or 0) if restarts is None else restarts
+        looping = int(shown.get("NRestarts") or 0) > restarts + 2
+        if state in ("failed", "inactive") or shown.get("LoadState") != "loaded" or looping or now > deadline:
+            if answer.status:
+                return last(answer.words, 3)[0]
+            return "is %s (%s)" % (state, shown.get("SubState", ""))
+        time.sleep(min(0.5, settle / 5.0))
+
+
+def reasons(lines: List[str]) -> List[str]:
+    """The lines of a journal that say what is wrong, the last five."""
+    strong = [line for line in lines if re.match(r"[EF]\d{4} |(?i:error|fatal|panic|failed|unable)\b", line)]
+    weak = [line for line in lines if re.search(r"(?i)error|fail|fatal|invalid|unknown|panic", line)]
+    return (strong or weak or lines)[-5:]
+
+
+def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:
+    """A timer that puts the files back should this process not live to see whether the unit did."""
+    if not systemd() or not set(map(resolve, guards)) & set(this.originals()):
+        return None
+    with open(below(this.live + "/restore.json"), "wb") as file:
+        file.write(json.dumps({"unit": unit, "guards": guards}).encode())
+    name = "gpunode-restore-" + this.name
+    after = "--on-active=%d" % RESTORE_SECONDS
+    answer = run("systemd-run", "--quiet", "--collect", after, "--unit", name, *again(this, "restore"))
+    if answer.status:
+        raise Failure(
+            "unit-failed", "the timer that would restore %s cannot be set: %s" % (unit, answer.words)
+        )
+    return name + ".timer"
+
+
+def restore_guards(this: Run) -> None:
+    """What the timer does."""
+    job = json.loads(text_of(this.live + "/restore.json") or "")
+    if this.restore(job["guards"]):
+        run("systemctl", "daemon-reload", timeout=60)
+        run("systemctl", "reset-failed", job["unit"])
+        run("systemctl", "restart", job["unit"], timeout=None)
+
+
+def kernel_module(_this: Run, change: Message) -> Message:
+    for name in change["unload"]:
+        if not os.path.isdir(below("/sys/module/" + name.replace("-", "_"))):
+            continue
+        answer = run("modprobe", "-r", name, timeout=120)
+        if answer.status and re.search(r"in use|busy", answer.words):
+            users = ["%s (pid %d)" % (user["command"], user["pid"]) for user in read_gpu_users()]
+            sentence = "the kernel module %s is in use%s" % (
+                name,
+                " by " + ", ".join(users[:8]) if users else "",
+            )
+            raise Failure("module-in-use", sentence, last(answer.words, 3) + users)
+        if answer.status:
+            raise module_failure(name, "unloaded", answer)
+    for name in change["load"]:
+        answer = run("modprobe", name, timeout=120)
+        if answer.status:
+            raise module_failure(name, "loaded", answer)
+    return {}
+
+
+def module_failure(name: str, what: str, answer: Answer) -> Failure:
+    kernel = [
+        line
+        for line in run("dmesg").out.splitlines()
+        if re.search(r"NVRM|nvidia|nouveau|Lockdown|module", line)
+    ]
+    sentence = "the kernel module %s could not be %s: %s" % (name, what, last(answer.words, 1)[0])
+    return Failure("module-failed", sentence, last(answer.words, 3) + kernel[-10:])
+
+
+def load_image(this: Run, change: Message) -> Message:
+    path = this.payload(change["payload"])
+    docker = change["runtime"] == "docker"
+    argv = ("docker", "load") if docker else ("ctr", "-n", "k8s.io", "images", "import", "-")
+    with open(path, "rb") as archive:
+        answer = run(*argv, stdin=archive, timeout=900)
+    os.unlink(path)
+    if answer.status:
+        full = "no space left" in answer.words
+        sentence = "%s does not take the image: %s" % (argv[0], last(answer.words, 1)[0])
+        raise Failure("disk-full" if full else "image-failed", sentence, last(answer.words, 8))
+    found = (docker_image if docker else containerd_image)(change["reference"])
+    if found != change["image_id"]:
+        sentence = "after loading, %s is %s and not %s" % (change["reference"], found, change["image_id"])
+        raise Failure("image-failed", sentence, last(answer.out, 5))
+    return {}
+
+
+def reboot(_this: Run, _change: Message) -> Message:
+    return {}  # done by `work` when everybody has been told
+
+
+CHANGES = {
+    "write_file": write_file,
+    "remove_file": remove_file,
+    "packages": packages,
+    "service": service,
+    "kernel_module": kernel_module,
+    "load_image": load_image,
+    "reboot": reboot,
+}  # type: Dict[str, Callable[[Run, Message], Message]]
+
+
+# --- Running detached ------------------------------------------------------------------------------------
+
+
+def systemd() -> bool:
+    return not ROOT and os.path.isdir("/run/systemd/system")
+
+
+def again(this: Run, verb: str) -> List[str]:
+    """The command line that runs this program once more, for this run."""
+    return [sys.executable or "python3", "-I", "-S", below(this.live + "/agent.py"), verb, this.name]
+
+
+def work(this: Run) -> None:
+    """Make the changes, from the first to the last or to the first failure; ends with an `end` message."""
+    job = this.load()
+    holder = {"run": this.name, "by": job["by"], "since": time.time(), "pid": os.getpid()}
+    lock = take_lock(holder)
+    if lock is None:
+        this.send(dict(lock_holder() or holder, type="locked"))
+        this.send({"type": "end", "ok": False})
+        this.forget()
+        return
+    ok = True
+    for this.n, change in enumerate(job["changes"]):
+        start = time.monotonic()
+        this.send({"type": "start", "n": this.n})
+        try:
+            detail = CHANGES[change["kind"]](this, change)
+        except Exception as error:
+            this.send(failure(error).message(this.n))
+            ok = False
+            break
+        this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
+    if job["then"] is not None:
+        this.send({"type": "facts", "facts": probe(job["then"], this.name)})
+    this.forget()
+    this.send({"type": "end", "ok": ok})
+    lock.close()
+    if ok and any(change["kind"] == "reboot" for change in job["changes"]):
+        time.sleep(1)  # for whoever follows to hear the end
+        run("systemctl", "reboot")
+
+
+def failure(error: Exception) -> Failure:
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, OSError):
+        return from_os_error(error)
+    return Failure("internal", "a mistake in gpunode's agent: %r" % error, last(traceback.format_exc(), 12))
+
+
+def take_lock(holder: Message) -> Optional[BinaryIO]:
+    """The host's lock, with who holds it written into it; None when another has it."""
+    lock = open(below(LOCK), "ab")
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)  # somebody may only be looking whether it is held
+            continue
+        lock.truncate(0)
+        lock.write(json.dumps(holder).encode())
+        lock.flush()
+        return lock
+    lock.close()
+    return None
+
+
+def launch(this: Run) -> None:
+    """Start `work` so that it outlives this process."""
+    command = again(this, "work")
+    if systemd():
+        answer = run("systemd-run", "--quiet", "--collect", "--unit", "gpunode-" + this.name, *command)
+        if answer.status:
+            raise OSError(answer.words)
+        return
+    null = subprocess.DEVNULL
+    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def follow(this: Run) -> Iterator[Message]:
+    """The messages of an apply from its first to its last, as they come."""
+    if not os.path.exists(below(this.messages)):
+        yield {"type": "unknown", "run": this.name}
+        yield {"type": "end", "ok": False}
+        return
+    message = {}  # type: Message
+    begun = None  # type: Optional[int]
+    patience = time.monotonic() + 15  # for the process to start and take the lock
+    with open(below(this.messages), "rb") as file:
+        while True:
+            holder = lock_holder()
+            alive = bool(holder and holder["run"] == this.name)
+            for line in iter(file.readline, b""):
+                message = json.loads(line)
+                if message["type"] in ("start", "done", "failed"):
+                    begun = message["n"] if message["type"] == "start" else None
+                yield message
+            if message.get("type") == "end":
+                return
+            if not alive and (message or time.monotonic() > patience):
+                break
+            time.sleep(0.05)
+    if begun is not None:
+        words = "the apply was killed, or the machine went down, in the middle of this"
+        yield Failure("interrupted", words, last(text_of(this.record + "/crash.log") or "", 12)).message(
+            begun
+        )
+    yield {"type": "end", "ok": False}
+
+
+# --- Main ------------------------------------------------------------------------------------------------
+
+
+def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
+    this = Run(job["run"])
+    holder = lock_holder()
+    if holder:
+        yield dict(holder, type="locked")
+        yield {"type": "end", "ok": False}
+        return
+    this.store(program, job)
+    for index, payload in enumerate(job["payloads"]):
+        try:
+            spool(this.payload(index), payload, stdin)
+        except (Failure, OSError) as error:
+            this.forget()
+            kinds = [(change["kind"], change.get("payload")) for change in job["changes"]]
+            yield failure(error).message(kinds.index(("load_image", index)))
+            yield {"type": "end", "ok": False}
+            return
+    launch(this)
+    for message in follow(this):
+        yield message
+
+
+def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
+    digest, left = hashlib.sha256(), payload["size"]
+    with open(path, "wb") as file:
+        while left:
+            chunk = stdin.read(min(CHUNK, left))
+            if not chunk:
+                raise Failure("payload-damaged", "the image archive did not arrive whole")
+            file.write(chunk)
+            digest.update(chunk)
+            left -= len(chunk)
+    if digest.hexdigest() != payload["sha256"]:
+        raise Failure("payload-damaged", "the image archive changed on its way")
+
+
+def main(program: bytes, raw_job: bytes) -> None:
+    """Answer the job that the bootstrap has read."""
+    job = json.loads(raw_job.decode("utf-8"))
+    out = sys.stdout.buffer
+    out.write(b"\n@gpunode-begin %s\n" % job["nonce"].encode())
+    out.flush()
+    if job["op"] == "probe":
+        messages = iter([{"type": "facts", "facts": probe(job["watch"])}])
+    elif job["op"] == "apply":
+        messages = apply(program, job, sys.stdin.buffer)
+    else:
+        messages = follow(Run(job["run"]))
+    try:
+        for message in messages:
+            out.write(json.dumps(message).encode() + b"\n")
+            out.flush()
+        out.write(b"@gpunode-end %s\n" % job["nonce"].encode())
+        out.flush()
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more; an apply goes on by itself
+    except OSError as error:
+        sys.stderr.write("gpunode: %s\n" % from_os_error(error).error)
+        sys.exit(1)
+
+
+def detached(verb: str, name: str) -> None:
+    this = Run(name)
+    crash = os.open(below(this.record + "/crash.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(crash, 2)
+    {"work": work, "restore": restore_guards}[verb](this)
+
+
+if __name__ == "__main__":
+    detached(sys.argv[1], sys.argv[2])

@@ -1,0 +1,95 @@
+"""From the agent's answer to Facts. A section that is missing or failed is empty; `errors` says why it failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpunode.model import (
+    Containerd,
+    Docker,
+    Facts,
+    File,
+    Gpu,
+    GpuUser,
+    Kubelet,
+    Module,
+    Os,
+    Package,
+    PciDevice,
+    Run,
+    Unit,
+)
+
+Raw = Mapping[str, Any]
+
+
+def parse(raw: Raw) -> Facts:
+    """The facts of one probe, from the `facts` message of the agent."""
+    docker, containerd, kubelet = raw.get("docker"), raw.get("containerd"), raw.get("kubelet")
+    smi = raw.get("smi") or {"gpus": [], "error": None}
+    running = raw.get("running")
+    cgroup = raw.get("cgroup")
+    return Facts(
+        time=float(raw["time"]),
+        hostname=raw["hostname"],
+        os=_os(raw.get("os") or {}, raw.get("arch") or ""),
+        kernel=raw["kernel"],
+        boot_id=raw["boot_id"],
+        uptime=float(raw["uptime"]),
+        cgroup=cgroup if cgroup in ("v1", "hybrid", "v2") else "v1",
+        secure_boot=raw.get("secure_boot"),
+        pci=tuple(PciDevice(**device) for device in raw.get("pci") or ()),
+        modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
+        module_banner=raw.get("module_banner"),
+        library_version=raw.get("library_version"),
+        gpus=tuple(_gpu(row) for row in smi["gpus"]),
+        smi_error=smi["error"],
+        packages={name: Package(name, **entry) for name, entry in (raw.get("packages") or {}).items()},
+        files={path: File(path, **entry) for path, entry in (raw.get("files") or {}).items()},
+        units={name: _unit(name, entry) for name, entry in (raw.get("units") or {}).items()},
+        docker=Docker(**{**docker, "runtimes": tuple(docker["runtimes"])}) if docker else None,
+        containerd=Containerd(**containerd) if containerd else None,
+        kubelet=_kubelet(kubelet) if kubelet else None,
+        gpu_users=tuple(GpuUser(**user) for user in raw.get("gpu_users") or ()),
+        images=_images(raw.get("images") or {}, kubelet),
+        running=Run(running["run"], float(running["since"]), running["by"]) if running else None,
+        errors=dict(raw.get("errors") or {}),
+    )
+
+
+def _os(release: Raw, arch: str) -> Os:
+    name = release.get("ID", "")
+    return Os(
+        id=name,
+        version=release.get("VERSION_ID", ""),
+        pretty=release.get("PRETTY_NAME", name),
+        codename=release.get("VERSION_CODENAME", ""),
+        arch=arch,
+        id_like=tuple(release.get("ID_LIKE", "").split()),
+    )
+
+
+def _gpu(row: list[str]) -> Gpu:
+    index, uuid, name, pci, memory = row
+    # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs without memory of their own say [N/A].
+    return Gpu(int(index), uuid, name, pci.lower()[-12:], int(memory) if memory.isdigit() else 0)
+
+
+def _unit(name: str, entry: Raw) -> Unit:
+    return Unit(name, **{key: value for key, value in entry.items() if key != "pid"})
+
+
+def _kubelet(entry: Raw) -> Kubelet:
+    return Kubelet(
+        entry["version"], tuple(entry["arguments"]), entry["unit_text"], tuple(entry.get("journal") or ())
+    )
+
+
+def _images(found: Mapping[str, Mapping[str, str]], kubelet: Raw | None) -> dict[str, str]:
+    """Of the runtime that the kubelet uses: a node may have both, and an image in the other one is of no use."""
+    minor = re.match(r"1\.(\d+)", kubelet["version"]) if kubelet else None
+    remote = kubelet and re.search(r"--container-runtime[= ]remote", " ".join(kubelet["arguments"]))
+    docker = minor is not None and int(minor[1]) < 24 and not remote
+    return dict(found.get("docker" if docker else "containerd") or {})
