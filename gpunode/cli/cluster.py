@@ -183,7 +183,7 @@ def vectoradd(
         tell=tells(report),
         args=() if image else pods.ARGS,
     )
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (one.node, one.uuid, one.gpu, "passed" if one.passed else "failed", one.seconds, one.why)
         for result in results
         for one in result.results

@@ -101,7 +101,7 @@ class Human:
     def links(self, host: str, links: Sequence[Link]) -> None:
         self._out.print(f" [bold]{escape(host)}[/]")
         for link in links:
-            if link.status == "unknown":
+            if link.status == "unknown" and not link.text:
                 continue
             sign, style = SIGNS[link.status]
             self._out.print(f"   [{style}]{sign}[/] {link.layer:<9} {escape(link.text)}")
@@ -109,7 +109,7 @@ class Human:
                 for number, line in enumerate(text.splitlines()):
                     label = word if number == 0 else ""
                     self._out.print(f"       [dim]{label:<9}[/] {escape(line)}")
-        unknown = [link.layer for link in links if link.status == "unknown"]
+        unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
         if unknown:
             self._out.print(f"   [dim]· {', '.join(unknown)}: not judged, they follow from the above[/]")
 

@@ -64,7 +64,7 @@ class Lines:
         return False
 
     def summary(self, outcomes: Sequence[Outcome]) -> None:
-        counts = Counter(outcome.status for outcome in outcomes)
+        counts = Counter[str](outcome.status for outcome in outcomes)
         self._write(
             {
                 "type": "summary",

@@ -58,8 +58,8 @@ def pod_link(result: NodeResult) -> Link:
         text = f"vectoradd failed on {len(failed)} of {len(result.results)} GPUs"
         return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
     if not passed:
-        status = "unknown" if result.users else "broken"
-        return Link("pod", status, f"vectoradd was not run: {result.why or 'no GPU is free'}{users}")
+        text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
+        return Link("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
         return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
     return Link("pod", "ok", f"vectoradd passed on {', '.join(one.uuid or one.pod for one in passed)}{users}")
