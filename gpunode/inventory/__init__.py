@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpunode.inventory import archive, expand
-from gpunode.inventory.check import check
-from gpunode.inventory.select import select
+from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, Where, read
+from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file
 from gpunode.model import Cluster, Inventory, PluginImage
 

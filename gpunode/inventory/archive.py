@@ -23,8 +23,10 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
             images = contents(tar)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
-    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
         raise ValueError(f"{archive} is a tar file but no whole image archive ({error!r})") from None
+    if not images:
+        raise ValueError(f"{archive} holds no image")
     found = {full(name): (name, digest) for name, digest in images if name}
     there = ", ".join(name for name, _ in found.values()) or "an image without a name"
     if wanted is None:
@@ -51,15 +53,16 @@ def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
     def digest(config: str) -> str:
         return f"sha256:{hashlib.sha256(blob(config)).hexdigest()}"
 
+    images: list[tuple[str | None, str]] = []
     if "manifest.json" in members:
         entries = json.loads(blob("manifest.json"))
-        return [(tag, digest(entry["Config"])) for entry in entries for tag in entry["RepoTags"] or [None]]
+        images = [(tag, digest(entry["Config"])) for entry in entries for tag in entry["RepoTags"] or [None]]
+        if "index.json" not in members or any(tag for tag, _ in images):
+            return images
     if "index.json" not in members:
         raise KeyError("manifest.json")
-    return [
-        (reference_of(entry), digest(config_path(blob, entry)))
-        for entry in json.loads(blob("index.json"))["manifests"]
-    ]
+    index = json.loads(blob("index.json"))["manifests"]
+    return [(reference_of(entry), digest(config_path(blob, entry))) for entry in index] or images
 
 
 def reference_of(entry: dict[str, Any]) -> str | None:

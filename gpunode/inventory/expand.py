@@ -50,7 +50,8 @@ def hosts(source: Source) -> tuple[Host, ...]:
     defaults = values(source, source.data.get("defaults", {}), ("defaults",))
     shared = {name: values(source, group, ("groups", name)) for name, group in groups.items()}
     mentions = mentioned(source)
-    if not mentions and groups and all(group.get("hosts") == [] for group in groups.values()):
+    written = [where for where in source.keys if len(where) == 2 and where[0] == "groups"]
+    if "groups" in source.data and [[]] * len(written) == [group.get("hosts") for group in groups.values()]:
         source.problem(("groups",), "no hosts; name at least one under a group's `hosts`")
     quarrels: Quarrels = {}
     made = []
@@ -60,8 +61,8 @@ def hosts(source: Source) -> tuple[Host, ...]:
         everything = {**defaults, **common, **own}
         strict(source, everything)
         made.append(host(name, tuple(mention.group for mention in several), everything))
-    for (where, first), names_ in quarrels.items():
-        who = names_[0] if len(names_) == 1 else f"{names_[0]} and {len(names_) - 1} more"
+    for (where, first), (one, *more) in quarrels.items():
+        who = f"{one} and {len(more)} more" if more else one
         place = f"{dotted(first)} (line {source.line(first)})"
         source.problem(
             where, f"{who} would have another value from {place}; make them agree, or set it on the host"

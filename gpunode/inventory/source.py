@@ -29,7 +29,7 @@ Where: TypeAlias = tuple[str | int, ...]
 INVALID = object()
 """Stands in a list where a value was reported as wrong; in mappings such a key is left out."""
 
-MOST_VALUES = 1_000_000  # aliases of aliases can make a short file endless
+MOST_VALUES = 300_000  # aliases of aliases can make a short file endless
 
 
 class Loader(SafeLoader):
@@ -117,8 +117,9 @@ def read(path: Path) -> Source:
     if root is None:
         raise InventoryError([f"{path}: the file is empty; it needs `groups` with `hosts`"])
     source.data = Builder(source).value(root, ())
+    if source.data is INVALID:
+        source.stop()
     if not isinstance(source.data, dict):
-        source.problems.clear()
         source.problem((), f"expected `groups:` and the like at the top, got {kind(source.data)}")
         source.stop()
     return source
@@ -206,9 +207,10 @@ class Builder:
         self.open.pop()
         return data
 
-    def mapping(self, node: yaml.Node, where: Where) -> dict[str, Any]:
+    def mapping(self, node: yaml.Node, where: Where) -> Any:
         source = self.source
         data: dict[str, Any] = {}
+        whole = True
         for key, item in node.value:
             place = (key.start_mark.line + 1, key.start_mark.column + 1)
             if not isinstance(key, yaml.ScalarNode):
@@ -216,6 +218,7 @@ class Builder:
                 if isinstance(key, yaml.MappingNode):
                     text += "; {{ templates }} are not filled in here"
                 source.note(place, where, text)
+                whole = False
                 continue
             here = (*where, key.value)
             if here in source.keys:
@@ -232,7 +235,7 @@ class Builder:
             value = self.value(item, here)
             if value is not INVALID:
                 data[key.value] = value
-        return data
+        return data if whole else INVALID
 
     def scalar(self, node: yaml.ScalarNode, where: Where) -> Any:
         source = self.source

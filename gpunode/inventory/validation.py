@@ -33,6 +33,15 @@ def schema() -> Schema:
     return loaded
 
 
+@lru_cache(maxsize=1)
+def validator() -> Any:
+    """The schema's validator, to which 22.0 is no whole number. Its import takes longer than most checks."""
+    from jsonschema.validators import Draft202012Validator, extend
+
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return extend(Draft202012Validator, type_checker=kinds)(schema())  # type: ignore[no-untyped-call]
+
+
 def resolve(part: Schema) -> Schema:
     """A part of the schema with its reference followed; words beside the reference win."""
     reference = part.get("$ref")
@@ -41,13 +50,7 @@ def resolve(part: Schema) -> Schema:
 
 def check(source: Source) -> None:
     """Note every mistake against the schema, and take the wrong parts out of the data."""
-    from jsonschema.validators import Draft202012Validator, extend
-
-    kinds = Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: type(value) is int
-    )  # not 22.0
-    validator = extend(Draft202012Validator, type_checker=kinds)(schema())  # type: ignore[no-untyped-call]
-    errors = list(validator.iter_errors(source.data))
+    errors = list(validator().iter_errors(source.data))
     wrong: set[Where] = set()
     meant: set[Where] = set()  # keys that an unknown one was probably meant to be
     for error in sorted(errors, key=lambda error: error.validator == "required"):

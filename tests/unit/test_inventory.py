@@ -1,0 +1,267 @@
+"""What a right inventory means: ranges, precedence, paths, defaults, and the examples in inventories/."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gpunode.errors import InventoryError
+from gpunode.inventory import load
+from gpunode.model import Cluster, Host, Inventory, PluginImage, Repository, Ssh
+
+ROOT = Path(__file__).parents[2]
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ==\n-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+def loaded(folder: Path, text: str) -> Inventory:
+    file = folder / "inventory.yaml"
+    file.write_text(text)
+    return load(file)
+
+
+def test_the_smallest_inventory_takes_every_default_of_the_model(tmp_path):
+    """One name is a whole host: what is not written is the model's default."""
+    inventory = loaded(tmp_path, "groups:\n  gpu:\n    hosts: [gpu-01]\n")
+    assert inventory == Inventory(
+        path=str(tmp_path / "inventory.yaml"),
+        hosts=(Host(name="gpu-01", ssh=Ssh(address="gpu-01"), groups=("gpu",)),),
+        cluster=Cluster(),
+    )
+
+
+def test_every_variable_reaches_its_place_in_the_host(tmp_path):
+    """No variable is read and then dropped."""
+    (tmp_path / "id").write_text("private")
+    (tmp_path / "driver.asc").write_text(KEY)
+    (tmp_path / "toolkit.asc").write_text(KEY + "\n")
+    (tmp_path / "kubeconfig").write_text("")
+    inventory = loaded(
+        tmp_path,
+        """
+cluster: {kubeconfig: kubeconfig, context: prod, namespace: gpus, plugin: {image: "reg.example.org:5000/p:1"}}
+groups:
+  gpu:
+    hosts:
+      - name: a
+        address: 10.0.0.1
+        node: node-a
+        ssh: {user: ops, port: 2222, key: id, known_hosts: known, jump: "me@[fd00::1]:22",
+              host_key_check: off, timeout: 2.5}
+        connection: local
+        sudo: false
+        driver: 580
+        toolkit: 1.20.1
+        runtime: class
+        kubelet: {feature_gates: {DevicePlugins: true, Other: false}}
+        labels: {pool: "1", example.org/rack: "07", empty: ""}
+        repositories:
+          driver: {uri: "https://mirror/driver", key: driver.asc}
+          toolkit: {uri: file:/srv/toolkit, key: toolkit.asc}
+""",
+    )
+    assert inventory.cluster == Cluster(
+        kubeconfig=str(tmp_path / "kubeconfig"),
+        context="prod",
+        namespace="gpus",
+        plugin=PluginImage("reg.example.org:5000/p:1"),
+    )
+    assert inventory.hosts == (
+        Host(
+            name="a",
+            ssh=Ssh(
+                address="10.0.0.1",
+                port=2222,
+                user="ops",
+                key=str(tmp_path / "id"),
+                known_hosts=str(tmp_path / "known"),
+                jump="me@[fd00::1]:22",
+                host_key_check="off",
+                timeout=2.5,
+            ),
+            groups=("gpu",),
+            connection="local",
+            sudo=False,
+            node="node-a",
+            driver="580",
+            toolkit="1.20.1",
+            runtime="class",
+            feature_gates={"DevicePlugins": True, "Other": False},
+            labels={"pool": "1", "example.org/rack": "07", "empty": ""},
+            driver_repository=Repository("https://mirror/driver", KEY),
+            toolkit_repository=Repository("file:/srv/toolkit", KEY + "\n"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("gpu-[01:04]", ["gpu-01", "gpu-02", "gpu-03", "gpu-04"]),
+        ("gpu-[9:11].example.org", ["gpu-9.example.org", "gpu-10.example.org", "gpu-11.example.org"]),
+        ("gpu-[099:101]", ["gpu-099", "gpu-100", "gpu-101"]),
+        ("r[1:2]n[3:4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
+        ("gpu-[7:7]", ["gpu-7"]),
+        ("no", ["no"]),
+        ("off", ["off"]),
+        ('"7"', ["7"]),
+    ],
+)
+def test_names_and_ranges_become_hosts_in_order(tmp_path, written, names):
+    """Ranges are as wide as their first number; words that YAML 1.1 takes for booleans are names."""
+    inventory = loaded(tmp_path, f"groups:\n  group:\n    hosts:\n      - {written}\n")
+    assert [host.name for host in inventory.hosts] == names
+    assert [host.ssh.address for host in inventory.hosts] == names
+
+
+def test_host_wins_over_group_and_group_over_defaults_key_by_key(tmp_path):
+    """A group that sets one key of `ssh` keeps the others; labels and gates add up."""
+    inventory = loaded(
+        tmp_path,
+        """
+defaults:
+  ssh: {user: ops, port: 22, jump: bastion}
+  labels: {a: default, b: default, c: default}
+  kubelet: {feature_gates: {A: true}}
+  driver: 570
+groups:
+  g:
+    hosts:
+      - one
+      - {name: two, ssh: {jump: none}, labels: {c: host}, driver: "595"}
+    ssh: {port: 2222}
+    labels: {b: group, c: group}
+    kubelet: {feature_gates: {B: false}}
+    driver: 580
+""",
+    )
+    one, two = inventory.hosts
+    assert one.ssh == Ssh(address="one", port=2222, user="ops", jump="bastion")
+    assert two.ssh == Ssh(address="two", port=2222, user="ops", jump=None)
+    assert one.labels == {"a": "default", "b": "group", "c": "group"}
+    assert two.labels == {"a": "default", "b": "group", "c": "host"}
+    assert one.feature_gates == {"A": True, "B": False}
+    assert (one.driver, two.driver) == ("580", "595")
+
+
+def test_a_repository_is_replaced_whole(tmp_path):
+    """A group's repository never mixes its address with the key of another."""
+    (tmp_path / "a.asc").write_text(KEY)
+    (tmp_path / "b.asc").write_text(KEY + "b")
+    inventory = loaded(
+        tmp_path,
+        """
+defaults: {repositories: {driver: {uri: "https://a", key: a.asc}, toolkit: {uri: "https://t", key: a.asc}}}
+groups:
+  g: {hosts: [one], repositories: {driver: {uri: "https://b", key: b.asc}}}
+""",
+    )
+    assert inventory.hosts[0].driver_repository == Repository("https://b", KEY + "b")
+    assert inventory.hosts[0].toolkit_repository == Repository("https://t", KEY)
+
+
+def test_a_host_in_two_groups_gets_the_values_of_both(tmp_path):
+    """Equal values are no contradiction, and what the host says itself settles one."""
+    inventory = loaded(
+        tmp_path,
+        """
+groups:
+  a: {hosts: ["gpu-[1:2]", gpu-3], driver: 580, labels: {pool: x}}
+  b: {hosts: [gpu-2, {name: gpu-3, runtime: none}], driver: 580, runtime: class, labels: {zone: y}}
+""",
+    )
+    assert [host.name for host in inventory.hosts] == ["gpu-1", "gpu-2", "gpu-3"]
+    _, two, three = inventory.hosts
+    assert (two.groups, two.driver, two.runtime) == (("a", "b"), "580", "class")
+    assert two.labels == {"pool": "x", "zone": "y"}
+    assert three.runtime == "none"
+
+
+def test_paths_start_beside_the_file_and_the_tilde_is_the_home(tmp_path, monkeypatch):
+    """The working directory does not matter."""
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    (tmp_path / "home/.ssh/id").write_text("")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/known").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "groups: {g: {hosts: [a], ssh: {key: ~/.ssh/id, known_hosts: site/known, host_key_check: strict}}}\n"
+    )
+    ssh = loaded(tmp_path, text).hosts[0].ssh
+    Path("relative.yaml").write_text(text)
+    assert ssh.key == str(tmp_path / "home/.ssh/id")
+    assert (
+        ssh.known_hosts
+        == load(Path("relative.yaml")).hosts[0].ssh.known_hosts
+        == str(tmp_path / "site/known")
+    )
+
+
+def test_aliases_and_a_byte_order_mark_are_fine(tmp_path):
+    """What a person repeats with an anchor, or an editor of Windows puts first, is no mistake."""
+    text = "defaults: {ssh: &ops {user: ops}}\r\ngroups: {g: {hosts: [a], ssh: *ops}}\r\n"
+    (tmp_path / "inventory.yaml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert load(tmp_path / "inventory.yaml").hosts[0].ssh.user == "ops"
+
+
+def archive(path: Path, name: str) -> None:
+    """The smallest `docker save` file."""
+    files = {"manifest.json": json.dumps([{"Config": "c.json", "RepoTags": [name]}]), "c.json": "{}"}
+    with tarfile.open(path, "w") as tar:
+        for member, text in files.items():
+            info = tarfile.TarInfo(member)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize("name", ["single-host", "fleet", "local", "airgap"])
+def test_the_examples_are_valid_and_name_their_schema(tmp_path, name):
+    """Each file of inventories/ loads, given the files it names, and its first line leads to the schema."""
+    example = ROOT / "inventories" / f"{name}.yaml"
+    first = example.read_text().splitlines()[0]
+    assert (
+        example.parent / first.partition("$schema=")[2]
+    ).resolve() == ROOT / "gpunode/inventory/schema.json"
+    files = tmp_path / "airgap"
+    files.mkdir()
+    for file in ["kubeconfig", "id_ed25519", "known_hosts"]:
+        (files / file).write_text("")
+    for file in ["nvidia-driver.asc", "nvidia-toolkit.asc"]:
+        (files / file).write_text(KEY)
+    archive(files / "device-plugin.tar", "gpunode/device-plugin:0.1.0")
+    inventory = load(Path(shutil.copy(example, tmp_path)))
+    assert len(inventory.hosts) == {"single-host": 1, "fleet": 22, "local": 1, "airgap": 9}[name]
+
+
+def test_the_fleet_example_says_what_its_comments_say():
+    """Jump host, direct host, pinned driver, labels and the canary group come out as described."""
+    hosts = {host.name: host for host in load(ROOT / "inventories/fleet.yaml").hosts}
+    assert hosts["p100-04"].ssh.jump == "ops@bastion.example.org:2222"
+    assert hosts["p100-04"].labels == {"pool": "batch", "example.org/rack": "07"}
+    assert hosts["h100-17"].ssh == Ssh(
+        address="10.0.3.17", port=2222, user="ops", jump=None, host_key_check="strict"
+    )
+    assert (hosts["h100-17"].node, hosts["h100-17"].driver) == ("ip-10-0-3-17", "580.95.05")
+    assert hosts["h100-1"].groups == ("h100", "canary")
+    assert hosts["h100-1"].feature_gates == {"DynamicResourceAllocation": True}
+    assert hosts["h100-2"].feature_gates == {}
+
+
+def test_there_is_an_example_for_every_file_in_inventories():
+    """A new example is not forgotten by the tests."""
+    found = {file.name for file in (ROOT / "inventories").glob("*.yaml")}
+    assert found == {"single-host.yaml", "fleet.yaml", "local.yaml", "airgap.yaml"}
+
+
+def test_a_thousand_written_out_hosts_with_mistakes_are_all_reported(tmp_path):
+    """The count of mistakes is exact; each has its own line."""
+    lines = "".join(f"      - {{name: gpu-{n}, ssh: {{prot: 22}}}}\n" for n in range(1000))
+    with pytest.raises(InventoryError) as caught:
+        loaded(tmp_path, f"groups:\n  g:\n    hosts:\n{lines}")
+    assert len(caught.value.problems) == 1000
+    assert ":1003:" in caught.value.problems[-1]

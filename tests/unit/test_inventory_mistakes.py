@@ -1,0 +1,420 @@
+"""Each mistake in an inventory is named with its line, column, key, and the way to mend it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from gpunode.errors import InventoryError
+from gpunode.inventory import load
+
+HOSTS = "groups:\n  g:\n    hosts: [a, b]\n"
+
+
+def mistakes(folder: Path, text: str | bytes) -> list[str]:
+    """The problems of this text as an inventory, without the path of the file."""
+    file = folder / "inventory.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InventoryError) as caught:
+        load(file)
+    assert caught.value.exit_code == 2
+    return [problem.removeprefix(f"{file}:").strip() for problem in caught.value.problems]
+
+
+SYNTAX = {
+    "tab": ("groups:\n\tg: 1\n", "2:1: a tab; YAML is indented with spaces only"),
+    "range in a flow list": (
+        "groups:\n  g:\n    hosts: [gpu-[01:04]]\n",
+        '3:17: a range inside [ ] needs quotes: ["gpu-[01:04]"], or a line of its own: - gpu-[01:04]',
+    ),
+    "open quote": ("a: 'x\nb: 1\n", "3:1: a quote is opened in line 1 and never closed"),
+    "open list": ("a: [x\nb: 2\n", "2:2: the list [ … ] that begins in line 1 needs `,` or `]` before this"),
+    "open mapping": (
+        "a: {b: 1\n",
+        "2:1: the mapping { … } that begins in line 1 needs `,` or `}` before this",
+    ),
+    "two colons": (
+        "a: b: c\n",
+        "1:5: a `:` too many, or a line too far to the right; quote the text if the `:` belongs to it",
+    ),
+    "dedent": ("a:\n  - x\n - y\n", "3:2: this line does not line up with the block that begins in line 1"),
+    "list in a value": ("a: - b\n", "1:4: a `-` begins a list: put it on a line of its own"),
+    "no colon": ("a: 1\nb\n", "3:1: a key without its `:`"),
+    "reserved": ("a: @x\n", "1:4: a value cannot begin with @; quote it"),
+    "alias": ("a: *x\n", "1:4: an alias (*name) for which no anchor (&name) was set before"),
+    "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document begins here; an inventory is one"),
+    "endless alias": ("a: &x [*x]\n", "1:4: a[0]: an alias that never ends"),
+    "control character": ("a: 1\nb: x\0\n", "2:5: control character '\\x00': is this a text file?"),
+    "latin-1": (b"groups:\n  k\xf6ln: x\n", "2:4: byte 0xf6 is not UTF-8; save the file as UTF-8"),
+    "utf-16": ("groups: {}".encode("utf-16"), "1:1: byte 0xff is not UTF-8; save the file as UTF-8"),
+    "empty": ("", "the file is empty; it needs `groups` with `hosts`"),
+    "comments only": ("# groups:\n", "the file is empty; it needs `groups` with `hosts`"),
+    "a list": ("- gpu-01\n", "1:1: expected `groups:` and the like at the top, got a list"),
+    "a word": ("gpu-01\n", '1:1: expected `groups:` and the like at the top, got the text "gpu-01"'),
+}
+
+
+@pytest.mark.parametrize("name", SYNTAX)
+def test_what_is_no_yaml_is_said_with_line_and_cause(tmp_path, name):
+    """A broken file gives one line that a person can act on."""
+    text, expected = SYNTAX[name]
+    assert mistakes(tmp_path, text) == [expected]
+
+
+def test_aliases_of_aliases_end_in_time(tmp_path):
+    """A few lines that stand for ten thousand million values are stopped, not worked through."""
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    assert "an alias that never ends" in mistakes(tmp_path, "\n".join(lines))[0]
+
+
+RULES = {
+    "unknown key": (HOSTS + "    drvier: 580\n", "4:5: groups.g.drvier: unknown key; did you mean `driver`?"),
+    "key of ssh outside": (
+        HOSTS + "defaults: {user: ops}\n",
+        "4:12: defaults.user: unknown key; did you mean `ssh.user`?",
+    ),
+    "variable at the top": (
+        HOSTS + "driver: 580\n",
+        "4:1: driver: unknown key; did you mean `defaults.driver`?",
+    ),
+    "hosts at the top": (
+        HOSTS + "hosts: []\n",
+        "4:1: hosts: unknown key; did you mean `groups.<name>.hosts`?",
+    ),
+    "address of a group": (
+        HOSTS + "    address: x\n",
+        "4:5: groups.g.address: unknown key; did you mean `hosts[].address`?",
+    ),
+    "nothing alike": (
+        HOSTS + "cluster: {zzz: 1}\n",
+        "4:11: cluster.zzz: unknown key; the keys here are `kubeconfig`, `context`, `namespace` and `plugin`",
+    ),
+    "key twice": (
+        HOSTS + "    driver: 580\n    driver: 590\n",
+        "5:5: groups.g.driver: written twice, first in line 4; keep one",
+    ),
+    "group twice": (HOSTS + "  g: {hosts: [b]}\n", "4:3: groups.g: written twice, first in line 2; keep one"),
+    "merge key": (
+        HOSTS + "    <<: {driver: 580}\n",
+        "4:5: groups.g.<<: merge keys are not read; what hosts share goes into a group or `defaults`",
+    ),
+    "tag": (
+        HOSTS + "    driver: !vault x\n",
+        "4:13: groups.g.driver: unknown tag `!vault`; an inventory has no tags",
+    ),
+    "template": (
+        HOSTS + "    driver: {{ version }}\n",
+        "4:14: groups.g.driver: a key is a word, not a list or mapping; {{ templates }} are not filled in here",
+    ),
+    "yaml 1.1 boolean": (
+        HOSTS + "    sudo: yes\n",
+        '4:11: groups.g.sudo: expected true or false, got the text "yes"; write true',
+    ),
+    "quoted boolean": (
+        HOSTS + '    sudo: "false"\n',
+        '4:11: groups.g.sudo: expected true or false, got the text "false"; write it without quotes',
+    ),
+    "boolean as a name": (
+        "groups: {g: {hosts: [a, true]}}\n",
+        '1:25: groups.g.hosts[1]: expected text or a mapping, got `true`; in quotes it is text: "true"',
+    ),
+    "leading zero": (
+        HOSTS + "    ssh: {port: 0022}\n",
+        '4:17: groups.g.ssh.port: 0022 begins with 0, which some read as octal: write 22, or "0022" for text',
+    ),
+    "leading zero in a list": (
+        "groups: {g: {hosts: [a, 007]}}\n",
+        '1:25: groups.g.hosts[1]: 007 begins with 0, which some read as octal: write 7, or "007" for text',
+    ),
+    "number as a label": (
+        HOSTS + "    labels: {rack: 7}\n",
+        '4:20: groups.g.labels.rack: expected text, got the number 7; in quotes it is text: "7"',
+    ),
+    "quoted port": (
+        HOSTS + '    ssh: {port: "22"}\n',
+        '4:17: groups.g.ssh.port: expected a whole number, got the text "22"; write it without quotes',
+    ),
+    "broken port": (
+        HOSTS + "    ssh: {port: 22.0}\n",
+        "4:17: groups.g.ssh.port: expected a whole number, got the number 22.0",
+    ),
+    "port too high": (
+        HOSTS + "    ssh: {port: 65536}\n",
+        "4:17: groups.g.ssh.port: expected a number from 1 to 65535, got 65536",
+    ),
+    "jump port": (
+        HOSTS + '    ssh: {jump: "me@bastion:70000"}\n',
+        "4:17: groups.g.ssh.jump: expected a port from 1 to 65535, got 70000",
+    ),
+    "two jump hosts": (
+        HOSTS + '    ssh: {jump: "a,b"}\n',
+        "4:17: groups.g.ssh.jump: a jump host is [user@]host[:port], an IPv6 address in [brackets], "
+        'and only one; this one is "a,b"',
+    ),
+    "choice": (
+        HOSTS + "    runtime: clas\n",
+        "4:14: groups.g.runtime: expected `default`, `class` or `none`, got the text "
+        '"clas"; did you mean `class`?',
+    ),
+    "float as a version": (
+        HOSTS + "    driver: 580.95\n",
+        "4:13: groups.g.driver: expected text or a whole number, got the number 580.95; "
+        'in quotes it is text: "580.95"',
+    ),
+    "half a version": (
+        HOSTS + "    toolkit: 1.20\n",
+        '4:14: groups.g.toolkit: a toolkit is auto, none, or a full version such as "1.20.1"; this one is "1.20"',
+    ),
+    "nothing there": (
+        HOSTS + "defaults:\n",
+        "4:10: defaults: expected a mapping, there is nothing; give it a value or remove the line",
+    ),
+    "a word for a list": (
+        "groups: {g: {hosts: a}}\n",
+        '1:21: groups.g.hosts: expected a list, got the text "a"; a list of one is ["a"]',
+    ),
+    "hosts as a mapping": (
+        "groups: {g: {hosts: {a: {}}}}\n",
+        "1:21: groups.g.hosts: expected a list, got a mapping; "
+        "each host is a line of its own: `- name`, or `- {name: …, address: …}`",
+    ),
+    "no name": (
+        "groups: {g: {hosts: [{address: a}]}}\n",
+        "1:22: groups.g.hosts[0]: `name` is missing: What this host is called here, "
+        "and its address unless `address` says otherwise.",
+    ),
+    "name misspelt": (
+        "groups: {g: {hosts: [{nam: a}]}}\n",
+        "1:23: groups.g.hosts[0].nam: unknown key; did you mean `name`?",
+    ),
+    "no hosts": (
+        "groups: {g: {hosts: []}}\n",
+        "1:9: groups: no hosts; name at least one under a group's `hosts`",
+    ),
+    "no groups": (
+        "groups: {}\n",
+        "1:9: groups: no hosts; name at least one under a group's `hosts`",
+    ),
+    "range ends first": (
+        "groups:\n  g:\n    hosts:\n      - gpu-[04:01]\n",
+        "4:9: groups.g.hosts[0]: the range [04:01] is empty: it ends before it begins",
+    ),
+    "range without end": (
+        "groups:\n  g:\n    hosts:\n      - gpu-[1:999999]\n",
+        "4:9: groups.g.hosts[0]: the range names more than 10000 hosts",
+    ),
+    "port in the name": (
+        "groups: {g: {hosts: [gpu-01:22]}}\n",
+        "1:22: groups.g.hosts[0]: a host's name has letters, digits, `.`, `_` and `-`, with a letter or digit at "
+        'both ends, and ranges such as [01:04]; its user and port go under `ssh`; this one is "gpu-01:22"',
+    ),
+    "range with values": (
+        'groups: {g: {hosts: [{name: "a[1:2]"}]}}\n',
+        "1:29: groups.g.hosts[0].name: a host's name has letters, digits, `.`, `_` and `-`, with a letter or digit "
+        'at both ends; a range stands in the list by itself, without other keys; this one is "a[1:2]"',
+    ),
+    "port in the address": (
+        'groups: {g: {hosts: [{name: a, address: "10.0.0.1:22"}]}}\n',
+        "1:41: groups.g.hosts[0].address: an address is a host name or an IP address alone; "
+        'user and port go under `ssh`; this one is "10.0.0.1:22"',
+    ),
+    "label value": (
+        HOSTS + "    labels: {pool: two words}\n",
+        "4:20: groups.g.labels.pool: a label value has at most 63 characters of [A-Za-z0-9_.-], "
+        "with a letter or digit at both ends; this one has a space",
+    ),
+    "long label value": (
+        HOSTS + f"    labels: {{pool: {'x' * 64}}}\n",
+        "4:20: groups.g.labels.pool: a label value has at most 63 characters of [A-Za-z0-9_.-], "
+        "with a letter or digit at both ends; this one has 64 characters",
+    ),
+    "label key": (
+        HOSTS + "    labels: {a/b/c: x}\n",
+        '4:14: groups.g.labels["a/b/c"]: a label\'s key is [prefix/]name: the prefix a DNS name, the name at most 63 '
+        "characters of [A-Za-z0-9_.-] with a letter or digit at both ends; "
+        'this one is "a/b/c"',
+    ),
+    "gate": (
+        HOSTS + "    kubelet: {feature_gates: {devicePlugins: true}}\n",
+        "4:31: groups.g.kubelet.feature_gates.devicePlugins: a feature gate's name is written like "
+        'DevicePlugins; this one is "devicePlugins"',
+    ),
+    "host twice in a group": (
+        "groups:\n  g:\n    hosts:\n      - gpu-[1:3]\n      - gpu-2\n",
+        "5:9: groups.g.hosts[1]: gpu-2 is in this group already (line 4); name it once",
+    ),
+    "host named like a group": (
+        "groups:\n  g: {hosts: [a]}\n  a: {hosts: [b]}\n",
+        "2:15: groups.g.hosts[0]: a is a group's name too (line 3); --limit could not tell them apart",
+    ),
+    "one machine twice": (
+        "groups:\n  g:\n    hosts:\n      - 10.0.0.1\n      - {name: a, address: 10.0.0.1}\n",
+        "5:9: groups.g.hosts[1]: a is reached at 10.0.0.1 port 22, as is 10.0.0.1 (line 4)",
+    ),
+    "this machine twice": (
+        HOSTS + "    connection: local\n",
+        "3:16: groups.g.hosts[1]: b is this machine, as is a (line 3)",
+    ),
+    "one node twice": (
+        "groups:\n  g:\n    hosts:\n      - {name: a, node: n}\n      - {name: b, node: n}\n",
+        "5:9: groups.g.hosts[1]: b is node n, as is a (line 4)",
+    ),
+    "contradiction": (
+        "groups:\n  g:\n    hosts: [a, b, c]\n    driver: 580\n  h:\n    hosts: [b]\n    driver: 590\n",
+        "7:13: groups.h.driver: b would have another value from groups.g.driver (line 4); "
+        "make them agree, or set it on the host",
+    ),
+    "contradiction of many": (
+        "groups:\n  g:\n    hosts: [a, b, c]\n    ssh: {port: 1}\n  h:\n    hosts: [b, c, a]\n    ssh: {port: 2}\n",
+        "7:17: groups.h.ssh.port: a and 2 more would have another value from groups.g.ssh.port (line 4); "
+        "make them agree, or set it on the host",
+    ),
+    "plugin without anything": (
+        HOSTS + "cluster: {plugin: {}}\n",
+        "4:19: cluster.plugin: is empty; it needs at least one of `image` or `archive`",
+    ),
+    "namespace": (
+        HOSTS + "cluster: {namespace: GPU}\n",
+        "4:22: cluster.namespace: a namespace has lower-case letters, digits and `-`, "
+        'with a letter or digit at both ends; this one is "GPU"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_rule_is_said_once_with_what_to_write(tmp_path, name):
+    """One mistake gives one line, and no other line follows from it."""
+    text, expected = RULES[name]
+    assert mistakes(tmp_path, text) == [expected]
+
+
+def test_files_that_are_named_must_be_there(tmp_path):
+    """Missing, wrong and swapped key files are found before anything is contacted."""
+    (tmp_path / "private.asc").write_text("-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
+    (tmp_path / "binary.gpg").write_bytes(b"\x99\x01\x0d\x04")
+    found = mistakes(
+        tmp_path,
+        """
+cluster: {kubeconfig: none, plugin: {archive: image.tar}}
+defaults:
+  ssh: {key: id.pub, known_hosts: known, host_key_check: strict}
+  repositories:
+    driver: {uri: "https://mirror", key: private.asc}
+    toolkit: {uri: "https://mirror", key: binary.gpg}
+groups:
+  g: {hosts: ["a[1:3]"], ssh: {key: .}}
+""",
+    )
+    assert found == [
+        f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
+        f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar",
+        "4:14: defaults.ssh.key: id.pub is the public half; name the private key's file: id",
+        f"4:35: defaults.ssh.known_hosts: no such file: {tmp_path}/known; "
+        "with host_key_check: strict no host could be reached",
+        f"6:42: defaults.repositories.driver.key: {tmp_path}/private.asc is a PRIVATE key; "
+        "export the public one: gpg --armor --export",
+        f"7:43: defaults.repositories.toolkit.key: {tmp_path}/binary.gpg is no armoured public key; "
+        "to make one of a binary one: gpg --enarmor",
+        f"9:37: groups.g.ssh.key: is a folder, expected a file: {tmp_path}",
+    ]
+
+
+def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path):
+    """The address lands in a file that everybody on the host can read."""
+    (found,) = mistakes(
+        tmp_path, HOSTS + '    repositories: {driver: {uri: "https://u:hush@m/x", key: k}}\n'
+    )[:1]
+    assert "user:password@" in found
+    assert "hush" not in found
+
+
+def test_every_mistake_is_reported_at_once_in_the_order_of_the_file(tmp_path):
+    """Syntax-free files never need a second round: schema, files and contradictions come together."""
+    found = mistakes(
+        tmp_path,
+        """
+cluster: {contxt: prod, kubeconfig: gone}
+defaults: {sudo: no}
+groups:
+  a: {hosts: [one, two words], driver: 99}
+  b: {hosts: [one, one], labels: {x: "y"}}
+  c: {hosts: [one], labels: {x: "z"}}
+""",
+    )
+    places = [line.split(": ")[:2] for line in found]
+    assert places == [
+        ["2:11", "cluster.contxt"],
+        ["2:37", "cluster.kubeconfig"],
+        ["3:18", "defaults.sudo"],
+        ["5:20", "groups.a.hosts[1]"],
+        ["5:40", "groups.a.driver"],
+        ["6:20", "groups.b.hosts[1]"],
+        ["7:33", "groups.c.labels.x"],
+    ]
+
+
+def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
+    """The path itself can be the mistake."""
+    (tmp_path / "inventory.yaml").write_text(HOSTS)
+
+    def problem(path: Path) -> str:
+        with pytest.raises(InventoryError) as caught:
+            load(path)
+        (line,) = caught.value.problems
+        return line.replace(str(tmp_path), "T")
+
+    assert problem(tmp_path) == "T: is a directory, expected a YAML file; in it: inventory.yaml"
+    assert (
+        problem(tmp_path / "inventroy.yaml")
+        == "T/inventroy.yaml: no such file; did you mean T/inventory.yaml?"
+    )
+    assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
+    assert problem(tmp_path / "inventory.yaml/x") == "T/inventory.yaml/x: cannot be read: Not a directory"
+
+
+WORDS = [
+    "~",
+    "x",
+    "no",
+    "010",
+    "1.5",
+    "true",
+    "[]",
+    "{}",
+    "[1]",
+    "{a: 1}",
+    '""',
+    "!x y",
+    "{{a}}",
+    "*z",
+    "&z q",
+]
+KEYS = [
+    "cluster",
+    "plugin",
+    "defaults",
+    "ssh",
+    "key",
+    "groups",
+    "g",
+    "hosts",
+    "labels",
+    "repositories",
+    "driver",
+]
+
+
+def test_no_combination_of_odd_values_ends_in_anything_but_a_problem(tmp_path):
+    """Whatever stands where, the answer is a list of mistakes or an inventory, never a traceback."""
+    file = tmp_path / "inventory.yaml"
+    everything = list(itertools.product(KEYS, KEYS, KEYS, WORDS))
+    for outer, middle, inner, word in random.Random(1).sample(everything, 2000):
+        text = f"groups: {{h: {{hosts: [a]}}}}\n{outer}:\n  {middle}: {{{inner}: {word}}}\n"
+        file.write_text(text.split("\n", 1)[1] if outer == "groups" else text)
+        with contextlib.suppress(InventoryError):
+            load(file)

@@ -1,0 +1,80 @@
+"""--limit and --exclude: which hosts a command is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.errors import InventoryError
+from gpunode.inventory import select
+from gpunode.model import Cluster, Host, Inventory, Ssh
+
+
+def host(name: str, *groups: str) -> Host:
+    return Host(name=name, ssh=Ssh(address=name), groups=groups)
+
+
+INVENTORY = Inventory(
+    path="inventory.yaml",
+    hosts=(
+        host("gpu-01", "p100"),
+        host("gpu-02", "p100", "canary"),
+        host("gpu-11", "h100"),
+        host("gpu-12", "h100"),
+        host("head", "p"),
+    ),
+    cluster=Cluster(),
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "exclude", "names"),
+    [
+        ([], [], "gpu-01 gpu-02 gpu-11 gpu-12 head"),
+        (["gpu-12", "gpu-01"], [], "gpu-01 gpu-12"),
+        (["h100,gpu-01"], [], "gpu-01 gpu-11 gpu-12"),
+        ([" h100 , head "], [], "gpu-11 gpu-12 head"),
+        (["gpu-1?"], [], "gpu-11 gpu-12"),
+        (["gpu-[01:02]"], [], "gpu-01 gpu-02"),
+        (["*"], ["canary", "h100"], "gpu-01 head"),
+        ([], ["gpu-*"], "head"),
+        (["canary", "p100"], [], "gpu-01 gpu-02"),
+        (["p"], [], "head"),
+        (["gpu-0[12]"], ["gpu-01,gpu-11"], "gpu-02"),
+    ],
+)
+def test_names_groups_ranges_and_globs_choose_in_the_order_of_the_inventory(limit, exclude, names):
+    """However it is written, the inventory's order stays."""
+    assert [chosen.name for chosen in select(INVENTORY, limit, exclude)] == names.split()
+
+
+def test_a_glob_is_for_host_names_only():
+    """`p*` does not take in a group that happens to begin with p."""
+    with pytest.raises(InventoryError, match="--limit p10\\*: no such host or group"):
+        select(INVENTORY, ["p10*"])
+
+
+def test_everything_unknown_is_named_at_once_with_what_is_near():
+    """A typo in --limit never silently shrinks the run."""
+    with pytest.raises(InventoryError) as caught:
+        select(INVENTORY, ["gpu-1,h10", "zzz", "gpu-[02:03]", "gpu-[2:1]"], ["hed"])
+    assert caught.value.exit_code == 2
+    assert caught.value.problems == [
+        "--limit gpu-1: no such host or group; did you mean `gpu-12`?",
+        "--limit h10: no such host or group; did you mean `h100`?",
+        "--limit zzz: no such host or group; inventory.yaml has the groups p100, canary, h100, p",
+        "--limit gpu-03: no such host or group; did you mean `gpu-02`?",
+        "--limit gpu-[2:1]: the range [2:1] is empty: it ends before it begins",
+        "--exclude hed: no such host or group; did you mean `head`?",
+    ]
+
+
+def test_an_empty_limit_is_not_all_hosts():
+    """`--limit "$UNSET"` in a script must not reach the whole fleet."""
+    with pytest.raises(InventoryError, match="--limit is empty"):
+        select(INVENTORY, [""])
+
+
+def test_excluding_everything_is_said():
+    """A command for no host is a mistake of whoever typed it."""
+    with pytest.raises(InventoryError, match="no host is left: --exclude gpu-\\*,head takes all of them"):
+        select(INVENTORY, [], ["gpu-*", "head"])
