@@ -126,16 +126,13 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         return {key[-1]: value for key, (value, _) in values.items() if key[0] == section and len(key) > 1}
 
     plain = {key[0]: value for key, (value, _) in values.items() if len(key) == 1}
-    ssh = of("ssh")
-    if ssh.get("jump") == "none":
-        del ssh["jump"]
     if "driver" in plain:
         plain["driver"] = str(plain["driver"])
     repositories = of("repositories")
     return Host(
         name=name,
         groups=groups,
-        ssh=Ssh(address=plain.pop("address", name), **ssh),
+        ssh=Ssh(address=plain.pop("address", name), **of("ssh")),
         feature_gates=of("kubelet"),
         labels=of("labels"),
         driver_repository=repositories.get("driver"),
@@ -160,7 +157,7 @@ def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Men
     for one in made:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]
         if one.connection == "ssh":
-            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port}", one.ssh.jump)]
+            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port}", one.ssh.jump or "none")]
         if one.node:
             keys.append((f"is node {one.node}",))
         for key in keys:

@@ -141,7 +141,7 @@ groups:
     )
     one, two = inventory.hosts
     assert one.ssh == Ssh(address="one", port=2222, user="ops", jump="bastion")
-    assert two.ssh == Ssh(address="two", port=2222, user="ops", jump=None)
+    assert two.ssh == Ssh(address="two", port=2222, user="ops", jump="none")
     assert one.labels == {"a": "default", "b": "group", "c": "group"}
     assert two.labels == {"a": "default", "b": "group", "c": "host"}
     assert one.feature_gates == {"A": True, "B": False}
@@ -244,7 +244,7 @@ def test_the_fleet_example_says_what_its_comments_say():
     assert hosts["p100-04"].ssh.jump == "ops@bastion.example.org:2222"
     assert hosts["p100-04"].labels == {"pool": "batch", "example.org/rack": "07"}
     assert hosts["h100-17"].ssh == Ssh(
-        address="10.0.3.17", port=2222, user="ops", jump=None, host_key_check="strict"
+        address="10.0.3.17", port=2222, user="ops", jump="none", host_key_check="strict"
     )
     assert (hosts["h100-17"].node, hosts["h100-17"].driver) == ("ip-10-0-3-17", "580.95.05")
     assert hosts["h100-1"].groups == ("h100", "canary")
