@@ -77,7 +77,7 @@ def _kernel(release: Release, built: Path) -> list[Package]:
               files={"/usr/bin/nvidia-modprobe": built / "nvidia-modprobe"}, modes={"/usr/bin/nvidia-modprobe": 0o4755}),
         _make(release, "nvidia-kernel-support", "NVIDIA binary kernel module support files", "nvidia-modprobe", files={
             "/etc/modprobe.d/nvidia-blacklists-nouveau.conf": "blacklist nouveau\noptions nouveau modeset=0\n",
-            "/usr/lib/modprobe.d/nvidia.conf": "softdep nvidia post: nvidia-uvm\n",
+            "/usr/lib/udev/rules.d/60-nvidia.rules": (FILES / "60-nvidia.rules"),
         }),
     ]
     for name, licence, other in (

@@ -134,9 +134,7 @@ static void autoload(struct state *s)
         kernel_log("nouveau: detected an NVIDIA GPU");
     }
     if (module_file("nvidia") && !blacklisted("nvidia"))
-        for (const char **m = (const char *[]){"nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", NULL}; *m; m++)
-            if (module_file(*m) && load_module(*m))
-                break;
+        load_module("nvidia");
 }
 
 int boot(const char *config)

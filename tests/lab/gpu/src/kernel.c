@@ -252,6 +252,15 @@ static void show_driver(const char *version, int open_flavour)
     kernel_log("NVRM: loading %sSat Nov 21 00:00:00 UTC 2026", line);
 }
 
+/* udev's part: the rules that come with the driver load the other modules when a GPU is bound to nvidia. */
+static void run_udev_rules(void)
+{
+    static const char *const more[] = {"nvidia_modeset", "nvidia_drm", "nvidia_uvm"};
+    if (!access("/usr/lib/udev/rules.d/60-nvidia.rules", R_OK))
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            load_module(more[i]);
+}
+
 int load_module(const char *name)
 {
     struct state s;
@@ -305,6 +314,8 @@ int load_module(const char *name)
     state_set(&s, text("%s%s%s", list ? list : "", list && *list ? " " : "", module), "driver.modules");
     show_module(&s, module, version, open_flavour);
     state_put(&s);
+    if (!index)
+        run_udev_rules();
     return 0;
 }
 
