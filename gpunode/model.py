@@ -14,10 +14,11 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to reach a host. `jump` is `[user@]host[:port]`; `key` and `known_hosts` are paths of this machine."""
+    """How to reach a host; None leaves it to ~/.ssh/config. `jump` is `[user@]host[:port]`, or `none` to overrule
+    that file's; `key` and `known_hosts` are paths of this machine."""
 
     address: str
-    port: int = 22
+    port: int | None = None
     user: str | None = None
     key: str | None = None
     known_hosts: str | None = None

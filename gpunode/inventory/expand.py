@@ -157,7 +157,7 @@ def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Men
     for one in made:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]
         if one.connection == "ssh":
-            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port}", one.ssh.jump or "none")]
+            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port or 22}", one.ssh.jump or "none")]
         if one.node:
             keys.append((f"is node {one.node}",))
         for key in keys:

@@ -185,7 +185,7 @@ def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tm
     )
     host = sshd.host()
     host = replace(
-        host, ssh=replace(host.ssh, address="gpu-01", port=22, user=None, key=None, known_hosts=None)
+        host, ssh=replace(host.ssh, address="gpu-01", port=None, user=None, key=None, known_hosts=None)
     )
     dialer = Dialer(config)
     connection = dialer.connect(host)

@@ -1,0 +1,80 @@
+"""A command on the other side of an SSH connection."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+
+import paramiko
+
+from gpunode.errors import Unreachable
+from gpunode.model import Host
+
+
+class Remote:
+    """A command on the other side. `feed` runs beside reading, so that neither side waits for the other."""
+
+    def __init__(self, channel: paramiko.Channel, stdin: Iterable[bytes]) -> None:
+        self._channel = channel
+        self._errors = bytearray()
+        self._threads = [
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True),
+            threading.Thread(target=self._drain, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _feed(self, stdin: Iterable[bytes]) -> None:
+        # The command may end, or the connection go away, before it has read everything: end() tells.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            for chunk in stdin:
+                # Of bytes, sendall copies what is left at every step; of a memoryview it does not.
+                self._channel.sendall(memoryview(chunk))  # type: ignore[arg-type]
+            self._channel.shutdown_write()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while chunk := self._channel.recv_stderr(32768):
+                self._errors += chunk
+
+    def lines(self) -> Iterator[bytes]:
+        """Standard output by lines; ends early, without an error, when the connection is lost."""
+        rest = b""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while chunk := self._channel.recv(65536):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
+
+    def end(self) -> tuple[int | None, str]:
+        status = self._channel.recv_exit_status()  # -1: the connection went away first
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._channel.close()
+        return (None if status < 0 else status), bytes(self._errors).decode(errors="replace")
+
+
+class SshConnection:
+    """An open connection to one host."""
+
+    def __init__(self, host: Host, client: paramiko.SSHClient) -> None:
+        self._host = host
+        self._client = client
+
+    def start(self, command: str, stdin: Iterable[bytes]) -> Remote:
+        transport = self._client.get_transport()
+        try:
+            if transport is None:
+                raise paramiko.SSHException("not connected")
+            channel = transport.open_session(timeout=self._host.ssh.timeout)
+            channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Unreachable(
+                self._host.name, f"the connection broke: {error}", hint="Run it again."
+            ) from error
+        return Remote(channel, stdin)
+
+    def close(self) -> None:
+        self._client.close()
