@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import cache
+from . import mig
 from .models import MODELS
 
 SOURCES = Path(__file__).parent / "src"
@@ -40,7 +41,7 @@ def install(
     """Fill `rootfs`, the folder that is copied over a node's root, with a machine that has these GPUs.
 
     A GPU is {"model": a key of MODELS, "pci": "0000:3b:00.0", "numa": 0, ...}; every property of the model can be
-    overridden; place, UUID, serial and NVLinks have stable defaults. `pci` are the other devices on the bus:
+    overridden; place, UUID, serial and NVLinks have stable defaults; "mig_layout": ["3g.40gb", ...] turns MIG on. `pci` are the other devices on the bus:
     {"pci", "vendor", "device", "class", "numa", "driver"}. `node`: nouveau=1 binds nouveau to the GPUs at boot.
     """
     wishes = list(gpus)
@@ -50,7 +51,7 @@ def install(
         (rootfs / script).chmod(0o755)
     tool = rootfs / "usr/local/sbin/lab-gpu"
     tool.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(cache.entry("gpu-tool", [SOURCES, _compiler()], _build_tool) / "lab-gpu", tool)
+    shutil.copy2(cache.entry("gpu-tool", [SOURCES, compiler()], _build_tool) / "lab-gpu", tool)
     configuration = {"gpus": sorted(described, key=lambda gpu: gpu["pci"]), "pci": [dict(d) for d in pci], **node}
     (rootfs / "etc").mkdir(exist_ok=True)
     (rootfs / "etc/lab-gpus.json").write_text(json.dumps(configuration, indent=1) + "\n")
@@ -79,8 +80,6 @@ def compiler() -> str:
     return subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
-_compiler = compiler
-
 
 def _describe(gpu: Mapping[str, Any], number: int, count: int) -> dict[str, Any]:
     """All facts of a GPU: its model's, its place's, its own. The first half of the GPUs is at NUMA node 0."""
@@ -88,13 +87,13 @@ def _describe(gpu: Mapping[str, Any], number: int, count: int) -> dict[str, Any]
     model = copy.deepcopy(MODELS[wish.pop("model")])
     bus = _BUSES[number * len(_BUSES) // count % len(_BUSES)]
     place = {"pci": f"0000:{bus}:00.0", "numa": number * 2 // count, "module": number, "board": int(bus, 16) << 8}
-    mig = {**model.pop("mig", {}), **wish.pop("mig", {})}
+    layout = wish.pop("mig_layout", None)
     described = {**model, **place, "nvlinks": _links(model.get("nvlink_lanes", 0), number, count), **wish}
-    if mig:
-        described["mig"] = mig
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"lab gpu {described['name']} {described['pci']}")
     described.setdefault("uuid", f"GPU-{identity}")
     described.setdefault("serial", f"{identity.int % 10**13:013d}")
+    if layout is not None:
+        described["mig"] |= {"enabled": 1, "devices": mig.devices(described, layout)}
     return described
 
 

@@ -37,6 +37,15 @@ def fail(function: str, code: int, gpu: int | None = None) -> list[str]:
     return [TOOL, "set", f"fault.{function}" if gpu is None else f"gpus.{gpu}.fault.{function}", str(code)]
 
 
+def set_mig(gpu: int, devices: list[dict[str, object]]) -> list[list[str]]:
+    """Turn MIG on with these devices (mig.devices), or off with none; NVML of running processes sees it too."""
+    commands = [[TOOL, "unset", f"gpus.{gpu}.mig.devices"]]
+    for number, device in enumerate(devices):
+        commands += [set_fact(gpu, f"mig.devices.{number}.{name}", str(value)) for name, value in device.items()]
+    commands += [set_fact(gpu, "mig.devices.count", str(len(devices))), set_fact(gpu, "mig.enabled", str(int(bool(devices))))]
+    return commands
+
+
 def set_fact(gpu: int, name: str, value: str) -> list[str]:
     """Change what the GPU says of itself, e.g. `used_mib`, `temperature`, `mig.enabled`."""
     return [TOOL, "set", f"gpus.{gpu}.{name}", value]

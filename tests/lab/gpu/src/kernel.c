@@ -134,7 +134,6 @@ static void devices_list(void)
              PROC_DEVICES);
 }
 
-/* MIG: the table of capability minors, and a node for each instance there is. */
 static void capability(const char *name, int minor)
 {
     put_file(text("DeviceFileMinor: %d\nDeviceFileMode: 256\nDeviceFileModify: 1\n", minor),
@@ -147,8 +146,10 @@ static int gi_minor(int gpu, int gi)
     return 3 + (gpu * GI_MAX + gi) * (1 + CI_MAX);
 }
 
-static void capabilities(const struct state *s)
+void show_capabilities(const struct state *s)
 {
+    remove_tree("/proc/driver/nvidia/capabilities");
+    remove_tree("/dev/nvidia-caps");
     char *table;
     size_t size;
     FILE *out = open_memstream(&table, &size);
@@ -303,7 +304,7 @@ int load_module(const char *name)
         show_driver(version, open_flavour);
         state_set(&s, version, "driver.version");
         state_set(&s, open_flavour ? "open" : "proprietary", "driver.flavour");
-        capabilities(&s);
+        show_capabilities(&s);
     } else if (!strcmp(module, "nvidia_uvm")) {
         put_node("/dev/nvidia-uvm", MAJOR_UVM, 0, 0666);
         put_node("/dev/nvidia-uvm-tools", MAJOR_UVM, 1, 0666);

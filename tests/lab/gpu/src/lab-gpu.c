@@ -254,6 +254,8 @@ int main(int argc, char **argv)
     if (!strcmp(command, "set") && argc == 4) {
         state_take(&s);
         state_set(&s, argv[3], "%s", argv[2]);
+        if (strstr(argv[2], ".mig.") && state_get(&s, "driver.version"))
+            show_capabilities(&s);
         state_put(&s);
         return 0;
     }

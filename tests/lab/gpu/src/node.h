@@ -31,6 +31,8 @@ void kernel_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int boot(const char *config);
 int load_module(const char *name);
 int unload_module(const char *name);
+/* MIG: the table of capability minors, and a node for each instance that the state has. */
+void show_capabilities(const struct state *s);
 int loaded(const struct state *s, const char *module);
 /* The driver that owns a PCI device ("" for none), as sysfs shows it. */
 void bind_driver(const char *bdf, const char *driver);

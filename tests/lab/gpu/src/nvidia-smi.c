@@ -47,8 +47,10 @@ static void open_library(void)
     }
     if (result == NVML_ERROR_LIB_RM_VERSION_MISMATCH) {
         CALL(nvmlSystemGetNVMLVersion, (char *, u32), version, sizeof version);
-        printf("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: %.*s\n",
-               (int)strcspn(strchr(version, '.') + 1, ".") + 3, strchr(version, '.') + 1);
+        char *library_version = strchr(version, '.') + 1, *second = strchr(strchr(library_version, '.') + 1, '.');
+        if (second)
+            *second = 0;
+        printf("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: %s\n", library_version);
         exit(result);
     }
     if (result) {
@@ -247,7 +249,7 @@ static void table(void)
     printf("%s       \n", now);
     static const char line[] = "+-----------------------------------------+------------------------+----------------------+";
     puts("+-----------------------------------------------------------------------------------------+");
-    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %d.%-6d |\n", driver, driver, cuda / 1000, cuda % 1000 / 10);
+    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %d.%-5d |\n", driver, driver, cuda / 1000, cuda % 1000 / 10);
     puts(line);
     puts("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |");
     puts("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |");
@@ -260,8 +262,8 @@ static void table(void)
         units = 0;
         for (int f = 0; f < 12; f++)
             field(all[i], names[f], v[f], sizeof v[f]);
-        printf("| %3s  %-26.26s %6s | %-16s   Off | %20s |\n", v[0], v[1], strcmp(v[2], "Enabled") ? "Off" : "On", v[3], "0");
-        printf("| N/A %4sC    %-3s %11.6sW / %6.6sW | %7sMiB / %7sMiB | %6s%%      Default |\n", v[4], v[5], v[6], v[7], v[8], v[9], strcmp(v[10], "[N/A]") ? v[10] : "N/A");
+        printf("| %3s  %-26.26s %7s | %-16s   Off | %20s |\n", v[0], v[1], strcmp(v[2], "Enabled") ? "Off" : "On", v[3], "0");
+        printf("| N/A %4sC    %-3s %13.0fW / %4.0fW | %7sMiB / %6sMiB | %6s%%      Default |\n", v[4], v[5], atof(v[6]), atof(v[7]), v[8], v[9], strcmp(v[10], "[N/A]") ? v[10] : "N/A");
         printf("| %39s | %22s | %20s |\n", "", "", strcmp(v[11], "[N/A]") ? v[11] : "N/A");
         puts(line);
     }
