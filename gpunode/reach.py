@@ -68,6 +68,9 @@ class LocalRemote:
         status = self._process.wait()
         for thread in self._threads:
             thread.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
         return status, b"".join(self._errors).decode(errors="replace")
 
 

@@ -1,0 +1,58 @@
+"""The agent reached on this machine, and what an incomplete answer becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from gpunode import reach, wire
+from gpunode.errors import AgentFailed, ConnectionLost
+from gpunode.model import Host, Ssh, Watch
+
+HOST = Host("here", Ssh("here"), connection="local", sudo=False)
+
+
+class Script:
+    """A connection whose remote side says what the test wrote."""
+
+    def __init__(self, lines: list[bytes], status: int | None = 0, stderr: str = "") -> None:
+        self._lines, self._end = lines, (status, stderr)
+
+    def start(self, command: str, stdin: Iterable[bytes]) -> reach.Remote:
+        return self
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self._lines
+
+    def end(self) -> tuple[int | None, str]:
+        return self._end
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_probe_of_this_machine_answers_with_facts() -> None:
+    """`connection: local` runs the same agent through the same protocol."""
+    messages = list(reach.talk(HOST, reach.Local(), wire.probe_job(Watch(files=("/etc/os-release",)))))
+
+    facts = next(message["facts"] for message in messages if message["type"] == "facts")
+    assert facts["files"]["/etc/os-release"]["exists"]
+
+
+def test_messages_are_given_as_they_come_and_noise_is_left_out() -> None:
+    """A login shell's banner does no harm."""
+    job = {"op": "probe", "nonce": "n1"}
+    script = Script([b"Welcome!\n", b"@gpunode-begin n1\n", b'{"type": "end", "ok": true}\n', b"@gpunode-end n1\n"])
+
+    assert list(reach.talk(HOST, script, job)) == [{"type": "end", "ok": True}]
+
+
+def test_a_connection_that_went_away_is_told_from_an_agent_that_failed() -> None:
+    """No exit status: lost. A status without an answer: the agent's words."""
+    job = {"op": "probe", "nonce": "n1"}
+
+    with pytest.raises(ConnectionLost):
+        list(reach.talk(HOST, Script([b"@gpunode-begin n1\n"], status=None), job))
+    with pytest.raises(AgentFailed, match="Traceback of some kind"):
+        list(reach.talk(HOST, Script([], status=1, stderr="Traceback of some kind"), job))
