@@ -1,0 +1,90 @@
+"""A change for people: one line, and what changes inside a file. Keys and secrets appear by their size only."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from gpunode.model import (
+    Change,
+    KernelModule,
+    LoadImage,
+    Packages,
+    Reboot,
+    RemoveFile,
+    Service,
+    WriteFile,
+)
+
+KEY_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+CREDENTIALS = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)@")
+SECRET = re.compile(
+    r"""(?P<name>["']?[\w.-]*(?:password|passwd|secret|token|identitytoken)["']?\s*[=:]\s*|["']?auth["']?\s*[=:]\s*)"""
+    r"""(?P<quote>["'])(?P<value>[^"']+)(?P=quote)""",
+    re.IGNORECASE,
+)
+
+
+def headline(change: Change) -> str:
+    """What the change does, in one line."""
+    match change:
+        case WriteFile():
+            return f"{'write' if change.before is None else 'change'} {change.path}"
+        case RemoveFile():
+            return f"remove {change.path}"
+        case Packages():
+            return _packages(change)
+        case Service():
+            unit = change.unit.removesuffix(".service")
+            verbs = (["enable"] if change.enable else []) + (["restart"] if change.restart else [])
+            return f"{' and '.join(verbs) or 'start'} {unit}"
+        case KernelModule():
+            parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
+            parts += [f"load {', '.join(change.load)}"] if change.load else []
+            return "; ".join(parts)
+        case LoadImage():
+            return f"load image {change.reference} into {change.runtime}"
+        case Reboot():
+            return "reboot"
+
+
+def _packages(change: Packages) -> str:
+    parts = ["read the package lists anew"] if change.refresh else []
+    if change.remove:
+        parts.append(f"remove {', '.join(change.remove)}")
+    if change.install:
+        parts.append(f"install {', '.join(package.replace('=', ' ') for package in change.install)}")
+    names = {package.partition("=")[0] for package in change.install}
+    if change.hold:
+        parts.append(
+            "hold " + ("it" if names == set(change.hold) and len(names) == 1 else ", ".join(change.hold))
+        )
+    return "; ".join(parts)
+
+
+def lines(change: Change) -> list[str]:
+    """The unified diff of a file's change without its header; [] for other changes."""
+    if isinstance(change, WriteFile):
+        before, after = masked(change.before or ""), masked(change.content)
+    elif isinstance(change, RemoveFile):
+        before, after = masked(change.before), ""
+    else:
+        return []
+    diff = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))
+    hunks = [line for line in diff[2:] if not line.startswith("@@")] if _whole(change) else diff[2:]
+    if not hunks and isinstance(change, WriteFile) and change.before != change.content:
+        return ["(a secret or white space changes)"]
+    return hunks
+
+
+def _whole(change: WriteFile | RemoveFile) -> bool:
+    return isinstance(change, RemoveFile) or change.before is None
+
+
+def masked(text: str) -> str:
+    """The text with keys, passwords and tokens replaced by what they are and how long."""
+    text = KEY_BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
+    text = CREDENTIALS.sub(lambda m: f"{m[1]}:<secret, {len(m[2])} characters>@", text)
+    return SECRET.sub(
+        lambda m: f"{m['name']}{m['quote']}<secret, {len(m['value'])} characters>{m['quote']}", text
+    )

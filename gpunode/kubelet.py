@@ -1,0 +1,159 @@
+"""How a host's kubelet is started: its arguments and configuration, read as systemd and the kubelet read them.
+
+Pure: everything comes from one probe. `started` is what runs now, `next_start` what the files as they are would run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from gpunode.model import Facts
+
+CONFIG = "/var/lib/kubelet/config.yaml"
+# Where the kubelet's packages expect a user's own arguments: Debian's place, then the RPMs'.
+EXTRA_ARGS_FILES = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
+KUBEADM_FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
+UNIT_FILES = (
+    "/usr/lib/systemd/system/kubelet.service",
+    "/usr/lib/systemd/system/kubelet.service.d/*.conf",
+    "/lib/systemd/system/kubelet.service",
+    "/lib/systemd/system/kubelet.service.d/*.conf",
+    "/etc/systemd/system/kubelet.service",
+    "/etc/systemd/system/kubelet.service.d/*.conf",
+)
+
+
+def started(facts: Facts) -> tuple[str, ...]:
+    """The running kubelet's arguments, () when none runs."""
+    return facts.kubelet.arguments if facts.kubelet else ()
+
+
+def next_start(facts: Facts) -> tuple[str, ...]:
+    """The arguments that systemd would start it with now, from its unit and the environment files it names."""
+    if facts.kubelet is None:
+        return ()
+    variables: dict[str, str] = {}
+    from_files: dict[str, str] = {}
+    command = ""
+    for key, value in _settings(facts.kubelet.unit_text):
+        if key == "Environment":
+            variables = variables | dict(_assignments(value)) if value else {}
+        elif key == "EnvironmentFile":
+            from_files = from_files | read_environment(_text(facts, value.lstrip("-"))) if value else {}
+        elif key == "ExecStart":
+            command = value.lstrip("@-:+!")
+    return tuple(_expand(command, variables | from_files))[1:]
+
+
+def environment_files(facts: Facts) -> tuple[str, ...]:
+    """The environment files that its unit names, in the order in which they are read."""
+    if facts.kubelet is None:
+        return ()
+    names: list[str] = []
+    for key, value in _settings(facts.kubelet.unit_text):
+        if key == "EnvironmentFile":
+            names = [*names, value.lstrip("-")] if value else []
+    return tuple(names)
+
+
+def takes_extra_args(facts: Facts) -> bool:
+    """Whether its command line ends in $KUBELET_EXTRA_ARGS, as kubeadm's packages have it."""
+    commands = [v for k, v in _settings(facts.kubelet.unit_text) if k == "ExecStart"] if facts.kubelet else []
+    return bool(commands) and "KUBELET_EXTRA_ARGS" in commands[-1]
+
+
+def flag(arguments: Sequence[str], name: str) -> str | None:
+    """The value of a flag; the last one wins, as for the kubelet."""
+    found = flags(arguments, name)
+    return found[-1] if found else None
+
+
+def flags(arguments: Sequence[str], name: str) -> tuple[str, ...]:
+    """All values that a flag is given, as `--name=value` or `--name value`."""
+    values = []
+    for number, argument in enumerate(arguments):
+        if argument.startswith((f"--{name}=", f"-{name}=")):
+            values.append(argument.split("=", 1)[1])
+        elif argument in (f"--{name}", f"-{name}") and number + 1 < len(arguments):
+            values.append(arguments[number + 1])
+    return tuple(values)
+
+
+def gates(arguments: Sequence[str]) -> dict[str, bool]:
+    """The feature gates that arguments set; later ones win, gate by gate."""
+    found = {}
+    for value in flags(arguments, "feature-gates"):
+        for part in value.split(","):
+            name, _, state = part.partition("=")
+            if name.strip():
+                found[name.strip()] = state.strip().lower() in ("true", "t", "1")
+    return found
+
+
+def config_path(facts: Facts) -> str:
+    """Its configuration file."""
+    return flag(next_start(facts), "config") or CONFIG
+
+
+def config(facts: Facts) -> Mapping[str, Any]:
+    """Its configuration file's content; {} where there is none or it is no mapping."""
+    text = _text(facts, config_path(facts))
+    try:
+        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+    except yaml.YAMLError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def read_environment(text: str) -> dict[str, str]:
+    """An environment file as systemd reads it: comments, quotes, continued lines."""
+    found = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        match = re.match(r"\s*([A-Za-z_]\w*)=(.*)", line)
+        if match:
+            value = match[2].strip()
+            if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
+                value = value[1:-1]
+            found[match[1]] = value
+    return found
+
+
+def _text(facts: Facts, path: str) -> str:
+    file = facts.files.get(path)
+    return file.content or "" if file else ""
+
+
+def _settings(unit_text: str) -> Iterator[tuple[str, str]]:
+    for line in unit_text.replace("\\\n", " ").splitlines():
+        match = re.match(r"\s*([A-Za-z]\w*)\s*=\s*(.*)", line)
+        if match:
+            yield match[1], match[2].strip()
+
+
+def _words(text: str) -> list[str]:
+    """Split as systemd does; a line with a lone quote is split at its spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _assignments(value: str) -> Iterator[tuple[str, str]]:
+    for word in _words(value):
+        name, equals, content = word.partition("=")
+        if equals:
+            yield name, content
+
+
+def _expand(command: str, variables: Mapping[str, str]) -> Iterable[str]:
+    """`$NAME` alone becomes the words of its value, `${NAME}` is put in as it is."""
+    for word in _words(command):
+        if match := re.fullmatch(r"\$(\w+)", word):
+            yield from _words(variables.get(match[1], ""))
+        else:
+            yield re.sub(r"\$\{(\w+)\}", lambda found: variables.get(found[1], ""), word)

@@ -1,0 +1,43 @@
+"""Templates of files that are wholly gpunode's: `templates/host/` mirrors where they land."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from gpunode.errors import TemplateError
+
+
+def folder() -> Path:
+    """The templates: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "templates"
+    return installed if installed.is_dir() else package.parent / "templates"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(  # noqa: S701 - plain text for hosts, no HTML
+        loader=jinja2.FileSystemLoader(folder() / "host"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def template(name: str, **values: object) -> str:
+    """The text of `templates/host/<name>.j2` with these values; a value it names and does not get is an error."""
+    try:
+        return _environment().get_template(f"{name}.j2").render(**values)
+    except jinja2.TemplateNotFound:
+        raise TemplateError(
+            f"template host/{name}.j2 is missing in {folder()}",
+            hint="Install gpunode again, or restore the file in the checkout.",
+        ) from None
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = f"{folder()}/host/{name}.j2{f':{line}' if line else ''}"
+        raise TemplateError(f"{where}: {error}", hint="Mend the template.") from error

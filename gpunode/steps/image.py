@@ -1,0 +1,21 @@
+"""The device plugin's image on the node, where it comes from an archive and no registry."""
+
+from __future__ import annotations
+
+from gpunode.model import Change, Desired, Facts, LoadImage
+
+FILES = ()
+UNITS = ()
+PACKAGES = ()
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Loaded when the runtime has no image of that name, or another one."""
+    image = desired.image
+    if image is None or image.archive is None or image.image_id is None:
+        return ()
+    there = facts.images.get(image.reference)
+    if there == image.image_id:
+        return ()
+    why = "the node has another image of that name" if there else "the node needs no registry for it then"
+    return (LoadImage(image.reference, image.image_id, image.archive, desired.runtime, why),)
