@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from .board import Board
 from .config import BadConfig, Config, read
+from .directory import Directory
 from .health import Attention
 from .node import Node, NvmlUnavailable
 from .resources import Unfit
@@ -56,26 +59,37 @@ async def offer(nvml: Any, config: Config, attention: Attention) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until_signal(nvml: Any, config: Config, attention: Attention) -> signal.Signals:
-    """Offer until SIGTERM, SIGINT, SIGQUIT or SIGHUP comes; says which."""
+async def until_told(nvml: Any, config: Config, attention: Attention) -> str:
+    """Offer until a signal comes or the configuration file changes; says which: a signal's name, or "changed"."""
     loop = asyncio.get_running_loop()
-    heard: asyncio.Future[signal.Signals] = loop.create_future()
+    heard: asyncio.Future[str] = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        loop.add_signal_handler(number, _settle, heard, number)
+        loop.add_signal_handler(number, _settle, heard, number.name)
     work = asyncio.create_task(offer(nvml, config, attention))
-    try:
-        await asyncio.wait((work, heard), return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
-        return await heard
-    finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+    with contextlib.ExitStack() as watched:
+        if config.config_file:
+            path = Path(config.config_file)
+            before = path.read_bytes()
+
+            def look() -> None:
+                with contextlib.suppress(OSError):
+                    if path.read_bytes() != before:
+                        _settle(heard, "changed")
+
+            watched.enter_context(Directory(path.parent, look))
+        try:
+            await asyncio.wait((work, heard), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            return await heard
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
 
-def _settle(heard: asyncio.Future[signal.Signals], number: signal.Signals) -> None:
+def _settle(heard: asyncio.Future[str], what: str) -> None:
     if not heard.done():
-        heard.set_result(number)
+        heard.set_result(what)
 
 
 def main() -> int:
@@ -85,23 +99,26 @@ def main() -> int:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(Logfmt())
     logging.basicConfig(level=logging.INFO, handlers=[output])
+    try:
+        config, attention = read(sys.argv[1:], os.environ), Attention.read(os.environ)
+    except BadConfig as error:
+        log.critical("%s", error)
+        return 2
     while True:
-        try:
-            config = read(sys.argv[1:], os.environ)
-            attention = Attention.read(os.environ)
-        except (BadConfig, ValueError) as error:
-            log.critical("%s", error)
-            return 2
         logging.getLogger().setLevel(config.log_level.upper())
         try:
-            number = asyncio.run(until_signal(pynvml, config, attention))
+            told = asyncio.run(until_told(pynvml, config, attention))
         except (NvmlUnavailable, Unfit) as error:
             log.critical("%s (--fail-on-init-error=false: wait for it to be mended instead)", error)
             return 1
-        if number is not signal.SIGHUP:
-            log.info("stopping", extra={"signal": number.name})
+        if told not in ("SIGHUP", "changed"):
+            log.info("stopping", extra={"signal": told})
             return 0
-        log.info("starting anew", extra={"signal": number.name})
+        try:
+            config = read(sys.argv[1:], os.environ)
+            log.info("starting anew", extra={"because": told})
+        except BadConfig as error:
+            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (the message is the cause)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .config import Config
@@ -25,8 +25,13 @@ class Grant:
     nodes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def chosen(ids: Iterable[str], offered: Mapping[str, Unit], sick: Mapping[str, str]) -> list[Unit]:
-    """The units behind `ids`, each once. Raises Refused for ids that are unknown or whose device is Unhealthy."""
+def chosen(
+    ids: Iterable[str], offered: Mapping[str, Unit], sick: Mapping[str, str], *, one_share: bool = False
+) -> list[Unit]:
+    """The units behind `ids`, each once. Raises Refused for ids that are unknown or whose device is Unhealthy.
+
+    `one_share`: more than one share is refused, as it brings no more of a device than one does.
+    """
     units = []
     for unit_id in dict.fromkeys(ids):
         unit = offered.get(unit_id)
@@ -35,6 +40,8 @@ def chosen(ids: Iterable[str], offered: Mapping[str, Unit], sick: Mapping[str, s
         if unit.device.uuid in sick:
             raise Refused(f"device {unit_id} is unhealthy: {sick[unit.device.uuid]}")
         units.append(unit)
+    if one_share and len(units) > 1 and any(unit.shared for unit in units):
+        raise Refused(f"invalid request: maximum request size for shared resources is 1; found {len(units)}")
     return units
 
 
@@ -54,7 +61,7 @@ def grant(units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) 
         given.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
     if config.pass_device_specs:
         own = dict.fromkeys(node for device in devices for node in device.nodes)
-        root = config.dev_root.rstrip("/")
+        root = config.dev_root
         given.nodes += [
             (node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(root + node)
         ]
@@ -66,12 +73,3 @@ def grant(units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) 
         if enabled:
             given.envs[name] = "enabled"
     return given
-
-
-def preferred(available: Sequence[str], must: Sequence[str], size: int, good: Container[str]) -> list[str]:
-    """`size` of the available ids, those in `must` first, then those in `good`; what is left where that is less.
-
-    Never an error: one would fail the pod's admission, whereas any answer lets it through.
-    """
-    rest = sorted(dict.fromkeys(available), key=lambda unit_id: unit_id not in good)
-    return list(dict.fromkeys([*must, *rest]))[: max(size, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from .prefer import Links
 from .resources import Unit
 
 
@@ -14,6 +15,7 @@ class Board:
     def __init__(self) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
         self.sick: Mapping[str, str] = {}
+        self.links: Links = {}  # how well GPUs are connected; changes wake nobody
         self._change = asyncio.Event()
 
     def change(self) -> asyncio.Event:

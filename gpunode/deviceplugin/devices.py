@@ -40,14 +40,14 @@ def count(nvml: Any) -> int:
 def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...]:
     """GPU number `index` and after it its MIG devices; `root` holds /sys and /proc. Raises NVMLError."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-    bus = pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    uuid = text(nvml.nvmlDeviceGetUUID(handle))
+    bus = pci_address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
     mig = _mig_enabled(nvml, handle)
     gpu = Device(
         uuid=uuid,
         index=str(index),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        name=text(nvml.nvmlDeviceGetName(handle)),
         gpu=uuid,
         bus=bus,
         memory=_memory(nvml, handle),
@@ -135,7 +135,7 @@ def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) ->
         attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
         found.append(
             Device(
-                uuid=_text(nvml.nvmlDeviceGetUUID(mig)),
+                uuid=text(nvml.nvmlDeviceGetUUID(mig)),
                 index=f"{gpu.index}:{slot}",
                 name=gpu.name,
                 gpu=gpu.uuid,
@@ -152,7 +152,7 @@ def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) ->
 
 def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int) -> str:
     """The MIG profile's name: the driver's own word where its device name ends in it, else as NVIDIA counts it."""
-    named = re.search(r" MIG (\S+)$", _text(nvml.nvmlDeviceGetName(mig)))
+    named = re.search(r" MIG (\S+)$", text(nvml.nvmlDeviceGetName(mig)))
     if named:
         return named[1]
     gpu_slices, compute_slices = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
@@ -176,5 +176,6 @@ def _capability_nodes(minor: int, instance: tuple[int, int], root: Path) -> list
     return nodes
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """NVML's strings come as either, by version."""
     return value.decode() if isinstance(value, bytes) else value

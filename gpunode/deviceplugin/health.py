@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from .config import BadConfig
+
 
 class Verdict(Enum):
     """What an Xid asks for."""
@@ -67,7 +69,7 @@ class Attention:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Attention:
-        """Raises ValueError that names the variable and the word that is no Xid."""
+        """Raises BadConfig that names the variable and the word that is no Xid."""
         disable = _words("DP_DISABLE_HEALTHCHECKS", environ, ("all", "xids"))
         enable = _words("DP_ENABLE_HEALTHCHECKS", environ, ("all",))
         return cls(
@@ -88,7 +90,7 @@ def _words(name: str, environ: Mapping[str, str], known: tuple[str, ...]) -> lis
     words = [word.strip().lower() for word in environ.get(name, "").split(",") if word.strip()]
     wrong = [word for word in words if not word.isdigit() and word not in known]
     if wrong:
-        raise ValueError(f"{name}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
+        raise BadConfig(f"{name}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
     return words
 
 

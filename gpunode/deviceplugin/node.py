@@ -14,6 +14,7 @@ from .board import Board
 from .config import Config
 from .devices import Device, count, describe, explain
 from .health import Attention, Health
+from .links import links
 from .resources import Unfit, offers
 from .watch import DEADLINE, Watch
 
@@ -91,15 +92,27 @@ class Node:
             return
         if not found:
             self._say("NVML", f"no GPU on this node; looking again every {LOOK_AGAIN:.0f} s")
+        await self._connections(found)
         self._devices = tuple(found)
         try:
-            self._board.offer(offers(found, self._config.mig_strategy))
+            self._board.offer(offers(found, self._config.mig_strategy, self._config.shares))
         except Unfit as error:
             if self._config.fail_on_init_error:
                 raise
             self._board.offer({})
             self._say("offers", f"nothing is offered: {error}")
         self._watch()
+
+    async def _connections(self, found: list[Device]) -> None:
+        """How well the GPUs are connected, asked again only when they are not the same as before."""
+        gpus = [device for device in found if device.profile is None]
+        if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in self._devices if gpu.profile is None}:
+            return
+        try:
+            self._board.links = await self._within(DEADLINE, links, self._nvml, gpus)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            self._board.links = {}
+            log.warning("how the GPUs are connected is not known: %s", _why(error))
 
     async def _describe(self, index: int) -> list[Device]:
         try:

@@ -21,10 +21,11 @@ from typing import Any
 import grpc
 
 from . import v1beta1_pb2 as api
-from .allocate import Grant, Refused, chosen, grant, preferred
+from .allocate import Grant, Refused, chosen, grant
 from .board import Board
 from .config import Config
 from .directory import Directory
+from .prefer import preferred
 from .resources import Unit
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,12 @@ class ResourceServer:
         finally:
             self.registered = False
             self._closing.set()
-            await server.stop(grace=2)
+            # In a task of its own: gRPC waits in a way that can swallow a cancellation before Python 3.12.
+            stopping = asyncio.ensure_future(server.stop(grace=2))
+            try:
+                await asyncio.wait((stopping,))
+            finally:
+                await stopping
 
     async def _register(self) -> None:
         request = api.RegisterRequest(
@@ -237,10 +243,18 @@ class ResourceServer:
         self, request: api.PreferredAllocationRequest, _context: Any
     ) -> api.PreferredAllocationResponse:
         units = self._board.offers.get(self.resource, ())
-        good = {unit.id for unit in units if unit.device.uuid not in self._board.sick}
+        offered = {unit.id: unit for unit in units}
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
-            ids = preferred(c.available_deviceIDs, c.must_include_deviceIDs, c.allocation_size, good)
+            ids = preferred(
+                c.available_deviceIDs,
+                c.must_include_deviceIDs,
+                c.allocation_size,
+                offered,
+                self._board.sick,
+                packed=self._config.shared_devices_allocation_policy == "packed",
+                links=self._board.links,
+            )
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
@@ -249,7 +263,12 @@ class ResourceServer:
         answers = []
         for container in request.container_requests:
             try:
-                units = chosen(container.devices_ids, offered, self._board.sick)
+                units = chosen(
+                    container.devices_ids,
+                    offered,
+                    self._board.sick,
+                    one_share=self._config.fail_requests_greater_than_one,
+                )
             except Refused as refusal:
                 log.warning("allocation refused: %s", refusal, extra=self._fields)
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")

@@ -61,7 +61,6 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "kubelet_socket": str(sockets / "kubelet.sock"),
             "health_interval": 0.05,
             "recovery_seconds": 0.2,
-            "dev_root": "/",
         }
         config = Config(**{**defaults, **settings})
         task = asyncio.create_task(offer(nvml, config, attention or Attention()))

@@ -41,6 +41,7 @@ class Gpu:
     action: int = 0  # the driver's recovery action
     remap_failed: bool = False
     events: bool = True
+    nvlinks: tuple[str, ...] = ()  # PCI addresses at the other ends
     hang: threading.Event | None = None  # set to let the caller go
     sets: list[queue.Queue[Any]] = field(default_factory=list)
 
@@ -151,6 +152,17 @@ class FakeNvml:
 
     def nvmlDeviceGetRemappedRows(self, handle: Gpu) -> tuple[int, int, int, int]:
         return (0, 0, 0, int(handle.remap_failed))
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: Gpu, other: Gpu) -> int:
+        return pynvml.NVML_TOPOLOGY_SYSTEM
+
+    def nvmlDeviceGetNvLinkState(self, handle: Gpu, link: int) -> int:
+        if link >= len(handle.nvlinks):
+            raise NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return 1
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Gpu, link: int) -> Any:
+        return SimpleNamespace(busId=handle.nvlinks[link])
 
     def nvmlEventSetCreate(self) -> queue.Queue[Any]:
         return queue.Queue()

@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from gpunode.deviceplugin import node, watch
+from gpunode.deviceplugin.config import BadConfig
 from gpunode.deviceplugin.health import XIDS, Attention, Health, Verdict
 
 from .kubelet import FakeKubelet
@@ -227,6 +228,6 @@ def test_nvidias_variables_choose_the_xids(environ, heeded, ignored):
 def test_a_word_that_is_no_xid_is_an_error_with_the_variables_name():
     """A typo does not silently leave checks on or off."""
     with pytest.raises(
-        ValueError, match="DP_DISABLE_HEALTHCHECKS: 'xid' is neither an Xid number nor one of all, xids"
+        BadConfig, match="DP_DISABLE_HEALTHCHECKS: 'xid' is neither an Xid number nor one of all, xids"
     ):
         Attention.read({"DP_DISABLE_HEALTHCHECKS": "xid"})

@@ -1,0 +1,88 @@
+"""Which of the free units a container should get. Pure; always an answer, as an error would fail the pod."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from math import comb
+
+from .resources import Unit
+
+Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected
+
+TRIES = 20_000  # sets of GPUs to compare before a quicker, less thorough way is taken
+
+
+def preferred(
+    available: Sequence[str],
+    must: Sequence[str],
+    size: int,
+    units: Mapping[str, Unit],
+    sick: Mapping[str, str],
+    *,
+    packed: bool = False,
+    links: Links | None = None,
+) -> list[str]:
+    """`size` ids: those in `must`, then the best of the available; all that is left where that is less.
+
+    Whole GPUs: the ones that are best connected with each other. Shares and MIG devices: from the GPU that has
+    the most left (or, `packed`, the least). Unknown and Unhealthy ones come last.
+    """
+    first = list(dict.fromkeys(must))
+    pool = [unit_id for unit_id in dict.fromkeys(available) if unit_id not in first]
+    good = [units[unit_id] for unit_id in pool if unit_id in units and units[unit_id].device.uuid not in sick]
+    wanted = min(max(size - len(first), 0), len(good))
+    if all(unit.device.profile is None and not unit.shared for unit in good):
+        chosen = _close(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, links or {})
+    else:
+        chosen = _spread(good, units, wanted, packed)
+    ids = [unit.id for unit in chosen]
+    return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in set(ids))][: max(size, 0)]
+
+
+def _spread(good: Sequence[Unit], units: Mapping[str, Unit], wanted: int, packed: bool) -> list[Unit]:
+    total = Counter(unit.device.gpu for unit in units.values())
+    free: dict[str, list[Unit]] = {}
+    for unit in good:
+        free.setdefault(unit.device.gpu, []).append(unit)
+    chosen = []
+    for _ in range(wanted):
+        used = {gpu: total[gpu] - len(left) for gpu, left in free.items() if left}
+        gpu = (max if packed else min)(used, key=lambda gpu: used[gpu])
+        chosen.append(free[gpu].pop(0))
+    return chosen
+
+
+def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
+    if wanted in (0, len(good)) or not links:
+        return list(good[:wanted])
+    if comb(len(good), wanted) > TRIES:
+        return _grow(good, given, wanted, links)
+
+    def value(chosen: Iterable[Unit]) -> tuple[int, int]:
+        """How well the set is connected; among equals, how well those that stay for others are."""
+        some = list(chosen)
+        left = [unit for unit in good if unit not in some]
+        return _score([*given, *some], links), _score(left, links)
+
+    return list(max(combinations(good, wanted), key=value))
+
+
+def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
+    """One after the other, the GPU that is best connected with those chosen before."""
+    chosen = list(given)
+    left = list(good)
+    for _ in range(wanted):
+        best = max(left, key=lambda unit: sum(_link(unit, other, links) for other in chosen))
+        left.remove(best)
+        chosen.append(best)
+    return chosen[len(given) :]
+
+
+def _score(units: Sequence[Unit], links: Links) -> int:
+    return sum(_link(one, other, links) for one, other in combinations(units, 2))
+
+
+def _link(one: Unit, other: Unit, links: Links) -> int:
+    return links.get(frozenset((one.device.gpu, other.device.gpu)), 0)
