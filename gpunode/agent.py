@@ -90,8 +90,16 @@ def sha256(data: bytes) -> str:
 
 
 def environment() -> Dict[str, str]:
-    """For commands: their words in English, and sbin in PATH, which a non-login shell may lack."""
-    env = dict(os.environ, LC_ALL="C", LANGUAGE="C")
+    """For commands: their words in English, no questions, and sbin in PATH, which a non-login shell may lack."""
+    env = dict(
+        os.environ,
+        LC_ALL="C",
+        LANGUAGE="C",
+        DEBIAN_FRONTEND="noninteractive",
+        APT_LISTCHANGES_FRONTEND="none",
+        NEEDRESTART_MODE="l",  # `a` would restart containerd and the kubelet under the pods
+        NEEDRESTART_SUSPEND="1",
+    )
     if not ROOT:
         env["PATH"] = env.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return env
@@ -780,7 +788,7 @@ APT_LOCKS = (
     "/var/lib/apt/lists/lock",
     "/var/cache/apt/archives/lock",
 )
-SAID = r"^(?:E|W|Err|Error|Warning): "
+SAID = r"^(?:E|W|Error|Warning): "
 
 
 def packages(this: Run, change: Message) -> Message:
@@ -788,13 +796,6 @@ def packages(this: Run, change: Message) -> Message:
         raise Failure(
             "unsupported-package-manager", "this host has no apt-get, and gpunode knows no other yet"
         )
-    ENV.update(
-        DEBIAN_FRONTEND="noninteractive",
-        DEBCONF_NONINTERACTIVE_SEEN="true",
-        APT_LISTCHANGES_FRONTEND="none",
-        NEEDRESTART_MODE="l",  # `a` would restart containerd and the kubelet under the pods
-        NEEDRESTART_SUSPEND="1",
-    )
     if change["refresh"]:
         refresh(this)
     install = list(change["install"])
@@ -802,6 +803,7 @@ def packages(this: Run, change: Message) -> Message:
     installed = read_packages(change["remove"]) if change["remove"] else {}
     remove = [name for name in sorted(installed) if name not in names]
     if install or remove:
+        finish_interrupted(this)
         wanted = install + [name + "-" for name in remove]
         dry_run(this, wanted, install, remove)
         status, text = apt_get(this, "install", "--allow-downgrades", "--allow-change-held-packages", *wanted)
@@ -837,13 +839,13 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     reader.daemon = True
     reader.start()
     status = process.wait()
-    reader.join(5)
+    reader.join(1)
     with open(path, "rb") as log:
         log.seek(start)
         text = log.read().decode("utf-8", "replace")
-    held = re.search(r"Could not get lock (\S+?)\.? .*?held by process (\d+)", text)
-    if status and held:
-        raise apt_locked(int(held.group(2)))
+    if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
+        held = re.search(r"held by process (\d+)", text)
+        raise apt_locked(int(held.group(1)) if held else None)
     return status, text
 
 
@@ -890,8 +892,9 @@ def posix_holder(path: str) -> Optional[int]:
         os.close(descriptor)
 
 
-def apt_locked(pid: int) -> Failure:
-    return Failure("apt-locked", "apt is in use by %s (pid %d)" % (command_of(pid), pid))
+def apt_locked(pid: Optional[int]) -> Failure:
+    who = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
+    return Failure("apt-locked", "apt is in use by " + who)
 
 
 def refresh(this: Run) -> None:
@@ -967,16 +970,21 @@ def site(uri: str) -> str:
     return re.sub(r"/(dists/.*|\./.*|(In)?Release(\.gpg)?|Packages(\.\w+)?|by-hash/.*)?$", "", uri)
 
 
+def finish_interrupted(this: Run) -> None:
+    """What a dpkg that was killed left half done; apt installs nothing before that."""
+    if not glob.glob(below("/var/lib/dpkg/updates/[0-9]*")):
+        return
+    wait_for_apt(this)
+    this.progress("dpkg was interrupted earlier; finishing what it had begun")
+    answer = run("dpkg", "--force-confdef", "--force-confold", "--configure", "-a", timeout=None)
+    if answer.status:
+        raise dpkg_failure(answer.out + answer.err)
+
+
 def dry_run(this: Run, wanted: List[str], install: List[str], remove: List[str]) -> None:
     """Refuse what nobody said yes to: removing or downgrading other packages, or filling the disk."""
-    arguments = ("install", "--print-uris", "--allow-downgrades", "--allow-change-held-packages")
-    status, text = apt_get(this, *arguments, *wanted)
-    if status and re.search(SAID + "dpkg was interrupted", text, re.M):
-        this.progress("dpkg was interrupted earlier; finishing what it had begun")
-        answer = run("dpkg", "--force-confdef", "--force-confold", "--configure", "-a", timeout=None)
-        if answer.status:
-            raise dpkg_failure(answer.out + answer.err)
-        status, text = apt_get(this, *arguments, *wanted)
+    allow = ("--allow-downgrades", "--allow-change-held-packages")
+    status, text = apt_get(this, "install", "--print-uris", *allow, *wanted)
     if status:
         raise install_failure(this, text, install)
     extra = [name for name in listed(text, "REMOVED") if name not in remove]

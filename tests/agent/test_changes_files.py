@@ -1,0 +1,177 @@
+"""The agent changes files: wholly or not at all, only what was planned on, and remembers what was there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpunode.model import RemoveFile, WriteFile
+from tests.agent.conftest import Host
+
+DAEMON = "/etc/docker/daemon.json"
+
+
+def left_over(host: Host) -> list[str]:
+    return [str(path) for path in host.path("/etc").rglob("*gpunode*")]
+
+
+def test_a_new_file_gets_its_folders_and_mode(host: Host) -> None:
+    """Text arrives byte for byte, whatever the host's locale."""
+    text = "# naïve ☃\nGATES=\"a b\"\r\n'$x'\n"
+    messages = host.apply(WriteFile("/etc/a/b/c.conf", text, "why", mode=0o640))
+    assert [message["type"] for message in messages] == ["start", "done", "end"]
+    assert messages[-1]["ok"]
+    path = host.path("/etc/a/b/c.conf")
+    assert path.read_bytes().decode() == text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert left_over(host) == []
+
+
+def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
+    """The user's 0600 file owned by somebody stays that; so do extended attributes."""
+    path = host.write(DAEMON, "{}", mode=0o600)
+    os.chown(path, 1234, 4321)
+    os.setxattr(path, "user.label", b"x")
+    host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}", mode=0o644))
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o600)
+    assert os.getxattr(path, "user.label") == b"x"
+    assert path.read_text() == '{"a": 1}'
+
+
+@pytest.mark.parametrize("target", ["../real/daemon.json", "/etc/real/daemon.json"])
+def test_a_symbolic_link_stays_one(host: Host, target: str) -> None:
+    """The real file is written, and a link with an absolute target does not lead out of the host's root."""
+    real = host.write("/etc/real/daemon.json", "{}")
+    host.path("/etc/docker").mkdir()
+    host.path(DAEMON).symlink_to(target)
+    host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}"))
+    assert os.readlink(host.path(DAEMON)) == target
+    assert real.read_text() == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [("{}", '{"mine": 1}', "has other contents now"), ("{}", None, "is gone"), (None, "{}", "exists now")],
+)
+def test_a_file_that_is_not_what_was_planned_on_is_left_alone(
+    host: Host, before: str | None, now: str | None, words: str
+) -> None:
+    """Somebody edited it between the plan and the yes."""
+    if now is not None:
+        host.write(DAEMON, now)
+    failed = host.fail(WriteFile(DAEMON, '{"a": 1}', "why", before=before))
+    assert failed["code"] == "changed-underneath"
+    assert words in failed["error"]
+    assert DAEMON in failed["error"]
+    assert (host.read(DAEMON) if now is not None else None) == now
+
+
+def test_a_file_that_is_right_already_is_not_touched(host: Host) -> None:
+    """An apply that was killed after this change can be done again."""
+    path = host.write(DAEMON, '{"a": 1}')
+    os.utime(path, (1000, 1000))
+    _, done, _ = host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}"))
+    assert done["detail"] == {"unchanged": True}
+    assert path.stat().st_mtime == 1000
+
+
+def test_docker_checks_a_file_before_it_takes_the_name(host: Host) -> None:
+    """What dockerd rejects never gets there; its words name the real path."""
+    host.write(DAEMON, "{}")
+    host.program(
+        "dockerd", 'echo "unable to configure the Docker daemon with file $3: unknown: foo" >&2; exit 1'
+    )
+    failed = host.fail(WriteFile(DAEMON, '{"foo": 1}', "why", before="{}", check="docker"))
+    assert failed["code"] == "check-failed"
+    assert failed["error"].endswith(f"unable to configure the Docker daemon with file {DAEMON}: unknown: foo")
+    assert host.read(DAEMON) == "{}"
+    assert left_over(host) == []
+    assert "--validate --config-file" in host.calls()[0]
+
+
+def test_an_old_docker_is_spared_what_it_cannot_check(host: Host) -> None:
+    """dockerd before 23.0 has no --validate; the file must be JSON all the same."""
+    host.program("dockerd", 'echo "unknown flag: --validate" >&2; exit 125')
+    assert host.apply(WriteFile(DAEMON, "{}", "why", check="docker"))[-1]["ok"]
+    failed = host.fail(WriteFile(DAEMON, "{,}", "why", before="{}", check="docker"))
+    assert failed["code"] == "check-failed"
+    assert "would not be JSON" in failed["error"]
+
+
+def test_containerd_checks_a_file_before_it_takes_the_name(host: Host) -> None:
+    """With the same configuration reader that the daemon uses."""
+    path = "/etc/containerd/config.toml"
+    host.program(
+        "containerd", 'grep -q broken "$2" && { echo "containerd: $2: toml: line 1" >&2; exit 1; }; exit 0'
+    )
+    assert host.apply(WriteFile(path, "version = 3\n", "why", check="containerd"))[-1]["ok"]
+    failed = host.fail(WriteFile(path, "broken", "why", before="version = 3\n", check="containerd"))
+    assert failed["detail"] == [f"containerd: {path}: toml: line 1"]
+    assert host.read(path) == "version = 3\n"
+
+
+def test_what_was_there_is_kept_for_root_only(host: Host) -> None:
+    """Backups may hold what the original's mode protected."""
+    host.write(DAEMON, "{}", mode=0o600)
+    host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}"), RemoveFile("/etc/none", "x", "why"))
+    record = host.path("/var/lib/gpunode/runs/run1")
+    assert stat.S_IMODE(record.stat().st_mode) == 0o700
+    assert (record / "files/0").read_text() == "{}"
+    assert not host.path("/run/gpunode/run1").exists()
+
+
+def test_a_file_is_removed_only_when_it_is_the_one_planned_on(host: Host) -> None:
+    """And one that is gone already is no failure."""
+    path = "/etc/apt/sources.list.d/nvidia-docker.list"
+    host.write(path, "deb x\n")
+    assert host.fail(RemoveFile(path, "deb y\n", "why"))["code"] == "changed-underneath"
+    assert host.path(path).exists()
+    assert host.apply(RemoveFile(path, "deb x\n", "why"), RemoveFile(path, "deb x\n", "why"))[-1]["ok"]
+    assert not host.path(path).exists()
+
+
+def test_the_first_failure_ends_it(host: Host) -> None:
+    """Later changes may rest on the one that failed."""
+    host.write(DAEMON, "{}")
+    messages = host.apply(
+        WriteFile("/etc/first", "1", "why"),
+        WriteFile(DAEMON, "x", "why", before="other"),
+        WriteFile("/etc/third", "3", "why"),
+    )
+    assert [(message["type"], message.get("n")) for message in messages] == [
+        ("start", 0),
+        ("done", 0),
+        ("start", 1),
+        ("failed", 1),
+        ("end", None),
+    ]
+    assert host.read("/etc/first") == "1"
+    assert not host.path("/etc/third").exists()
+
+
+def test_a_full_disk_is_told_as_such_and_leaves_no_half_file(host: Host, tmp_path: Path) -> None:
+    """No room for the new file: the old one stays."""
+    small = host.path("/etc/small")
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=64k none {small}") != 0:
+        pytest.skip("this machine does not let tests mount a file system")
+    try:
+        host.write("/etc/small/a.conf", "before")
+        failed = host.fail(WriteFile("/etc/small/a.conf", "x" * 200_000, "why", before="before"))
+        assert failed["code"] == "disk-full"
+        assert os.listdir(small) == ["a.conf"]
+        assert host.read("/etc/small/a.conf") == "before"
+    finally:
+        os.system(f"umount {small}")
+
+
+def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:
+    """An operating system's error becomes a sentence with the host's own path."""
+    host.write("/etc/a", "a file")
+    failed = host.fail(WriteFile("/etc/a/b", "x", "why"))
+    assert failed["code"] == "os-error"
+    assert failed["error"].startswith("/etc/a")

@@ -1,0 +1,388 @@
+"""The agent changes packages with apt. The words of apt and dpkg are those of apt 2.2 and 2.6, recorded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpunode.model import Packages
+from tests.agent.conftest import Host
+
+LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
+URI = "http://apt.example/cuda"
+OTHER = "http://old.example/ppa"
+
+
+def said(text: str, status: int = 0) -> str:
+    """A step of apt-get that says a text."""
+    return f"cat <<'END'\n{text}END\nexit {status}\n"
+
+
+def test_packages_are_installed_held_and_reported_with_their_versions(host: Host) -> None:
+    """apt runs without questions, keeps the user's files, and needrestart restarts nothing."""
+    host.apt(
+        packages="",
+        install="env > $GPUNODE_ROOT/state/env\n"
+        "printf 'ii \\tnvidia-driver-580\\t580.178.04-1\\tamd64\\n' > $GPUNODE_ROOT/state/packages\n",
+    )
+    (host.bin / "env").symlink_to("/usr/bin/env")
+    messages = host.apply(
+        Packages("why", install=("nvidia-driver-580=580.*",), hold=("nvidia-driver-580",), refresh=True)
+    )
+    assert messages[-1] == {"type": "end", "ok": True}
+    assert messages[-2]["detail"] == {"packages": {"nvidia-driver-580": "580.178.04-1"}}
+    apt = [call for call in host.calls() if call.startswith("apt")]
+    assert [call.split()[-1] for call in apt] == [
+        "update",
+        "nvidia-driver-580=580.*",
+        "nvidia-driver-580=580.*",
+        "nvidia-driver-580",
+    ]
+    assert all("--force-confold" in call for call in apt[:3])
+    environment = host.read("/state/env")
+    for setting in (
+        "DEBIAN_FRONTEND=noninteractive",
+        "NEEDRESTART_MODE=l",
+        "NEEDRESTART_SUSPEND=1",
+        "LC_ALL=C",
+    ):
+        assert setting in environment
+
+
+def test_progress_comes_from_apts_status(host: Host) -> None:
+    """With a percentage, and not one line for each of apt's thousands."""
+    lines = "".join(f'echo "pmstatus:pkg:{n / 10}:Unpacking pkg {n}" >&$STATUS\n' for n in range(500))
+    host.apt(install=lines)
+    progress = [
+        message for message in host.apply(Packages("why", install=("pkg",))) if message["type"] == "progress"
+    ]
+    assert progress[0]["text"] == "Unpacking pkg 0"
+    assert progress[0]["percent"] == 0.0
+    assert len(progress) < 5
+
+
+def test_only_what_is_installed_is_removed_in_the_same_transaction(host: Host) -> None:
+    """apt stumbles over names that it does not know, and a replacement must go in as the old one goes out."""
+    host.apt(packages="ii \tnvidia-docker2\t2.13.0-1\tall\n")
+    host.apply(
+        Packages(
+            "why", install=("nvidia-container-toolkit=1.20.1-1",), remove=("nvidia-docker", "nvidia-docker2")
+        )
+    )
+    install = [call for call in host.calls() if " install " in call][-1]
+    assert install.endswith(" nvidia-container-toolkit=1.20.1-1 nvidia-docker2-")
+
+
+@pytest.mark.parametrize(
+    ("heading", "code"), [("REMOVED", "would-remove"), ("DOWNGRADED", "would-downgrade")]
+)
+def test_what_nobody_agreed_to_is_refused_before_it_is_done(host: Host, heading: str, code: str) -> None:
+    """apt would remove or downgrade packages that the plan did not show."""
+    text = (
+        f"{LISTS}The following packages will be {heading}:\n  kubelet wanted\n0 upgraded, 1 newly installed\n"
+    )
+    host.apt(packages="ii \twanted\t1\tall\n", dry=said(text), install="touch $GPUNODE_ROOT/state/done")
+    failed = host.fail(Packages("why", install=("wanted=0.9", "other"), remove=("wanted",)))
+    assert failed["code"] == code
+    assert failed["error"].endswith("kubelet") or failed["error"].endswith("kubelet wanted")
+    assert not host.path("/state/done").exists()
+
+
+def test_a_pinned_version_may_be_a_downgrade(host: Host) -> None:
+    """The plan showed that version."""
+    text = f"{LISTS}The following packages will be DOWNGRADED:\n  libnvidia-container1\n"
+    host.apt(dry=said(text))
+    assert host.apply(Packages("why", install=("libnvidia-container1=1.20.1-1",)))[-1]["ok"]
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(host: Host) -> None:
+    """From apt's own figures."""
+    text = f"{LISTS}Need to get 400 MB of archives.\nAfter this operation, 900,000 GB of additional disk space will be used.\n"
+    host.apt(dry=said(text), install="touch $GPUNODE_ROOT/state/done")
+    failed = host.fail(Packages("why", install=("cuda-drivers",)))
+    assert failed["code"] == "disk-full"
+    assert failed["error"].startswith("the packages need 900000400 MB, and ")
+    assert not host.path("/state/done").exists()
+
+
+REFRESH: list[tuple[str, str, int, str, str]] = [
+    (
+        "repository-unreachable",
+        f"Err:1 {URI} ./ InRelease\n  Could not resolve 'apt.example'\n{LISTS}"
+        f"W: Failed to fetch {URI}/./InRelease  Could not resolve 'apt.example'\n"
+        "W: Some index files failed to download. They have been ignored, or old ones used instead.\n",
+        0,
+        f"apt could not fetch from {URI}: Could not resolve 'apt.example'",
+        "",
+    ),
+    (
+        "repository-unreachable",
+        f"Ign:1 {URI} ./ InRelease\nErr:2 {URI} ./ Release\n  404  File not found [IP: 127.0.0.1 18099]\n{LISTS}"
+        f"E: The repository '{URI} ./ Release' does not have a Release file.\n",
+        100,
+        f"apt could not fetch from {URI}: does not have a Release file.",
+        "",
+    ),
+    (
+        "repository-unreachable",
+        f"Err:2 {URI} bullseye InRelease\n  400  Bad Request [IP: 203.0.113.80 80]\n"
+        f"E: Failed to fetch {URI}/dists/bullseye/InRelease  400  Bad Request [IP: 203.0.113.80 80]\n"
+        f"E: The repository '{URI} bullseye InRelease' is not signed.\n",
+        100,
+        f"apt could not fetch from {URI}: 400  Bad Request",
+        "",
+    ),
+    (
+        "repository-unsigned",
+        f"W: GPG error: {URI} ./ InRelease: The following signatures couldn't be verified because the public key is not "
+        f"available: NO_PUBKEY BE54D57AD67B22E0\nE: The repository '{URI} ./ InRelease' is not signed.\n",
+        100,
+        "NO_PUBKEY BE54D57AD67B22E0",
+        "",
+    ),
+    (
+        "repository-unsigned",
+        "W: An error occurred during the signature verification. The repository is not updated and the previous index "
+        f"files will be used. GPG error: {URI}  InRelease: The following signatures were invalid: EXPKEYSIG A4B469963BF863CC\n"
+        f"W: Failed to fetch {URI}/InRelease  The following signatures were invalid: EXPKEYSIG A4B469963BF863CC\n",
+        0,
+        "EXPKEYSIG A4B469963BF863CC",
+        "",
+    ),
+    (
+        "repository-expired",
+        f"E: Release file for {URI}/InRelease is not valid yet (invalid for another 3h 2min). Updates for this repository "
+        "will not be applied.\n",
+        100,
+        f"the index of {URI} is not valid yet",
+        "",
+    ),
+    (
+        "conflicting-signed-by",
+        f"E: Conflicting values set for option Signed-By regarding source {URI}/ ./: /usr/share/keyrings/a.asc != \n"
+        "E: The list of sources could not be read.\n",
+        100,
+        f"apt has {URI}/ in two lists with different keys",
+        "/etc/apt/sources.list.d/nvidia.list",
+    ),
+    (
+        "sources-broken",
+        "E: Malformed entry 1 in list file /etc/apt/sources.list.d/x.list (Suite)\nE: The list of sources could not be read.\n",
+        100,
+        "Malformed entry 1 in list file /etc/apt/sources.list.d/x.list (Suite)",
+        "",
+    ),
+    (
+        "apt-failed",
+        "E: Could not open file /var/lib/apt/lists/x - open (5: Input/output error)\n",
+        100,
+        "Input/output",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "status", "words", "detail"), REFRESH)
+def test_a_repository_of_ours_that_cannot_be_read_ends_it(
+    host: Host, code: str, text: str, status: int, words: str, detail: str
+) -> None:
+    """Also where apt-get update says so and exits with 0."""
+    host.write("/etc/apt/sources.list.d/gpunode-cuda.list", f"deb [signed-by=/x.asc] {URI}/ ./\n")
+    host.write("/etc/apt/sources.list.d/nvidia.list", f"deb {URI} ./\n")
+    host.apt(update=said(text, status), install="touch $GPUNODE_ROOT/state/done")
+    failed = host.fail(Packages("why", install=("cuda-drivers",), refresh=True))
+    assert (failed["code"], not host.path("/state/done").exists()) == (code, True)
+    assert words in failed["error"]
+    assert not detail or detail in failed["detail"]
+
+
+def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host) -> None:
+    """Hosts have old lists; but it is remembered as a reason when a package is then missing."""
+    text = f"W: Failed to fetch {OTHER}/dists/jammy/InRelease  Could not resolve 'old.example'\n"
+    host.write("/etc/apt/sources.list.d/gpunode-cuda.sources", f"Types: deb\nURIs: {URI}\nSuites: ./\n")
+    host.apt(update=said(text), dry=said(f"{LISTS}E: Unable to locate package cuda-drivers\n", 100))
+    messages = host.apply(Packages("why", install=("cuda-drivers",), refresh=True))
+    warning = f"apt could not fetch from {OTHER}: Could not resolve 'old.example'"
+    assert [message["text"] for message in messages if message["type"] == "progress"] == [warning]
+    assert messages[-2]["code"] == "package-missing"
+    assert messages[-2]["detail"] == [warning]
+
+
+FAILURES: list[tuple[str, str, str, str]] = [
+    (
+        "package-missing",
+        "E: Unable to locate package nosuch\n",
+        "no repository of this host has the package nosuch",
+        "",
+    ),
+    (
+        "package-missing",
+        "Package nvidia-smi is not available, but is referred to by another package.\n"
+        "E: Package 'nvidia-smi' has no installation candidate\n",
+        "the package nvidia-smi",
+        "",
+    ),
+    (
+        "version-missing",
+        "E: Version '9.*' for 'hello' was not found\n",
+        "no repository has hello 9.*; there is 2.10-3, 2.10-2",
+        "",
+    ),
+    (
+        "disk-full",
+        "E: You don't have enough free space in /var/cache/apt/archives/.\n",
+        "the disk is full",
+        "E: You don't have enough free space in /var/cache/apt/archives/.",
+    ),
+    (
+        "dependencies",
+        "Some packages could not be installed.\n\nThe following packages have unmet dependencies:\n"
+        " needy : Depends: nosuchthing (>= 2) but it is not installable\n"
+        "E: Unable to correct problems, you have held broken packages.\n",
+        "apt cannot satisfy needy : Depends: nosuchthing (>= 2) but it is not installable",
+        "",
+    ),
+    (
+        "repository-unreachable",
+        f"E: Failed to fetch {URI}/x.deb  404  Not Found [IP: 10.0.0.1 80]\nE: Unable to fetch some archives, maybe run "
+        "apt-get update or try with --fix-missing?\n",
+        f"apt could not fetch {URI}/x.deb: 404  Not Found",
+        "",
+    ),
+    (
+        "repository-unsigned",
+        "WARNING: The following packages cannot be authenticated!\n  cuda-drivers\n"
+        "E: There were unauthenticated packages and -y was used without --allow-unauthenticated\n",
+        "signature",
+        "",
+    ),
+    (
+        "dpkg-failed",
+        "Setting up failing (1.0) ...\nsomething went wrong\n"
+        "dpkg: error processing package failing (--configure):\n"
+        " installed failing package post-installation script subprocess returned error exit status 1\n"
+        "Errors were encountered while processing:\n failing\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
+        "failing could not be configured: something went wrong",
+        "Setting up failing (1.0) ...",
+    ),
+    (
+        "headers-missing",
+        "Setting up nvidia-dkms-580 (580.178.04-1) ...\n"
+        "Error! Your kernel headers for kernel 6.1.0-13-amd64 cannot be found at /lib/modules/6.1.0-13-amd64/build or "
+        "/lib/modules/6.1.0-13-amd64/source.\n"
+        "dpkg: error processing package nvidia-dkms-580 (--configure):\n"
+        " installed nvidia-dkms-580 package post-installation script subprocess returned error exit status 1\n"
+        "Errors were encountered while processing:\n nvidia-dkms-580\n cuda-drivers-580\n",
+        "nvidia-dkms-580 cuda-drivers-580 found no headers of the kernel 6.1.0-13-amd64",
+        "",
+    ),
+    (
+        "dpkg-failed",
+        "Error! Bad return status for module build on kernel: 6.1.0-13-amd64 (x86_64)\n"
+        "Consult /var/lib/dkms/nvidia/580.178.04/build/make.log for more information.\n"
+        "dpkg: error processing package nvidia-dkms-580 (--configure):\n",
+        "error: implicit declaration",
+        "",
+    ),
+    (
+        "apt-failed",
+        "E: Internal error, InstallPackages was called with broken packages!\n",
+        "Internal error",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "words", "detail"), FAILURES)
+def test_why_an_install_failed_is_said_in_a_sentence(
+    host: Host, code: str, text: str, words: str, detail: str
+) -> None:
+    """Whether it shows in the dry run or in earnest."""
+    host.write("/var/lib/dkms/nvidia/580.178.04/build/make.log", "nv.c:12: error: implicit declaration\n")
+    host.program("apt-cache", "echo ' hello | 2.10-3 | http://x'; echo ' hello | 2.10-2 | http://y'")
+    step = "install" if "dpkg" in text else "dry"
+    host.apt(**{step: said(LISTS + text, 100)})
+    failed = host.fail(Packages("why", install=("hello",)))
+    assert failed["code"] == code
+    assert words in failed["error"]
+    assert not detail or detail in failed["detail"]
+
+
+def test_an_interrupted_dpkg_is_finished_first(host: Host) -> None:
+    """apt would refuse to install anything before that."""
+    host.apt()
+    host.write("/var/lib/dpkg/updates/0001", "")
+    host.program(
+        "dpkg",
+        'case "$*" in *--configure*) rm $GPUNODE_ROOT/var/lib/dpkg/updates/0001;; *) echo amd64;; esac',
+    )
+    assert host.apply(Packages("why", install=("hello",)))[-1]["ok"]
+    calls = [call for call in host.calls() if "--configure" in call or "install" in call]
+    assert "--configure" in calls[0]
+
+
+def hold_lock(host: Host, seconds: float) -> subprocess.Popen[bytes]:
+    """Somebody else's apt: a process that holds dpkg's lock as dpkg does."""
+    path = host.write("/var/lib/dpkg/lock-frontend", "")
+    code = (
+        "import fcntl, sys, time\n"
+        f"file = open({str(path)!r}, 'w')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print(flush=True)\n"
+        f"time.sleep({seconds})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    host.write(f"/proc/{process.pid}/cmdline", "/usr/bin/python3\0/usr/bin/unattended-upgrade\0")
+    return process
+
+
+def test_who_else_uses_apt_is_named_while_and_after_waiting(host: Host) -> None:
+    """A lock that is not given back in time ends the apply, with nothing done."""
+    host.apt()
+    with hold_lock(host, 30) as process:
+        messages = host.apply(Packages("why", install=("hello",)))
+        process.kill()
+    who = f"python3 unattended-upgrade (pid {process.pid})"
+    assert messages[1]["text"] == f"waiting for apt: {who} is using it"
+    assert messages[-2]["code"] == "apt-locked"
+    assert messages[-2]["error"] == f"apt is in use by {who}"
+    assert not [call for call in host.calls() if call.startswith("apt-get")]
+
+
+def test_a_lock_that_is_given_back_is_waited_for(host: Host) -> None:
+    """unattended-upgrades runs at boot, when hosts are provisioned."""
+    host.apt()
+    start = time.monotonic()
+    with hold_lock(host, 0.7):
+        job = host.job(Packages("why", install=("hello",)))
+        messages = host.ask({**job, "apt_wait": 20})
+    assert messages[-1]["ok"]
+    assert time.monotonic() - start < 10
+
+
+def test_apts_own_words_about_a_lock_are_understood(host: Host) -> None:
+    """Somebody came between our look and apt's."""
+    text = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4242 (apt-get)\n"
+    host.write("/proc/4242/cmdline", "/usr/bin/apt-get\0install\0")
+    host.apt(dry=said(text, 100))
+    failed = host.fail(Packages("why", install=("hello",)))
+    assert (failed["code"], failed["error"]) == ("apt-locked", "apt is in use by apt-get (pid 4242)")
+
+
+def test_a_host_without_apt_is_told_so(host: Host) -> None:
+    """The other package managers are not spoken yet."""
+    assert host.fail(Packages("why", install=("hello",)))["code"] == "unsupported-package-manager"
+
+
+def test_a_daemon_started_by_a_package_does_not_keep_apt_waiting(host: Host) -> None:
+    """It inherits apt's output and would hold a pipe open for ever."""
+    host.apt(install="sleep 30 &\n")
+    start = time.monotonic()
+    assert host.apply(Packages("why", install=("hello",)))[-1]["ok"]
+    assert time.monotonic() - start < 15

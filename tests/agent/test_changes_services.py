@@ -1,0 +1,249 @@
+"""The agent restarts units, loads modules and images: what must be true afterwards, and the way back when it is not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
+from tests.agent.conftest import Host, wait_until
+
+DAEMON = "/etc/docker/daemon.json"
+DOCKER = "docker.service"
+# What a unit does when it is started: it lives while its file is good.
+START = (
+    f'state=active; grep -q bad "$GPUNODE_ROOT{DAEMON}" && state=failed\n'
+    'printf "LoadState=loaded\\nActiveState=$state\\nSubState=x\\nMainPID=$$\\n" > "$units/$2"\n'
+    "[ $state = active ]\n"
+)
+CRASHING = (
+    'count=$(cat "$units/count" 2>/dev/null || echo 0)\n'
+    'printf "LoadState=loaded\\nActiveState=activating\\nSubState=auto-restart\\nNRestarts=$count\\n" > "$units/$2"\n'
+)
+JOURNAL = (
+    'echo "I1121 03:00:00 server.go:1 starting"\n'
+    'echo "E1121 03:00:01 run.go:72] command failed err=unrecognized feature gate: DevicePlugins"\n'
+    'echo "kubelet.service: Main process exited, code=exited, status=1/FAILURE"\n'
+)
+
+
+def test_a_unit_is_enabled_restarted_and_seen_to_stay(host: Host) -> None:
+    """systemd reads its files anew first, and old failures do not count against the new start."""
+    host.unit(DOCKER, START)
+    assert host.apply(Service(DOCKER, "why", enable=True, restart=True))[-1]["ok"]
+    verbs = [call.split()[1] for call in host.calls() if call.startswith("systemctl")]
+    assert (
+        verbs.index("daemon-reload")
+        < verbs.index("enable")
+        < verbs.index("reset-failed")
+        < verbs.index("restart")
+    )
+    assert verbs[-2:] == ["show", "show"]
+
+
+def test_without_restart_a_running_unit_is_left_running(host: Host) -> None:
+    """`systemctl start` of what runs does nothing."""
+    host.unit(DOCKER)
+    assert host.apply(Service(DOCKER, "why", enable=True))[-1]["ok"]
+    verbs = [call.split()[1] for call in host.calls()]
+    assert "start" in verbs
+    assert "restart" not in verbs
+
+
+def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
+    """The run's own change is undone and the unit runs as it did; both are said, with the journal's reason."""
+    host.unit(DOCKER, START)
+    host.program(
+        "journalctl", 'echo "failed to start daemon: bad"; echo "docker.service: Failed with result x"'
+    )
+    host.write(DAEMON, "{}", mode=0o600)
+    failed = host.fail(
+        WriteFile(DAEMON, '"bad"', "why", before="{}"), Service(DOCKER, "why", restart=True, guards=(DAEMON,))
+    )
+    assert failed["code"] == "unit-failed"
+    assert failed["error"] == "docker.service did not come back: failed to start daemon: bad"
+    assert failed["restored"] == [DAEMON]
+    assert failed["detail"][-1] == "with its files put back docker.service runs again"
+    assert host.read(DAEMON) == "{}"
+    assert host.path(DAEMON).stat().st_mode & 0o777 == 0o600
+    assert "ActiveState=active" in host.read(f"/state/units/{DOCKER}")
+
+
+def test_a_new_file_is_taken_away_again(host: Host) -> None:
+    """What was not there before is not there afterwards, and files of others are not touched."""
+    host.unit(DOCKER, START)
+    host.program("journalctl", "")
+    host.write("/etc/other", "x")
+    failed = host.fail(
+        WriteFile(DAEMON, '"bad"', "why"), Service(DOCKER, "why", restart=True, guards=(DAEMON, "/etc/other"))
+    )
+    assert failed["restored"] == [DAEMON]
+    assert not host.path(DAEMON).exists()
+    assert host.read("/etc/other") == "x"
+
+
+def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host) -> None:
+    """The original is the one before the run."""
+    host.unit(DOCKER, START)
+    host.program("journalctl", "")
+    host.write(DAEMON, "{}")
+    host.fail(
+        WriteFile(DAEMON, "1", "why", before="{}"),
+        WriteFile(DAEMON, '"bad"', "why", before="1"),
+        Service(DOCKER, "why", restart=True, guards=(DAEMON,)),
+    )
+    assert host.read(DAEMON) == "{}"
+
+
+def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
+    """`systemctl restart` of a simple service succeeds; the kubelet's own last error is the reason."""
+    host.unit("kubelet.service", CRASHING)
+    host.program("journalctl", JOURNAL)
+    failed = host.fail(Service("kubelet.service", "why", restart=True))
+    assert failed["error"] == (
+        "kubelet.service did not come back: E1121 03:00:01 run.go:72] command failed "
+        "err=unrecognized feature gate: DevicePlugins"
+    )
+    assert failed["restored"] == []
+
+
+def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None:
+    """Seen active at every look, but never the same process."""
+    host.unit("kubelet.service")
+    host.program(
+        "systemctl", "[ $1 = show ] && printf 'LoadState=loaded\\nActiveState=active\\nMainPID=%d\\n' $$"
+    )
+    host.program("journalctl", JOURNAL)
+    assert host.fail(Service("kubelet.service", "why", restart=True))["code"] == "unit-failed"
+
+
+def test_a_unit_that_is_not_there_is_said_at_once(host: Host) -> None:
+    """No waiting for what cannot come."""
+    host.program("journalctl", "")
+    failed = host.fail(Service("none.service", "why", restart=True))
+    assert failed["code"] == "unit-failed"
+
+
+def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host) -> None:
+    """A module that is not loaded needs no unloading."""
+    host.program("modprobe", "")
+    for name in ("nvidia", "nvidia_uvm"):
+        host.path(f"/sys/module/{name}").mkdir(parents=True)
+    change = KernelModule("why", load=("nvidia", "nvidia_uvm"), unload=("nvidia_uvm", "nvidia-drm", "nvidia"))
+    assert host.apply(change)[-1]["ok"]
+    assert [call for call in host.calls() if call.startswith("modprobe")] == [
+        "modprobe -r nvidia_uvm",
+        "modprobe -r nvidia",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+    ]
+
+
+def test_who_keeps_a_module_is_named(host: Host) -> None:
+    """The next thing that anybody would have to find out."""
+    host.program("modprobe", 'echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1')
+    host.path("/sys/module/nvidia").mkdir(parents=True)
+    host.write("/proc/77/cmdline", "/usr/bin/nvidia-persistenced\0")
+    host.path("/proc/77/fd").mkdir()
+    host.path("/proc/77/fd/4").symlink_to("/dev/nvidia0")
+    failed = host.fail(KernelModule("why", unload=("nvidia",)))
+    assert failed["code"] == "module-in-use"
+    assert failed["error"] == "the kernel module nvidia is in use by nvidia-persistenced (pid 77)"
+
+
+def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
+    """modprobe says only `No such device`."""
+    host.program(
+        "modprobe", "echo \"modprobe: ERROR: could not insert 'nvidia': No such device\" >&2; exit 1"
+    )
+    host.program(
+        "dmesg", 'echo "[1] usb 1-1: new device"; echo "[2] NVRM: GPU 0000:3b:00.0 is not supported by open"'
+    )
+    failed = host.fail(KernelModule("why", load=("nvidia",)))
+    assert failed["code"] == "module-failed"
+    assert failed["detail"][-1] == "[2] NVRM: GPU 0000:3b:00.0 is not supported by open"
+    assert "usb" not in str(failed["detail"])
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> LoadImage:
+    archive = tmp_path / "plugin.tar"
+    archive.write_bytes(b"layer" * 400_000)
+    return LoadImage("gpunode/plugin:1", "sha256:feed", str(archive), "docker", "why")
+
+
+def docker(host: Host, identity: str, load: str = "") -> None:
+    host.write("/run/docker.sock", "")
+    host.program(
+        "docker",
+        f'case "$1" in load) cat > "$GPUNODE_ROOT/state/loaded"; {load or "true"};; image) echo {identity};; esac',
+    )
+
+
+def test_an_image_arrives_whole_and_is_the_one_asked_for(host: Host, image: LoadImage) -> None:
+    """Two megabytes on standard input after the job; the spooled copy is gone afterwards."""
+    docker(host, "sha256:feed")
+    payload = Path(image.archive).read_bytes()
+    assert host.apply(image, payload=payload)[-1]["ok"]
+    loaded = host.path("/state/loaded").read_bytes()
+    assert hashlib.sha256(loaded).digest() == hashlib.sha256(payload).digest()
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_an_image_goes_into_the_namespace_of_kubernetes(host: Host, image: LoadImage) -> None:
+    """containerd's default namespace is invisible to the kubelet."""
+    host.write("/run/containerd/containerd.sock", "")
+    answers = {
+        "ls": "docker.io/gpunode/plugin:1 type sha256:1 9 MiB",
+        "get": json.dumps({"config": {"digest": "sha256:feed"}}),
+    }
+    host.program(
+        "ctr",
+        f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{answers['ls']}';; *get*) echo '{answers['get']}';; esac",
+    )
+    change = LoadImage(image.reference, image.image_id, image.archive, "containerd", "why")
+    assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
+    assert "ctr -n k8s.io images import -" in host.calls()
+
+
+@pytest.mark.parametrize(("cut", "words"), [(True, "did not arrive whole"), (False, "changed on its way")])
+def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, words: str) -> None:
+    """A cut connection, or an archive that was replaced while it was sent."""
+    docker(host, "sha256:feed")
+    payload = bytearray(Path(image.archive).read_bytes())
+    payload[10] ^= 1
+    failed = host.fail(
+        WriteFile("/etc/x", "x", "why"), image, payload=bytes(payload[: 1000 if cut else None])
+    )
+    assert (failed["code"], failed["n"]) == ("payload-damaged", 1)
+    assert words in failed["error"]
+    assert not host.path("/etc/x").exists()
+    assert host.calls() == []
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, image: LoadImage) -> None:
+    """The archive held another image under this name."""
+    docker(host, "sha256:dead")
+    failed = host.fail(image, payload=Path(image.archive).read_bytes())
+    assert failed["code"] == "image-failed"
+    assert "sha256:dead and not sha256:feed" in failed["error"]
+
+
+def test_a_full_disk_while_loading_is_told_as_such(host: Host, image: LoadImage) -> None:
+    """docker's words for it."""
+    docker(host, "none", load='echo "write /layer.tar: no space left on device" >&2; exit 1')
+    assert host.fail(image, payload=Path(image.archive).read_bytes())["code"] == "disk-full"
+
+
+def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
+    """After the end message, and only when nothing failed."""
+    failing = host.fail(WriteFile("/etc/x", "x", "why", before="y"), Reboot("why"))
+    assert failing["code"] == "changed-underneath"
+    messages = host.apply(Reboot("why"))
+    assert [message["type"] for message in messages] == ["start", "done", "end"]
+    wait_until(lambda: "systemctl reboot" in host.calls())
+    assert host.calls().count("systemctl reboot") == 1

@@ -1,0 +1,368 @@
+"""The agent looks at a host: every section of its facts, and what it does when one cannot be read."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpunode import facts, wire
+from gpunode.model import GpuUser, PciDevice, Run, Watch
+from tests.agent.conftest import Host, collect
+
+POD = "1b2c3d4e-1111-2222-3333-444455556666"
+CONTAINER = "ab" * 32
+
+
+def gpu(
+    host: Host, address: str, device: str, cls: str, driver: str | None = None, vendor: str = "0x10de"
+) -> None:
+    folder = f"/sys/bus/pci/devices/{address}"
+    host.write(f"{folder}/vendor", vendor + "\n")
+    host.write(f"{folder}/device", f"0x{device}\n")
+    host.write(f"{folder}/class", f"0x{cls}\n")
+    host.write(f"{folder}/numa_node", "1\n")
+    if driver:
+        host.path(f"{folder}/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+
+
+def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host: Host) -> None:
+    """A host with nothing of gpunode's interest on it is no error."""
+    host.write(
+        "/etc/os-release", 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
+    )
+    seen = facts.parse(host.probe())
+    assert (seen.hostname, seen.kernel, seen.boot_id, seen.uptime) == (
+        "gpu-07",
+        "6.1.0-13-amd64",
+        "2f0f",
+        86400.25,
+    )
+    assert (seen.os.id, seen.os.version) == ("debian", "12")
+    assert seen.pci == ()
+    assert seen.docker is seen.containerd is seen.kubelet is seen.running is None
+    assert seen.errors == {}
+    assert abs(seen.time - time.time()) < 60
+
+
+def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(host: Host) -> None:
+    """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
+    gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")
+    gpu(host, "0000:3b:00.1", "22ba", "040300")
+    gpu(host, "0000:00:1f.0", "1234", "060100", vendor="0x8086")
+    assert facts.parse(host.probe()).pci == (
+        PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", 1),
+        PciDevice("0000:3b:00.1", "10de", "22ba", "040300", None, 1),
+    )
+
+
+def test_driver_and_library_versions_come_from_files(host: Host) -> None:
+    """They are right even when NVML does not work because the two differ."""
+    host.write("/sys/module/nvidia/version", "580.95.05\n")
+    host.write("/sys/module/nvidia/refcnt", "12\n")
+    host.write("/sys/module/nvidia_uvm/refcnt", "2\n")
+    banner = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23\nGCC version: 12\n"
+    host.write("/proc/driver/nvidia/version", banner)
+    host.write("/usr/lib/nvidia/current/libnvidia-ml.so.580.178.04", "")
+    host.path("/etc/alternatives").mkdir()
+    host.path("/etc/alternatives/ml").symlink_to("/usr/lib/nvidia/current/libnvidia-ml.so.580.178.04")
+    host.path("/usr/lib/libnvidia-ml.so.1").symlink_to("../../etc/alternatives/ml")
+    host.program("ldconfig", 'echo "	libnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/libnvidia-ml.so.1"')
+    host.program("nvidia-smi", "echo Failed to initialize NVML: Driver/library version mismatch; exit 18")
+    seen = facts.parse(host.probe())
+    assert (seen.modules["nvidia"].version, seen.modules["nvidia"].refcnt) == ("580.95.05", 12)
+    assert seen.modules["nvidia_uvm"].version is None
+    assert seen.module_banner == banner.splitlines()[0]
+    assert seen.library_version == "580.178.04"
+    assert seen.smi_error == "Failed to initialize NVML: Driver/library version mismatch"
+
+
+def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
+    """Its PCI addresses are brought to the form of sysfs."""
+    host.program(
+        "nvidia-smi",
+        'echo "0, GPU-1, Tesla P100-PCIE-16GB, 00000000:3B:00.0, 16384"; echo "1, GPU-2, NVIDIA GB10, 0000000F:01:00.0, [N/A]"',
+    )
+    first, second = facts.parse(host.probe()).gpus
+    assert (first.name, first.pci, first.memory_mib) == ("Tesla P100-PCIE-16GB", "0000:3b:00.0", 16384)
+    assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", 0)
+
+
+def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
+    """Half-configured and removed packages do not count; a foreign architecture is told apart."""
+    host.apt(
+        "hi \tnvidia-driver-580\t580.178.04-1\tamd64\n"
+        "ii \tnvidia-driver-580\t580.178.04-1\ti386\n"
+        "iF \tnvidia-dkms-580\t580.178.04-1\tamd64\n"
+        "rc \tnvidia-docker2\t2.13.0-1\tall\n"
+    )
+    names = ("nvidia-driver-580", "nvidia-dkms-580", "nvidia-docker2", "absent")
+    seen = facts.parse(host.probe(packages=names)).packages
+    assert set(seen) == {"nvidia-driver-580", "nvidia-driver-580:i386"}
+    assert seen["nvidia-driver-580"].held
+    assert not seen["nvidia-driver-580:i386"].held
+
+
+def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Host) -> None:
+    """The kernel's monotonic time becomes seconds since the epoch."""
+    since = time.monotonic() - 100
+    host.unit(
+        "docker.service", ActiveEnterTimestampMonotonic=int(since * 1e6), UnitFileState="enabled", NRestarts=2
+    )
+    host.unit("old.service", ActiveState="failed", SubState="failed", ActiveEnterTimestampMonotonic=5)
+    units = facts.parse(host.probe(units=("docker.service", "old.service", "none.service"))).units
+    docker = units["docker.service"]
+    assert docker.active_since is not None
+    assert abs(time.time() - 100 - docker.active_since) < 2
+    assert (docker.active, docker.enabled, docker.restarts) == ("active", "enabled", 2)
+    assert units["old.service"].active_since is None
+    assert units["none.service"].load == "not-found"
+    assert len([call for call in host.calls() if "show" in call]) == 1
+
+
+def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
+    """`docker info` on a host without dockerd would wait and say nothing."""
+    info = {
+        "ServerVersion": "20.10.24",
+        "Runtimes": {"runc": {}, "nvidia": {}},
+        "DefaultRuntime": "nvidia",
+        "CgroupDriver": "cgroupfs",
+        "ContainersRunning": 7,
+    }
+    host.program("docker", f"cat <<'E'\n{json.dumps(info)}\nE")
+    assert facts.parse(host.probe()).docker is None
+    host.write("/run/docker.sock", "")
+    docker = facts.parse(host.probe()).docker
+    assert docker is not None
+    assert (docker.version, docker.runtimes, docker.containers_running) == ("20.10.24", ("nvidia", "runc"), 7)
+
+
+def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
+    """The version is known all the same."""
+    host.program(
+        "containerd",
+        'if [ "$1" = --version ]; then echo containerd x v2.2.0 abc; else echo "containerd: bad toml at line 3" >&2; exit 1; fi',
+    )
+    containerd = facts.parse(host.probe()).containerd
+    assert containerd is not None
+    assert (containerd.version, containerd.dump) == ("2.2.0", "")
+    assert containerd.error == "containerd: bad toml at line 3"
+
+
+def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host) -> None:
+    """What it was really started with, not what its files say now."""
+    host.program("kubelet", "echo Kubernetes v1.23.17")
+    host.unit("kubelet.service", MainPID=812)
+    host.write("/etc/systemd/system/kubelet.service", "[Service]\n")
+    host.write("/proc/812/cmdline", "/usr/bin/kubelet\0--network-plugin=cni\0")
+    kubelet = facts.parse(host.probe()).kubelet
+    assert kubelet is not None
+    assert kubelet.version == "1.23.17"
+    assert kubelet.arguments == ("/usr/bin/kubelet", "--network-plugin=cni")
+    assert kubelet.unit_text == "[Service]\n"
+    assert kubelet.journal == ()
+
+
+def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:
+    """Its own last words are the reason; 'Scheduled restart job' is not."""
+    host.program("kubelet", "echo Kubernetes v1.36.3")
+    host.unit("kubelet.service", ActiveState="activating", SubState="auto-restart", MainPID=0)
+    host.program(
+        "journalctl",
+        'echo "E1121 run.go:72 unrecognized feature gate: DevicePlugins"; echo "kubelet.service: Scheduled restart job, restart counter is at 7."',
+    )
+    kubelet = facts.parse(host.probe()).kubelet
+    assert kubelet is not None
+    assert kubelet.arguments == ()
+    assert kubelet.journal == ("E1121 run.go:72 unrecognized feature gate: DevicePlugins",)
+
+
+def test_gpu_users_are_found_with_their_container_and_pod(host: Host) -> None:
+    """By open device files and by mapped libraries; arguments are kept quiet, they may hold secrets."""
+    host.write("/dev/nvidia0", "")
+    pod = POD.replace("-", "_")
+    slices = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{CONTAINER}.scope\n"
+    host.write("/proc/21/cgroup", slices)
+    host.write("/proc/21/cmdline", "/usr/bin/python3\0/opt/train.py\0--token=secret\0")
+    host.path("/proc/21/fd").mkdir()
+    host.path("/proc/21/fd/5").symlink_to("/dev/nvidia0")
+    host.write("/proc/22/cgroup", "0::/system.slice/nvidia-persistenced.service\n")
+    host.write("/proc/22/cmdline", "/usr/bin/nvidia-persistenced\0--user\0root\0")
+    host.write(
+        "/proc/22/maps",
+        "7f00 r-xp 00000000 08:01 12 /usr/lib/libnvidia-ml.so.580.178.04\n",
+    )
+    host.path("/proc/22/fd").mkdir()
+    host.path("/proc/23/fd").mkdir(parents=True)
+    host.path("/proc/23/fd/0").symlink_to("/dev/null")
+    seen = facts.parse(host.probe())
+    assert seen.gpu_users == (
+        GpuUser(21, "python3 train.py", CONTAINER, POD),
+        GpuUser(22, "nvidia-persistenced", None, None),
+    )
+
+
+def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
+    """dockershim's layout: /kubepods/QOS/podUID/ID on many lines."""
+    host.write("/sys/module/nvidia/refcnt", "1\n")
+    host.write(
+        "/proc/9/cgroup",
+        f"12:pids:/kubepods/besteffort/pod{POD}/{CONTAINER}\n1:name=systemd:/kubepods/besteffort/pod{POD}/{CONTAINER}\n",
+    )
+    host.path("/proc/9/fd").mkdir()
+    host.path("/proc/9/fd/3").symlink_to("/dev/nvidiactl")
+    (user,) = facts.parse(host.probe()).gpu_users
+    assert (user.container, user.pod) == (CONTAINER, POD)
+
+
+def test_images_of_containerd_are_known_by_their_config_through_an_index(host: Host) -> None:
+    """An index is resolved to this machine's platform; names are completed as docker does."""
+    host.write("/run/containerd/containerd.sock", "")
+    host.program("dpkg", "echo amd64")
+    index = {
+        "manifests": [
+            {"digest": "sha256:a1", "platform": {"os": "linux", "architecture": "arm64"}},
+            {"digest": "sha256:a2", "platform": {"os": "linux", "architecture": "amd64"}},
+        ]
+    }
+    host.program(
+        "ctr",
+        'case "$*" in\n'
+        '*"images ls") echo "REF TYPE DIGEST SIZE"; echo "docker.io/gpunode/plugin:1 application/x sha256:1234 9.1 MiB linux/amd64 -";;\n'
+        f"*sha256:1234) cat <<'E'\n{json.dumps(index)}\nE\n;;\n"
+        '*sha256:a2) echo \'{"config": {"digest": "sha256:feed"}}\';;\n'
+        "esac",
+    )
+    assert facts.parse(host.probe(images=("gpunode/plugin:1", "gpunode/plugin:2"))).images == {
+        "gpunode/plugin:1": "sha256:feed"
+    }
+
+
+def test_images_are_those_of_the_runtime_that_the_kubelet_uses(host: Host) -> None:
+    """A kubelet of 1.23 with dockershim sees docker's images only."""
+    host.write("/run/docker.sock", "")
+    host.program("docker", 'case "$1" in image) echo sha256:d0c;; *) echo "{}";; esac')
+    host.program("kubelet", "echo Kubernetes v1.23.17")
+    host.unit("kubelet.service")
+    assert facts.parse(host.probe(images=("a:1",))).images == {"a:1": "sha256:d0c"}
+    host.program("kubelet", "echo Kubernetes v1.30.1")
+    assert facts.parse(host.probe(images=("a:1",))).images == {}
+
+
+def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host) -> None:
+    """Patterns tell what they match, plain paths are always answered."""
+    text = "naïve ☃\r\n"
+    host.write("/etc/docker/daemon.json", text, mode=0o640)
+    host.write("/etc/docker/key.json", b"\xff\xfe")
+    host.write("/etc/docker/large.json", b"x" * (256 * 1024 + 1))
+    host.path("/etc/docker/dir.json").mkdir()
+    os.mkfifo(host.path("/etc/docker/fifo.json"))
+    host.path("/etc/link").symlink_to("/etc/docker/daemon.json")
+    files = facts.parse(host.probe(files=("/etc/docker/*.json", "/etc/link", "/none", "/nothing/*"))).files
+    daemon = files["/etc/docker/daemon.json"]
+    assert (daemon.content, daemon.mode) == (text, 0o640)
+    assert daemon.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert daemon.mtime == host.path("/etc/docker/daemon.json").stat().st_mtime
+    assert files["/etc/link"].content == text
+    assert (files["/etc/docker/key.json"].content, files["/etc/docker/key.json"].error) == (None, "not UTF-8")
+    large = files["/etc/docker/large.json"]
+    assert (large.content, large.error) == (None, "larger than 256 KiB")
+    assert large.sha256 == hashlib.sha256(b"x" * (256 * 1024 + 1)).hexdigest()
+    assert files["/etc/docker/dir.json"].error == files["/etc/docker/fifo.json"].error == "not a regular file"
+    assert not files["/none"].exists
+    assert "/nothing/*" not in files
+
+
+def test_a_huge_file_is_hashed_without_being_sent(host: Host) -> None:
+    """80 MiB in a watched folder must not come over the wire."""
+    path = host.write("/etc/big", b"")
+    with path.open("wb") as file:
+        file.truncate(80 * 1024 * 1024)
+    message = host.probe(files=("/etc/big",))
+    assert len(message["files"]["/etc/big"]["sha256"]) == 64
+    assert len(json.dumps(message)) < 4000
+
+
+def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
+    """The rest of the facts is as good as ever."""
+    host.program("systemctl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
+    host.write("/run/docker.sock", "")
+    host.program("docker", "echo 'permission denied' >&2; exit 1")
+    gpu(host, "0000:3b:00.0", "2330", "030200")
+    seen = facts.parse(host.probe(units=("docker.service",)))
+    assert seen.errors == {
+        "units": "OSError: Failed to connect to bus: Host is down",
+        "docker": "OSError: permission denied",
+    }
+    assert seen.units == {}
+    assert len(seen.pci) == 1
+
+
+def test_an_apply_under_way_is_seen(host: Host) -> None:
+    """By the lock, which dies with its process: a stale file says nothing."""
+    holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}
+    path = host.write("/run/gpunode.lock", json.dumps(holder))
+    assert facts.parse(host.probe()).running is None
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert facts.parse(host.probe()).running == Run("r1", 1000.5, "ben@desk")
+
+
+def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host) -> None:
+    """Unknown is not off: a container that sees no firmware folder does not claim anything."""
+    assert facts.parse(host.probe()).secure_boot is None
+    host.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
+    host.write("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
+    seen = facts.parse(host.probe())
+    assert (seen.cgroup, seen.secure_boot) == ("v2", True)
+
+
+def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
+    """A banner without a newline, a bashrc that talks, a stray password line on standard input."""
+    job = wire.probe_job(Watch())
+    command = f"printf 'Welcome to gpu-07'; {wire.command(sudo=False, password=False)}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=wire.encode(job, "s3cret"),
+        env=host.environment,
+        capture_output=True,
+        check=True,
+    )
+    messages, complete = collect(done.stdout.splitlines(keepends=True), job["nonce"])
+    assert complete
+    assert [message["type"] for message in messages] == ["facts"]
+    assert b"s3cret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("python", sorted(Path("/usr/bin").glob("python3.?*[0-9]")), ids=str)
+def test_this_machine_answers_a_probe_in_time(python: Path, tmp_path: Path) -> None:
+    """The real thing on every Python there is, from the home folder of somebody with odd files in it."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(python)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    job = wire.probe_job(
+        Watch(files=("/etc/os-release",), units=("ssh.service",), packages=("bash",), images=("a:1",))
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
+        input=wire.encode(job),
+        env={"PATH": path, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    seconds = time.monotonic() - start
+    (message,), complete = collect(done.stdout.splitlines(keepends=True), job["nonce"])
+    assert complete
+    seen = facts.parse(message["facts"])
+    assert seen.files["/etc/os-release"].content == Path("/etc/os-release").read_text()
+    assert seen.kernel == os.uname().release
+    assert seconds < 5

@@ -1,0 +1,156 @@
+"""An apply is a process of its own: it outlives the connection, is followed, is alone on its host, and ends in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from gpunode import facts, wire
+from gpunode.model import Packages, Watch, WriteFile
+from tests.agent.conftest import Host, collect, wait_until
+
+SLOW = Packages("why", install=("slow",))
+
+
+def slow_apt(host: Host) -> None:
+    """An apt-get that goes on until the file `go` is there."""
+    host.apt(
+        install='echo "pmstatus:slow:10:Unpacking slow" >&$STATUS\nuntil [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
+    )
+
+
+def log(host: Host, run: str = "run1") -> str:
+    path = host.path(f"/var/lib/gpunode/runs/{run}/messages.jsonl")
+    return path.read_text() if path.exists() else ""
+
+
+def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None:
+    """Also after a failure; and the apply does not see itself as somebody's run under way."""
+    watch = Watch(files=("/etc/a",))
+    *_, message, end = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))
+    assert facts.parse(message["facts"]).files["/etc/a"].content == "1"
+    assert facts.parse(message["facts"]).running is None
+    assert end == {"type": "end", "ok": True}
+    *_, failed, message, end = host.ask(host.job(WriteFile("/etc/a", "2", "why"), watch=watch))
+    assert (failed["type"], message["type"], end) == ("failed", "facts", {"type": "end", "ok": False})
+
+
+def test_a_connection_that_dies_kills_only_the_follower(host: Host) -> None:
+    """The work goes on, a probe shows whose it is, and `follow` tells the whole story from its beginning."""
+    slow_apt(host)
+    follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
+    wait_until(lambda: "Unpacking slow" in log(host))
+    follower.kill()
+    running = facts.parse(host.probe()).running
+    assert running is not None
+    assert (running.id, running.by) == ("run1", "anna@desk")
+    job = wire.follow_job("run1")
+    second = host.start(job)
+    host.write("/state/go", "")
+    assert second.stdout
+    messages, complete = collect(second.stdout, job["nonce"])
+    assert complete
+    kinds = [message["type"] for message in messages]
+    assert kinds == ["start", "progress", "done", "start", "done", "end"]
+    assert host.read("/etc/after") == "1"
+
+
+def test_a_follower_that_loses_its_reader_ends_quietly(host: Host) -> None:
+    """sshd closes the pipe; the next message finds nobody."""
+    slow_apt(host)
+    follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
+    wait_until(lambda: "Unpacking slow" in log(host))
+    assert follower.stdout
+    follower.stdout.close()
+    host.write("/state/go", "")
+    assert follower.wait(10) == 0
+    assert follower.stderr
+    assert follower.stderr.read() == b""
+    wait_until(lambda: '"end"' in log(host))
+    assert host.read("/etc/after") == "1"
+
+
+def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> None:
+    """Its messages stay on the host, the same ones."""
+    messages = host.apply(WriteFile("/etc/a", "1", "why"))
+    assert host.ask(wire.follow_job("run1")) == messages
+
+
+def test_following_what_never_began_says_so(host: Host) -> None:
+    """The connection was lost before the job had arrived."""
+    assert host.ask(wire.follow_job("run9")) == [
+        {"type": "unknown", "run": "run9"},
+        {"type": "end", "ok": False},
+    ]
+
+
+def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> None:
+    """And changes nothing."""
+    slow_apt(host)
+    first = host.start(host.job(SLOW))
+    wait_until(lambda: "Unpacking slow" in log(host))
+    since = json.loads(host.read("/run/gpunode.lock"))["since"]
+    locked, end = host.apply(WriteFile("/etc/a", "1", "why"))
+    assert (locked["type"], locked["run"], locked["by"], locked["since"]) == (
+        "locked",
+        "run1",
+        "anna@desk",
+        since,
+    )
+    assert end == {"type": "end", "ok": False}
+    assert not host.path("/etc/a").exists()
+    host.write("/state/go", "")
+    first.wait()
+    assert host.apply(WriteFile("/etc/a", "1", "why"))[-1]["ok"]
+
+
+def test_an_apply_that_is_killed_is_told_as_interrupted(host: Host) -> None:
+    """A machine that went down in the middle: the change under way is named, and the lock is free."""
+    slow_apt(host)
+    job = host.job(WriteFile("/etc/a", "1", "why"), SLOW)
+    follower = host.start(job)
+    wait_until(lambda: "Unpacking slow" in log(host))
+    os.kill(json.loads(host.read("/run/gpunode.lock"))["pid"], signal.SIGKILL)
+    assert follower.stdout
+    messages, complete = collect(follower.stdout, job["nonce"])
+    host.write("/state/go", "")
+    assert complete
+    assert messages[-1] == {"type": "end", "ok": False}
+    assert (messages[-2]["code"], messages[-2]["n"]) == ("interrupted", 1)
+    assert facts.parse(host.probe()).running is None
+
+
+def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host) -> None:
+    """Not a silence: an unknown kind of change, say, from a newer controller."""
+    job = host.job(WriteFile("/etc/a", "1", "why"))
+    job["changes"][0]["kind"] = "paint"
+    _, failed, end = host.ask(job)
+    assert failed["code"] == "internal"
+    assert "KeyError" in failed["error"]
+    assert end == {"type": "end", "ok": False}
+
+
+def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> None:
+    """A host with `sudo: false` and a plain user."""
+    host.path("/run").rmdir()
+    host.write("/run", "in the way")
+    job = host.job(WriteFile("/etc/a", "1", "why"))
+    process = host.start(job)
+    out, errors = process.communicate()
+    _, complete = collect(out.splitlines(keepends=True), job["nonce"])
+    assert not complete
+    assert process.returncode == 1
+    assert errors.decode().startswith("gpunode: /run/gpunode")
+
+
+def test_nothing_secret_stays_after_an_apply(host: Host) -> None:
+    """Program and job are gone from the host; only the record is left, for root."""
+    host.apply(WriteFile("/etc/a", "1", "why"))
+    assert list(host.path("/run/gpunode").iterdir()) == []
+    assert sorted(path.name for path in host.path("/var/lib/gpunode/runs/run1").iterdir()) == [
+        "crash.log",
+        "files",
+        "journal.jsonl",
+        "messages.jsonl",
+    ]
