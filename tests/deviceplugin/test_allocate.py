@@ -1,0 +1,165 @@
+"""What containers get: strategies, shares, and the choice among what is free."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.deviceplugin.allocate import CONTROL_NODES, Refused, chosen, grant
+from gpunode.deviceplugin.config import Config, Share
+from gpunode.deviceplugin.devices import Device
+from gpunode.deviceplugin.links import links
+from gpunode.deviceplugin.prefer import preferred
+from gpunode.deviceplugin.resources import Unit, offers
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+
+def device(number: int) -> Device:
+    name = "ABCDEFGHIJKLMNOPQRST"[number]
+    return Device(
+        f"GPU-{name}", str(number), "P100", f"GPU-{name}", "0000:00:00.0", 1, nodes=(f"/dev/nvidia{number}",)
+    )
+
+
+def units(count: int) -> dict[str, Unit]:
+    return {device(n).uuid: Unit(device(n).uuid, device(n)) for n in range(count)}
+
+
+def shares(count: int, replicas: int, **more) -> dict[str, Unit]:
+    share = Share("nvidia.com/gpu", replicas, "nvidia.com/gpu", **more)
+    offered = offers([device(n) for n in range(count)], "none", (share,))
+    return {unit.id: unit for unit in offered["nvidia.com/gpu"]}
+
+
+def given(**settings):
+    return grant(list(units(2).values()), Config(**settings), lambda path: not path.endswith("modeset"))
+
+
+def test_ids_by_index():
+    """Device id strategy `index`."""
+    assert given(device_id_strategy="index").envs == {"NVIDIA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_volume_mounts_name_the_devices_by_mount_points():
+    """A user who may set variables but no mounts cannot help himself to GPUs."""
+    answer = given(device_list_strategy=("volume-mounts",))
+    root = "/var/run/nvidia-container-devices"
+    assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": root}
+    assert answer.mounts == [(f"{root}/GPU-A", "/dev/null"), (f"{root}/GPU-B", "/dev/null")]
+
+
+def test_device_specs_are_the_control_nodes_that_exist_and_the_devices_own():
+    """Needed by runtimes that check the device cgroup; below the device root of the host."""
+    answer = given(pass_device_specs=True, nvidia_driver_root="/run/nvidia/driver")
+    paths = [
+        *(node for node in CONTROL_NODES if not node.endswith("modeset")),
+        "/dev/nvidia0",
+        "/dev/nvidia1",
+    ]
+    assert answer.nodes == [(path, f"/run/nvidia/driver{path}") for path in paths]
+
+
+def test_optional_parts_are_switched_on_by_variables():
+    """GDRCopy, GPUDirect Storage and MOFED, as the NVIDIA runtime reads them."""
+    assert given(gds_enabled=True, gdrcopy_enabled=True, mofed_enabled=True).envs == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-A,GPU-B",
+        "NVIDIA_GDRCOPY": "enabled",
+        "NVIDIA_GDS": "enabled",
+        "NVIDIA_MOFED": "enabled",
+    }
+
+
+def test_two_shares_of_one_gpu_show_it_once():
+    """Shares are of the device; its UUID is given once."""
+    offered = shares(1, 4)
+    both = chosen(["GPU-A::0", "GPU-A::3"], offered, {})
+    assert grant(both, Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-A"}
+
+
+def test_more_than_one_share_is_refused_where_the_configuration_says_so():
+    """NVIDIA's words, so that what people search for is found."""
+    with pytest.raises(Refused, match="maximum request size for shared resources is 1; found 2"):
+        chosen(["GPU-A::0", "GPU-A::1"], shares(1, 4), {}, one_share=True)
+    assert len(chosen(["GPU-A", "GPU-B"], units(2), {}, one_share=True)) == 2
+
+
+def test_time_slicing_reaches_the_kubelet_under_the_new_name(play, plugin):
+    """Renamed, replicated, allocatable; an Unhealthy GPU takes all its shares with it."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu, name = Gpu("GPU-a"), "nvidia.com/gpu.shared"
+        share = Share("nvidia.com/gpu", 2, name)
+        async with plugin(FakeNvml(gpu), shares=(share,)):
+            await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
+            assert kubelet.requests[0].endpoint == "nvidia-gpu.shared.sock"
+            answer = await kubelet.allocate("GPU-a::1", resource=name)
+            assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
+            gpu.raise_xid(79)
+            await kubelet.until(
+                lambda: kubelet.devices(name) == {"GPU-a::0": "Unhealthy", "GPU-a::1": "Unhealthy"}
+            )
+
+    play(scene)
+
+
+def test_replicas_can_be_for_some_gpus_only():
+    """The others stay whole; a device is named by index or UUID."""
+    both = (
+        Share("nvidia.com/gpu", 2, "nvidia.com/gpu.shared", ("0",)),
+        Share("nvidia.com/gpu", 3, "nvidia.com/gpu.shared", ("GPU-B",)),
+    )
+    offered = offers([device(0), device(1), device(2)], "none", both)
+    assert {name: [unit.id for unit in group] for name, group in offered.items()} == {
+        "nvidia.com/gpu": ["GPU-C"],
+        "nvidia.com/gpu.shared": ["GPU-A::0", "GPU-A::1", "GPU-B::0", "GPU-B::1", "GPU-B::2"],
+    }
+
+
+def test_shares_are_spread_or_packed():
+    """Distributed takes from the GPU with most left; packed from the one with least left."""
+    offered = shares(2, 3)
+    free = [unit_id for unit_id in offered if unit_id != "GPU-B::0"]  # one share of B is in use
+    assert preferred(free, [], 2, offered, {}) == ["GPU-A::0", "GPU-A::1"]
+    assert preferred(free, [], 3, offered, {}, packed=True) == ["GPU-B::1", "GPU-B::2", "GPU-A::0"]
+
+
+def test_whole_gpus_are_chosen_by_their_links():
+    """Two pairs with NVLink: a request for two gets a pair; what must be included decides which."""
+    pairs = {("A", "C"): 120, ("B", "D"): 120}
+    weights = {frozenset((f"GPU-{a}", f"GPU-{b}")): points for (a, b), points in pairs.items()}
+    offered = units(4)
+    assert preferred(list(offered), [], 2, offered, {}, links=weights) == ["GPU-A", "GPU-C"]
+    assert preferred(list(offered), ["GPU-D"], 2, offered, {}, links=weights) == ["GPU-D", "GPU-B"]
+    # One alone: leave the pair that is still whole to others.
+    assert preferred(["GPU-A", "GPU-B", "GPU-D"], [], 1, offered, {}, links=weights) == ["GPU-A"]
+
+
+def test_many_gpus_are_chosen_quickly_and_well():
+    """16 of 20 is too many sets to compare; a well connected group of eight is still found."""
+    names = [device(n).uuid for n in range(20)]
+    group = set(names[5:13])
+    weights = {frozenset((a, b)): 100 if {a, b} <= group else 10 for a in names for b in names if a < b}
+    offered = units(20)
+    answer = preferred(names, [names[6]], 8, offered, {}, links=weights)
+    assert set(answer) == group
+
+
+def test_unhealthy_and_unknown_ids_come_last():
+    """The kubelet may offer what has just gone."""
+    offered = units(3)
+    assert preferred(["GPU-X", "GPU-A", "GPU-C"], [], 2, offered, {"GPU-A": "lost"}) == ["GPU-C", "GPU-X"]
+
+
+def test_links_are_counted_from_nvml():
+    """Points for the closest common bridge, and 100 for every active NVLink between the two."""
+    a = Gpu("GPU-A", bus="00000000:3B:00.0", nvlinks=("00000000:D8:00.0", "00000000:D8:00.0"))
+    b = Gpu("GPU-B", bus="00000000:D8:00.0", nvlinks=("00000000:3B:00.0", "00000000:3B:00.0"))
+    c = Gpu("GPU-C", bus="00000000:E1:00.0")
+    nvml = FakeNvml(a, b, c)
+    gpus = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (a, b, c)]
+    assert links(nvml, gpus) == {
+        frozenset(("GPU-A", "GPU-B")): 210,
+        frozenset(("GPU-A", "GPU-C")): 10,
+        frozenset(("GPU-B", "GPU-C")): 10,
+    }

@@ -1,0 +1,161 @@
+"""Flags, environment and file: names, precedence, mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.deviceplugin.config import BadConfig, Config, Share, read
+
+# From the README of NVIDIA's plugin: its complete example, and one for time-slicing.
+DOCUMENTED = """
+version: v1
+flags:
+  migStrategy: "none"
+  failOnInitError: true
+  nvidiaDriverRoot: "/"
+  plugin:
+    passDeviceSpecs: false
+    deviceListStrategy: "envvar"
+    deviceIDStrategy: "uuid"
+"""
+TIME_SLICING = """
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    failRequestsGreaterThanOne: true
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 10
+    - name: nvidia.com/mig-1g.10gb
+      replicas: 2
+"""
+
+
+def from_file(tmp_path, text: str, *flags: str, **environ: str) -> Config:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    return read([f"--config-file={file}", *flags], environ)
+
+
+def test_the_defaults_are_those_of_nvidias_plugin():
+    """A switch-over without any setting behaves the same."""
+    config = read([], {})
+    assert (config.mig_strategy, config.fail_on_init_error, config.pass_device_specs) == ("none", True, False)
+    assert (config.device_list_strategy, config.device_id_strategy) == (("envvar",), "uuid")
+    assert config.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
+    """Precedence, one setting in all three places."""
+    text = "version: v1\nflags: {migStrategy: single}\n"
+    assert from_file(tmp_path, text).mig_strategy == "single"
+    assert from_file(tmp_path, text, MIG_STRATEGY="mixed").mig_strategy == "mixed"
+    assert from_file(tmp_path, text, "--mig-strategy=none", MIG_STRATEGY="mixed").mig_strategy == "none"
+
+
+def test_the_documented_examples_load_unchanged(tmp_path):
+    """NVIDIA's own examples mean the same here."""
+    assert from_file(tmp_path, DOCUMENTED) == Config(config_file=str(tmp_path / "config.yaml"))
+    config = from_file(tmp_path, TIME_SLICING)
+    assert config.fail_requests_greater_than_one
+    assert config.shares == (
+        Share("nvidia.com/gpu", 10, "nvidia.com/gpu.shared"),
+        Share("nvidia.com/mig-1g.10gb", 2, "nvidia.com/mig-1g.10gb.shared"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "field", "value"),
+    [
+        (["--pass-device-specs"], {}, "pass_device_specs", True),
+        (["--pass-device-specs=false"], {"PASS_DEVICE_SPECS": "true"}, "pass_device_specs", False),
+        (["--driver-root", "/run/nvidia/driver"], {}, "dev_root", "/run/nvidia/driver"),
+        ([], {"DRIVER_ROOT": "/opt/driver", "NVIDIA_DEV_ROOT": "/"}, "dev_root", ""),
+        (
+            [],
+            {"DEVICE_LIST_STRATEGY": "volume-mounts,envvar"},
+            "device_list_strategy",
+            ("volume-mounts", "envvar"),
+        ),
+        ([], {"MIG_STRATEGY": ""}, "mig_strategy", "none"),
+    ],
+)
+def test_nvidias_names_work(arguments, environ, field, value):
+    """Long flags, their aliases, and the variables; an empty variable is as if it were not set."""
+    assert getattr(read(arguments, environ), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: v2\n", "version: expected v1, found 'v2'"),
+        ("- a\n", "expected keys: version, flags, resources, sharing"),
+        (
+            "version: v1\nflags: {migStrategie: none}\n",
+            "flags.migStrategie: unknown key; is flags.migStrategy meant?",
+        ),
+        (
+            "version: v1\nflags: {migStrategy: some}\n",
+            "flags.migStrategy: 'some' is not one of none, single, mixed",
+        ),
+        (
+            "version: v1\nflags: {failOnInitError: maybe}\n",
+            "flags.failOnInitError: 'maybe' is neither true nor false",
+        ),
+        ("version: v1\nflags: 3\n", "flags: expected keys, found 3"),
+        ("version: v1\nsharing: {mps: {resources: []}}\n", "sharing.mps: MPS is not supported"),
+        ("version: v1\nsharing: {timeSlicing: {}}\n", "sharing.timeSlicing.resources: expected a list"),
+        (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
+            r"sharing.timeSlicing.resources[0].replicas: expected a whole number from 2 up, found 1",
+        ),
+        (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, device: all}]}}\n",
+            "sharing.timeSlicing.resources[0].device: unknown key; known are name, replicas, rename, devices",
+        ),
+        (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3}]}}\n",
+            "a resource is there twice",
+        ),
+        ("version: [\n", "expected the node content"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_key(tmp_path, text, message):
+    """File, key, what was expected."""
+    with pytest.raises(BadConfig) as caught:
+        from_file(tmp_path, text)
+    assert message in str(caught.value)
+    assert str(tmp_path / "config.yaml") in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    """The path is in the message."""
+    with pytest.raises(BadConfig, match="No such file or directory"):
+        read([f"--config-file={tmp_path}/no.yaml"], {})
+
+
+def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path, caplog):
+    """gpu-feature-discovery shares the file."""
+    from_file(
+        tmp_path, "version: v1\nflags: {gfd: {oneshot: false}, plugin: {containerDriverRoot: /driver-root}}\n"
+    )
+    assert "flags.gfd has no meaning for this plugin" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"FAIL_ON_INIT_ERROR": "yes"}, "FAIL_ON_INIT_ERROR: 'yes' is neither true nor false"),
+        (
+            {"DEVICE_LIST_STRATEGY": "envvar,cdi"},
+            "DEVICE_LIST_STRATEGY: 'cdi' is not one of envvar, volume-mounts",
+        ),
+        ({"HEALTH_INTERVAL": "-1"}, "HEALTH_INTERVAL: '-1' is not a number of seconds"),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(environ, words):
+    """Not the flag: the person looks where they wrote it."""
+    with pytest.raises(BadConfig) as caught:
+        read([], environ)
+    assert words in str(caught.value)

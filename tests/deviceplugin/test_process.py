@@ -1,0 +1,123 @@
+"""The plugin as a process: signals, exit status, log lines, a changed configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from .kubelet import FakeKubelet
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextlib.asynccontextmanager
+async def process(
+    sockets: Path, *flags: str, gpus: str = "GPU-a"
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A running plugin process; killed at the end if it still runs."""
+    command = ("-m", "tests.deviceplugin.process", gpus, f"--kubelet-socket={sockets}/kubelet.sock", *flags)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ends_cleanly_when_told_to(play, sockets, number):
+    """Exit status 0, the socket is gone, and the log says which signal it was."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets) as child:
+            await kubelet.until(kubelet.devices)
+            child.send_signal(number)
+            _, log = await child.communicate()
+        assert child.returncode == 0
+        assert log.decode().endswith(f"INFO stopping signal={number.name}\n")
+        assert not (sockets / "nvidia-gpu.sock").exists()
+
+    play(scene)
+
+
+def test_a_killed_plugin_is_replaced_by_the_next(play, sockets):
+    """After SIGKILL the old socket is still there; a new process serves and registers all the same."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets) as child:
+            await kubelet.until(kubelet.devices)
+            child.kill()
+            await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].ended)
+        assert (sockets / "nvidia-gpu.sock").exists()
+        async with process(sockets, gpus="GPU-b"):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+
+    play(scene)
+
+
+def test_a_changed_configuration_file_is_taken_up(play, sockets, tmp_path):
+    """As a ConfigMap changes: the file is replaced. A broken one is named in the log and changes nothing."""
+    file = tmp_path / "config.yaml"
+    sharing = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+
+    def write(text: str) -> None:
+        new = tmp_path / "new"
+        new.write_text(text)
+        new.rename(file)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets, f"--config-file={file}") as child:
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            write("version: v1\n" + sharing)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a::0": "Healthy", "GPU-a::1": "Healthy"})
+            write("version: v1\nflag: {}\n")
+            while "the configuration stays as it was" not in (
+                line := (await child.stderr.readline()).decode()
+            ):
+                assert line
+            assert "flag: unknown key" in line
+            await kubelet.until(lambda: len(kubelet.requests) >= 3 and len(kubelet.devices()) == 2)
+
+    write("version: v1\n")
+    play(scene)
+
+
+def test_a_bad_flag_value_ends_with_status_2():
+    """The message names the flag and the values it takes."""
+    run = subprocess.run(
+        [sys.executable, "-m", "gpunode.deviceplugin", "--mig-strategy=some"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert run.returncode == 2
+    assert "--mig-strategy: 'some' is not one of none, single, mixed" in run.stderr
+
+
+def test_help_has_every_flag_and_an_example():
+    """`--help` needs no GPU and no kubelet."""
+    run = subprocess.run(
+        [sys.executable, "-m", "gpunode.deviceplugin", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert "--device-list-strategy" in run.stdout
+    assert "example: python -m gpunode.deviceplugin" in run.stdout
