@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 
 from .. import builds, cache, gpu
-from . import archive, driver, kernel as kernel_packages, toolkit
+from . import archive, driver, toolkit
+from . import kernel as kernel_packages
 
+REPOSITORIES = ("cuda", "toolkit/stable/deb/amd64", "os")
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 
 
@@ -26,11 +28,11 @@ def repository(cache_root: Path, toolkit_bin: Path, kernel: str) -> Path:
         shutil.copy(archive.key() / "key.asc", folder / "key.asc")
         with tempfile.TemporaryDirectory() as work:
             packages = [p for release in driver.RELEASES for p in driver.packages(release, _compile(Path(work), release))]
-            archive.write(folder / "cuda", packages, "NVIDIA")
+            archive.write(folder / REPOSITORIES[0], packages, "NVIDIA")
         sources = _toolkit_sources()
         packages = [p for version in toolkit.VERSIONS for p in toolkit.packages(version, toolkit_bin, sources)]
-        archive.write(folder / "toolkit/stable/deb/amd64", [*packages, toolkit.docker2()], "NVIDIA")
-        archive.write(folder / "os", [kernel_packages.headers(kernel)], "Debian")
+        archive.write(folder / REPOSITORIES[1], [*packages, toolkit.docker2()], "NVIDIA")
+        archive.write(folder / REPOSITORIES[2], [kernel_packages.headers(kernel)], "Debian")
 
     inputs = [Path(__file__).parent, gpu.SOURCES, Path(gpu.__file__), archive.key() / "key.asc", toolkit_bin, kernel, gpu.compiler()]
     return cache.entry("apt", inputs, build)

@@ -244,7 +244,8 @@ static void show_driver(const char *version, int open_flavour)
     put_file(text("NVRM version: %sSat Nov 21 00:00:00 UTC 2026\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1) \n",
                   line),
              "/proc/driver/nvidia/version");
-    put_file("EnableMSI: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
+    /* ModifyDeviceFiles 0: else the toolkit mounts over a container's own /proc/driver/nvidia/params, which is not there */
+    put_file("EnableMSI: 1\nModifyDeviceFiles: 0\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
              "InitializeSystemMemoryAllocations: 1\nRmProfilingAdminOnly: 1\n",
              "/proc/driver/nvidia/params");
     put_file("Binary: \"\"\n", "/proc/driver/nvidia/registry");
