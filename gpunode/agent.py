@@ -279,8 +279,8 @@ def read_smi() -> Optional[Dict[str, Any]]:
     return {"gpus": [row for row in rows if len(row) == 5], "error": None}
 
 
-def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
-    """The packages that are properly installed, of those asked for."""
+def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
+    """The packages that are properly installed, of those asked for; with `broken` also those half installed."""
     found = {}  # type: Dict[str, Dict[str, Any]]
     if not patterns:
         return found
@@ -295,7 +295,7 @@ def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
     native = read_arch()
     for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines():
         status, name, version, arch = line.split("\t")
-        if status[1] == "i":
+        if status[1] == "i" or (broken and status[1] not in "nc"):
             key = name if arch in (native, "all") else name + ":" + arch
             found[key] = {"version": version, "held": status[0] == "h"}
     return found
@@ -800,7 +800,7 @@ def packages(this: Run, change: Message) -> Message:
         refresh(this)
     install = list(change["install"])
     names = [entry.split("=", 1)[0] for entry in install]
-    installed = read_packages(change["remove"]) if change["remove"] else {}
+    installed = read_packages(change["remove"], broken=True) if change["remove"] else {}
     remove = [name for name in sorted(installed) if name not in names]
     if install or remove:
         finish_interrupted(this)

@@ -66,7 +66,7 @@ def test_progress_comes_from_apts_status(host: Host) -> None:
 
 def test_only_what_is_installed_is_removed_in_the_same_transaction(host: Host) -> None:
     """apt stumbles over names that it does not know, and a replacement must go in as the old one goes out."""
-    host.apt(packages="ii \tnvidia-docker2\t2.13.0-1\tall\n")
+    host.apt(packages="iF \tnvidia-docker2\t2.13.0-1\tall\nrc \tnvidia-docker\t1.0.1-1\tamd64\n")
     host.apply(
         Packages(
             "why", install=("nvidia-container-toolkit=1.20.1-1",), remove=("nvidia-docker", "nvidia-docker2")

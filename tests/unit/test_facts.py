@@ -1,0 +1,149 @@
+"""Raw facts become Facts; what is missing or failed is empty, never an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode import facts
+from gpunode.model import (
+    Containerd,
+    Docker,
+    File,
+    Gpu,
+    GpuUser,
+    Kubelet,
+    Module,
+    Os,
+    Package,
+    PciDevice,
+    Run,
+    Unit,
+)
+
+BARE: dict[str, Any] = {
+    "time": 1000.5,
+    "hostname": "gpu-07",
+    "kernel": "6.1.0",
+    "boot_id": "b",
+    "uptime": 7,
+}
+RAW: dict[str, Any] = {
+    **BARE,
+    "os": {
+        "ID": "ubuntu",
+        "VERSION_ID": "24.04",
+        "PRETTY_NAME": "U",
+        "VERSION_CODENAME": "noble",
+        "ID_LIKE": "debian x",
+    },
+    "arch": "amd64",
+    "cgroup": "v2",
+    "secure_boot": True,
+    "pci": [
+        {
+            "address": "0000:3b:00.0",
+            "vendor": "10de",
+            "device": "2330",
+            "cls": "030200",
+            "driver": None,
+            "numa_node": 0,
+        }
+    ],
+    "modules": {"nvidia": {"version": "580.95.05", "refcnt": 3}},
+    "module_banner": "NVRM",
+    "library_version": "580.95.05",
+    "smi": {"gpus": [["0", "GPU-1", "NVIDIA H100", "00000000:3B:00.0", "81559"]], "error": None},
+    "packages": {"nvidia-open": {"version": "595.1", "held": True}},
+    "units": {
+        "docker.service": {
+            "load": "loaded",
+            "active": "active",
+            "sub": "running",
+            "enabled": "enabled",
+            "active_since": 5.5,
+            "restarts": 1,
+            "pid": 9,
+        }
+    },
+    "docker": {
+        "version": "20.10",
+        "runtimes": ["nvidia", "runc"],
+        "default_runtime": "runc",
+        "cgroup_driver": "cgroupfs",
+        "containers_running": 2,
+    },
+    "containerd": {"version": "2.2.0", "dump": "version = 3", "error": None},
+    "kubelet": {
+        "version": "1.23.17",
+        "arguments": ["/usr/bin/kubelet"],
+        "unit_text": "[Unit]",
+        "journal": [],
+    },
+    "gpu_users": [{"pid": 4, "command": "python3", "container": None, "pod": None}],
+    "images": {"docker": {"a:1": "sha256:d"}, "containerd": {"a:1": "sha256:c"}},
+    "files": {
+        "/etc/a": {"exists": True, "sha256": "x", "mode": 420, "mtime": 1.5, "content": "a"},
+        "/b": {"exists": False},
+    },
+    "running": {"run": "r1", "by": "anna", "since": 3, "pid": 1},
+    "errors": {},
+}
+
+
+def test_everything_that_was_seen_is_in_the_facts() -> None:
+    """Field by field."""
+    seen = facts.parse(RAW)
+    assert seen.os == Os("ubuntu", "24.04", "U", "noble", "amd64", ("debian", "x"))
+    assert seen.pci == (PciDevice("0000:3b:00.0", "10de", "2330", "030200", None, 0),)
+    assert seen.modules == {"nvidia": Module("580.95.05", 3)}
+    assert seen.gpus == (Gpu(0, "GPU-1", "NVIDIA H100", "0000:3b:00.0", 81559),)
+    assert seen.packages == {"nvidia-open": Package("nvidia-open", "595.1", held=True)}
+    assert seen.units == {
+        "docker.service": Unit("docker.service", "loaded", "active", "running", "enabled", 5.5, 1)
+    }
+    assert seen.docker == Docker("20.10", ("nvidia", "runc"), "runc", "cgroupfs", 2)
+    assert seen.containerd == Containerd("2.2.0", "version = 3")
+    assert seen.kubelet == Kubelet("1.23.17", ("/usr/bin/kubelet",), "[Unit]")
+    assert seen.gpu_users == (GpuUser(4, "python3"),)
+    assert seen.files == {"/etc/a": File("/etc/a", True, "x", 420, 1.5, "a"), "/b": File("/b", False)}
+    assert seen.running == Run("r1", 3.0, "anna")
+    assert (seen.cgroup, seen.secure_boot, seen.library_version) == ("v2", True, "580.95.05")
+
+
+@pytest.mark.parametrize(
+    "raw", [BARE, {key: RAW.get(key) if key in BARE else None for key in RAW}], ids=["missing", "failed"]
+)
+def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
+    """Whether the section is missing or null."""
+    seen = facts.parse(raw)
+    assert (seen.hostname, seen.os.id, seen.pci, seen.gpus, seen.units, seen.files) == (
+        "gpu-07",
+        "",
+        (),
+        (),
+        {},
+        {},
+    )
+    assert seen.docker is seen.containerd is seen.kubelet is seen.running is seen.secure_boot is None
+
+
+def test_why_a_section_is_empty_is_kept() -> None:
+    """So that nobody takes `could not look` for `nothing there`."""
+    assert facts.parse({**BARE, "errors": {"units": "no bus"}}).errors == {"units": "no bus"}
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "image"),
+    [
+        ("1.23.17", [], "sha256:d"),
+        ("1.23.17", ["kubelet", "--container-runtime=remote"], "sha256:c"),
+        ("1.23.17", ["kubelet", "--container-runtime", "remote"], "sha256:c"),
+        ("1.36.3", [], "sha256:c"),
+    ],
+)
+def test_images_are_those_that_the_kubelet_can_use(version: str, arguments: list[str], image: str) -> None:
+    """docker's until 1.23, unless it was told otherwise."""
+    raw = {**RAW, "kubelet": {**RAW["kubelet"], "version": version, "arguments": arguments}}
+    assert facts.parse(raw).images == {"a:1": image}

@@ -1,0 +1,332 @@
+"""The command that starts the agent, what goes in and what comes out, and what it means when nothing does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode import wire
+from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
+from gpunode.model import (
+    Change,
+    KernelModule,
+    LoadImage,
+    Packages,
+    Reboot,
+    RemoveFile,
+    Service,
+    Watch,
+    WriteFile,
+)
+
+SHELLS = [shell for shell in ("dash", "bash", "zsh", "ksh", "fish", "tcsh", "busybox") if shutil.which(shell)]
+PROGRAM = b"def main(program, job):\n    import sys\n    print('ran', job.decode(), sys.stdin.read())\n"
+
+
+class Machine:
+    """A folder of programs that a command finds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("id", "sh"):
+            self.link(name)
+
+    def link(self, name: str, target: str = "") -> None:
+        (self.folder / name).symlink_to(target or str(shutil.which(name)))
+
+    def program(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def run(self, *, sudo: bool, stdin: bytes, password: bool = False, shell: str = "/bin/sh") -> Any:
+        words = [str(shutil.which(shell)), *(["sh"] if shell == "busybox" else []), "-c"]
+        environment = {"PATH": str(self.folder), "LANG": "de_DE.UTF-8"}
+        return subprocess.run(
+            [*words, wire.command(sudo, password)],
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.link("python3", "/usr/bin/python3")
+    return made
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A small program in place of the agent, and a job."""
+    monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
+    return wire.encode({"job": 1}) + b"payload"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_login_shell_passes_the_command_on(machine: Machine, stdin: bytes, shell: str) -> None:
+    """The program, the job and what follows arrive whole."""
+    done = machine.run(sudo=True, stdin=stdin, shell=shell)
+    assert done.stdout == b'ran {"job":1} payload\n'
+    assert done.stderr == b""
+
+
+def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
+    """Single quotes around it are enough: csh has its exclamation mark, fish its backslash, both the newline."""
+    for password in (True, False):
+        command = wire.command(sudo=True, password=password)
+        assert not set(command) & set("!\\\n")
+        assert command.count("'") == 4
+    assert len(command) < 1500
+
+
+def test_a_password_goes_to_sudo_on_standard_input_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line is sudo's; the rest is the program's."""
+    monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
+    machine.program("id", "echo 1000")
+    machine.program(
+        "sudo",
+        'read -r word; echo "sudo got $word, said $*" >&2; while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+    )
+    done = machine.run(sudo=True, password=True, stdin=wire.encode({"job": 1}, "s3 cret"))
+    assert done.stdout == b'ran {"job":1} \n'
+    assert done.stderr.startswith(b"sudo got s3 cret, said -S -p  -- ")
+    assert "s3 cret" not in wire.command(sudo=True, password=True)
+
+
+def test_a_password_that_sudo_did_not_ask_for_is_skipped(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NOPASSWD, or root already: the line is still there when the program starts."""
+    monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
+    done = machine.run(sudo=True, password=True, stdin=wire.encode({"job": 1}, "s3cret"))
+    assert done.stdout == b'ran {"job":1} \n'
+
+
+def refusal(machine: Machine, stdin: bytes, *, sudo: bool = True, password: bool = False) -> HostError:
+    done = machine.run(sudo=sudo, password=password, stdin=stdin)
+    noise: list[bytes] = []
+    messages, complete = drain(done.stdout.splitlines(keepends=True), "n", noise)
+    assert messages == []
+    assert not complete
+    return wire.explain("gpu-07", noise, done.stderr.decode(), done.returncode)
+
+
+def drain(lines: list[bytes], nonce: str, noise: list[bytes]) -> tuple[list[dict[str, Any]], bool]:
+    messages = []
+    decoding = wire.decode(lines, nonce, noise)
+    while True:
+        try:
+            messages.append(next(decoding))
+        except StopIteration as stop:
+            return messages, bool(stop.value)
+
+
+def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes) -> None:
+    """With the command that mends it."""
+    (machine.folder / "python3").unlink()
+    error = refusal(machine, stdin)
+    assert isinstance(error, AgentUnusable)
+    assert error.message == "there is no python3 on it"
+    assert "apt install python3" in error.hint
+
+
+def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:
+    """Debian's python3-minimal: an interpreter with half a library."""
+    hide = "import sys;sys.modules['json']=None;import importlib.util as u;f=u.find_spec;u.find_spec=lambda n:None if n=='json' else f(n);exec(sys.argv[1])"
+    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{hide}" "$@"')
+    error = refusal(machine, stdin)
+    assert isinstance(error, AgentUnusable)
+    assert "lacks the module json" in error.message
+    assert "python3-minimal" in error.hint
+
+
+def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> None:
+    """Python 3.5 cannot even parse the agent."""
+    old = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
+    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
+    error = refusal(machine, stdin)
+    assert isinstance(error, AgentUnusable)
+    assert error.message == "its python3 is 3.5.2, 3.6 or newer is needed"
+
+
+SUDO = [
+    ("sudo: a password is required", "sudo wants a password (or a terminal)"),
+    ("sudo: sorry, you must have a tty to run sudo", "sudo wants a password (or a terminal)"),
+    ("Sorry, try again.\nsudo: 3 incorrect password attempts", "sudo does not accept the password"),
+    (
+        "Sorry, user ops is not allowed to execute '/usr/bin/python3 -I' as root on gpu-07.",
+        "sudo does not let this user become root",
+    ),
+    ("ops is not in the sudoers file.", "sudo does not let this user become root"),
+    (
+        "sudo: Account expired or PAM config lacks an account section",
+        "sudo: Account expired or PAM config lacks an account section",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), SUDO)
+def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: str, message: str) -> None:
+    """Its own words, as sudo 1.9 writes them, with the remark on the host's name that is nobody's concern."""
+    machine.program("id", "echo 1000")
+    machine.program(
+        "sudo", f'echo "sudo: unable to resolve host gpu-07: Name or service not known\n{words}" >&2; exit 1'
+    )
+    error = refusal(machine, stdin)
+    assert isinstance(error, SudoRefused)
+    assert error.message == message
+
+
+def test_sudo_is_told_to_speak_english_and_not_to_ask(machine: Machine, stdin: bytes) -> None:
+    """In the user's language its words would not be recognised."""
+    machine.program("id", "echo 1000")
+    machine.program("sudo", 'echo "$LC_ALL $1" >&2; exit 1')
+    done = machine.run(sudo=True, stdin=stdin)
+    assert done.stderr == b"C -n\n"
+
+
+def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes) -> None:
+    """And root needs none."""
+    machine.program("id", "echo 1000")
+    error = refusal(machine, stdin)
+    assert isinstance(error, SudoRefused)
+    assert error.message == "there is no sudo on it"
+
+
+def test_any_other_silence_is_quoted() -> None:
+    """A nologin shell, a restricted account: what was said is the best there is."""
+    error = wire.explain("gpu-07", [b"This account is currently not available.\n"], "", 1)
+    assert isinstance(error, AgentFailed)
+    assert "exit status 1" in error.message
+    assert "This account is currently not available." in error.message
+    assert "(nothing)" in wire.explain("gpu-07", [], "", None).message
+
+
+def test_messages_are_found_among_noise() -> None:
+    """Before, between and after; and only those of this job."""
+    noise: list[bytes] = []
+    lines = [
+        b"Welcome!\r\n",
+        b'{"type": "not ours"}\n',
+        b"@gpunode-begin other\n",
+        b"\n",
+        b"@gpunode-begin n1\n",
+        b'{"type": "a"}\n',
+        b"warning: something\n",
+        b'{"type": "b"}\r\n',
+        b"@gpunode-end n1\n",
+        b'{"type": "c"}\n',
+    ]
+    messages, complete = drain(lines, "n1", noise)
+    assert [message["type"] for message in messages] == ["a", "b"]
+    assert complete
+    assert noise[0] == b"Welcome!\r\n"
+    assert len(noise) == 5
+
+
+def test_an_answer_without_its_end_is_not_complete() -> None:
+    """Nor is an end without a beginning."""
+    assert drain([b"@gpunode-begin n\n", b'{"type": "a"}\n'], "n", []) == ([{"type": "a"}], False)
+    assert drain([b"@gpunode-end n\n"], "n", []) == ([], False)
+
+
+def test_messages_are_given_as_they_come() -> None:
+    """Progress is not held back until the end."""
+
+    def lines() -> Any:
+        yield b"@gpunode-begin n\n"
+        yield b'{"type": "a"}\n'
+        raise AssertionError("asked for more than was needed")
+
+    assert next(wire.decode(lines(), "n", [])) == {"type": "a"}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+ENCODED: list[tuple[Change, dict[str, Any]]] = [
+    (
+        WriteFile("/etc/a", "new ☃", "why", before="old", mode=0o600, check="docker"),
+        {
+            "kind": "write_file",
+            "path": "/etc/a",
+            "content": "new ☃",
+            "before_sha256": digest("old"),
+            "mode": 0o600,
+            "check": "docker",
+        },
+    ),
+    (
+        WriteFile("/etc/a", "new", "why"),
+        {
+            "kind": "write_file",
+            "path": "/etc/a",
+            "content": "new",
+            "before_sha256": None,
+            "mode": 0o644,
+            "check": None,
+        },
+    ),
+    (
+        RemoveFile("/etc/a", "old", "why"),
+        {"kind": "remove_file", "path": "/etc/a", "before_sha256": digest("old")},
+    ),
+    (
+        Packages("why", install=("a=1",), refresh=True),
+        {"kind": "packages", "install": ["a=1"], "remove": [], "hold": [], "refresh": True},
+    ),
+    (
+        Service("docker.service", "why", restart=True, guards=("/etc/a",), note="7 containers"),
+        {"kind": "service", "unit": "docker.service", "enable": False, "restart": True, "guards": ["/etc/a"]},
+    ),
+    (KernelModule("why", load=("nvidia",)), {"kind": "kernel_module", "load": ["nvidia"], "unload": []}),
+    (Reboot("why"), {"kind": "reboot"}),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), ENCODED, ids=lambda value: type(value).__name__)
+def test_changes_are_sent_without_the_texts_for_people(change: Change, expected: dict[str, Any]) -> None:
+    """And old contents as their digest: the host has them."""
+    job = json.loads(json.dumps(wire.apply_job("run1", "anna", [change], None)))
+    assert job["changes"] == [expected]
+    assert (job["run"], job["by"], job["then"], job["payloads"]) == ("run1", "anna", None, [])
+
+
+def test_an_image_is_announced_by_size_and_digest(tmp_path: Path) -> None:
+    """Its bytes follow the job; its path here is nobody's business there."""
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(b"x" * 5)
+    image = LoadImage("a:1", "sha256:1", str(archive), "docker", "why")
+    job = wire.apply_job("run1", "anna", [Reboot("why"), image], Watch(files=("/etc/a",)))
+    assert job["changes"][1]["payload"] == 0
+    assert job["payloads"] == [{"size": 5, "sha256": digest("xxxxx")}]
+    assert job["then"] == {"files": ("/etc/a",), "units": (), "packages": (), "images": ()}
+    assert str(tmp_path) not in json.dumps(job)
+    archive.write_bytes(b"y" * 6)
+    assert wire.apply_job("run2", "anna", [image], None)["payloads"] == [
+        {"size": 6, "sha256": digest("yyyyyy")}
+    ]
+
+
+def test_every_job_has_a_nonce_of_its_own() -> None:
+    """Output of an earlier one cannot be taken for an answer."""
+    assert wire.follow_job("r")["nonce"] != wire.follow_job("r")["nonce"]
+
+
+def test_the_real_agent_is_sent_small() -> None:
+    """It travels on every exec: it must fit into sshd's first window with room to spare."""
+    assert len(wire.encode(wire.probe_job(Watch()))) < 32 * 1024
