@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTP: plain objects in, plain objects out, every failure a ClusterError.
 
-A request waits `CONNECT` seconds for a connection and `READ` seconds for an answer; nothing is retried but an
-answer of 429 (the API server asks to come again). Long waits are in `watch.py`.
+A request waits `CONNECT` seconds for a connection and `READ` seconds for an answer; nothing is tried again but an
+answer of 429 (the API server asks for it) and a kept connection that turns out closed. Long waits are in `watch.py`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ class Api:
         self.access = access
         access.configuration.connection_pool_maxsize = 8
         self._pool = RESTClientObject(access.configuration).pool_manager
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
 
     def version(self) -> str:
         """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
@@ -168,6 +172,7 @@ class Api:
         read: float,
     ) -> Any:
         from urllib3 import Timeout
+        from urllib3.exceptions import ProtocolError
 
         headers = {"Accept": "application/json", "User-Agent": MANAGER}
         for setting in self.access.configuration.auth_settings().values():
@@ -175,15 +180,22 @@ class Api:
         if body is not None:
             headers["Content-Type"] = content
         asked = urlencode({key: value for key, value in query.items() if value})
-        return self._pool.request(
-            method,
-            f"{self.access.server}{where}{'?' if asked else ''}{asked}",
-            body=None if body is None else json.dumps(body).encode(),
-            headers=headers,
-            timeout=Timeout(connect=CONNECT, read=read),
-            retries=False,
-            preload_content=False,
-        )
+        # A kept connection may have been closed at the other end meanwhile; what can be asked twice is.
+        for last in (method == "POST", True):
+            try:
+                return self._pool.request(
+                    method,
+                    f"{self.access.server}{where}{'?' if asked else ''}{asked}",
+                    body=None if body is None else json.dumps(body).encode(),
+                    headers=headers,
+                    timeout=Timeout(connect=CONNECT, read=read),
+                    retries=False,
+                    preload_content=False,
+                )
+            except ProtocolError:
+                if last:
+                    raise
+        return None
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

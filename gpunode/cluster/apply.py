@@ -21,6 +21,7 @@ from gpunode.errors import ClusterError
 OURS = "app.kubernetes.io/managed-by"
 ORDER = ("Namespace", "ServiceAccount", "RuntimeClass", "DaemonSet")  # the reverse when removing
 BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
 # What a namespace may hold of its own accord; anything else in it is somebody's work.
 NATIVE = {"ConfigMap/kube-root-ca.crt"}
 
@@ -71,7 +72,8 @@ def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: Tell)
         else:
             raise ClusterError(
                 f"{title(manifest)} is still there {seconds:.0f} s after it was deleted",
-                hint=f"See its finalizers: kubectl get {kind.lower()} {name} -o yaml",
+                hint="Pods on a node that is not Ready go when it is back, or when its Node object is deleted;"
+                f" see `kubectl get pods{f' -n {namespace}' if namespace else ''} -o wide`.",
             )
     return tuple(removed)
 
@@ -122,18 +124,24 @@ def _created(manifest: Object) -> Difference:
 
 
 def _changed(manifest: Object, live: Object, result: Object) -> Difference:
-    before, after = _yaml(live), _yaml(result)
+    before, after = _wished(live), _wished(result)
     if before == after:
         return Difference(title(manifest), "same")
-    lines = difflib.unified_diff(before, after, "in the cluster", "wanted", lineterm="")
+    lines = difflib.unified_diff(_yaml(before), _yaml(after), "in the cluster", "wanted", lineterm="")
     return Difference(title(manifest), "changed", tuple(lines))
 
 
-def _yaml(found: Object) -> list[str]:
+def _wished(found: Object) -> Object:
     """The object as a person wrote it or would: without status and the API server's bookkeeping."""
     meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
-    shown = {key: value for key, value in found.items() if key != "status"} | {"metadata": meta}
-    return yaml.safe_dump(shown, sort_keys=True, width=200).splitlines()
+    notes = {key: value for key, value in meta.pop("annotations", {}).items() if key != GENERATION}
+    shown = {key: value for key, value in found.items() if key != "status"}
+    return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
+
+
+def _yaml(shown: Object) -> list[str]:
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(shown, Dumper=dumper, sort_keys=True, width=200)).splitlines()
 
 
 def _ordered(manifests: Sequence[Object]) -> list[Object]:

@@ -11,7 +11,7 @@ from gpunode.cluster import apply, nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.manifests import rendered
-from gpunode.cluster.nodes import GPU_LABEL, Node
+from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
 from gpunode.model import PluginImage
@@ -19,7 +19,7 @@ from gpunode.model import PluginImage
 NAME = "gpunode-device-plugin"
 CONTAINER = "device-plugin"
 SELECTOR = f"app.kubernetes.io/name={NAME}"
-TEMPLATE_GENERATION = ("deprecated.daemonset.template.generation", "pod-template-generation")
+POD_GENERATION = "pod-template-generation"  # the DaemonSet's GENERATION when the pod was made
 LOOK = 2.0  # seconds between two searches for reasons
 NAMED = 3  # nodes whose reasons one sentence holds
 
@@ -73,7 +73,10 @@ def deploy(
 
     A node where it does not run in time is a row with its trouble, not an exception.
     """
+    stuck = _in_back_off(api, namespace)
     differences = apply.apply(api, manifests(namespace, image))
+    for pod in stuck:  # what it failed on may just have been mended: a new pod tries at once, not in minutes
+        api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
     targets = {
         node.name: node
         for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
@@ -84,22 +87,22 @@ def deploy(
             f"no node matches: none {'of ' + ', '.join(sorted(only)) + ' ' if only else ''}carries the label {GPU_LABEL}=true, so the plugin runs nowhere",
             hint="`gpunode provision` puts it on the nodes of the inventory.",
         )
-    _try_again(api, namespace)
-    looked, by_node, waiting = 0.0, {}, list(targets)
+    looked = 0.0
+    by_node: dict[str, Object] = {}
+    waiting = able = [name for name, node in targets.items() if node.ready]
     for found in follow(api, "Pod", namespace, seconds=seconds, labels=SELECTOR, tell=tell):
         by_node = _by_node(found.values())
         current = _generations(api, namespace)
-        waiting = [
-            name for name, node in targets.items() if node.ready and not _up(by_node.get(name), current)
-        ]
+        waiting = [name for name in able if not _up(by_node.get(name), current)]
         if not waiting:
             break
         if time.monotonic() - looked >= LOOK:
             looked = time.monotonic()
-            some = [f"{name}: {_why(api, namespace, by_node.get(name))}" for name in waiting[:NAMED]]
-            tell(f"plugin runs on {len(targets) - len(waiting)} of {len(targets)} nodes; {'; '.join(some)}")
+            done, all_ = len(able) - len(waiting), len(able)
+            why = _grouped(api, namespace, [targets[name] for name in waiting[:NAMED]], by_node)
+            tell(f"the plugin runs on {done} of {all_} Ready nodes; {why}")
     rows = tuple(
-        _row(api, namespace, node, by_node.get(node.name), node.name in waiting) for node in targets.values()
+        _row(api, namespace, node, by_node.get(name), name in waiting) for name, node in targets.items()
     )
     return Rollout(differences, rows)
 
@@ -113,7 +116,7 @@ def status(api: Api, namespace: str) -> tuple[Row, ...]:
 
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
-        return _row(api, namespace, node, pod, pod is None or not pods.ready(pod), log=True)
+        return _row(api, namespace, node, pod, pod is None or _ending(pod) or not pods.ready(pod), log=True)
 
     with ThreadPoolExecutor(8) as pool:
         return tuple(pool.map(row, known))
@@ -135,7 +138,7 @@ def why_not(api: Api, node: Node, expected: int, namespace: str) -> str:
     found = api.find("Pod", namespace, labels=SELECTOR, fields=f"spec.nodeName={node.name}")[0]
     pod = _by_node(found).get(node.name)
     if pod is None or not pods.ready(pod):
-        return _why(api, namespace, pod)
+        return _why(api, namespace, node, pod)
     said = pods.last_words(api, pod, CONTAINER)
     log = f"; the plugin's log: {said.splitlines()[-1]}" if said else ""
     if node.capacity == 0:
@@ -166,18 +169,23 @@ def wait_allocatable(
     )
 
 
-def _try_again(api: Api, namespace: str) -> None:
-    """Replace pods that sit out a back-off from before: what they failed on may just have been mended."""
-    for pod in api.find("Pod", namespace, labels=SELECTOR)[0]:
+def _in_back_off(api: Api, namespace: str) -> list[Object]:
+    def waits(pod: Object) -> bool:
         states = pod.get("status", {}).get("containerStatuses") or []
-        if any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states):
-            api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
+        return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
+
+    return [pod for pod in api.find("Pod", namespace, labels=SELECTOR)[0] if waits(pod)]
 
 
 def _by_node(found: Iterable[Object]) -> dict[str, Object]:
-    """The youngest pod that is not being deleted, by node."""
-    living = [pod for pod in found if not pod["metadata"].get("deletionTimestamp") and _place(pod)]
-    return {_place(pod): pod for pod in sorted(living, key=lambda pod: pod["metadata"]["creationTimestamp"])}
+    """The youngest pod for each node; one that is being deleted only where there is no other."""
+    placed = [pod for pod in found if _place(pod)]
+    ages = sorted(placed, key=lambda pod: (not _ending(pod), pod["metadata"]["creationTimestamp"]))
+    return {_place(pod): pod for pod in ages}
+
+
+def _ending(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _place(pod: Object) -> str:
@@ -195,16 +203,16 @@ def _place(pod: Object) -> str:
 def _generations(api: Api, namespace: str) -> Mapping[str, str]:
     """The generation of its pod template that each DaemonSet is at, by name."""
     return {
-        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION[0], "")
+        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(apply.GENERATION, "")
         for item in api.find("DaemonSet", namespace, labels=SELECTOR)[0]
     }
 
 
 def _up(pod: Object | None, current: Mapping[str, str]) -> bool:
-    if pod is None or not pods.ready(pod):
+    if pod is None or _ending(pod) or not pods.ready(pod):
         return False
     owners = [one["name"] for one in pod["metadata"].get("ownerReferences") or []]
-    generation = pod["metadata"]["labels"].get(TEMPLATE_GENERATION[1], "")
+    generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
     return any(current.get(owner) in {generation, ""} for owner in owners)
 
 
@@ -213,7 +221,7 @@ def _row(
 ) -> Row:
     trouble = "" if node.ready else f"the node is not Ready: {node.why_not_ready}"
     if node.ready and waiting:
-        trouble = _why(api, namespace, pod)
+        trouble = _why(api, namespace, node, pod)
     said = pods.last_words(api, pod, CONTAINER, lines=1) if pod and log else ""
     return Row(
         node=node.name,
@@ -227,10 +235,12 @@ def _row(
     )
 
 
-def _why(api: Api, namespace: str, pod: Object | None) -> str:
+def _why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
     """Why the plugin does not run on a node that it should run on."""
     if pod is None:
-        return _no_pod(api, namespace)
+        return _no_pod(api, namespace, node)
+    if _ending(pod):
+        return "its old pod is still ending"
     trouble = pods.trouble(pod, pods.events(api, pod))
     if not trouble:
         return "its pod is starting" if not pods.ready(pod) else "its pod is being replaced"
@@ -239,11 +249,20 @@ def _why(api: Api, namespace: str, pod: Object | None) -> str:
     return trouble
 
 
-def _no_pod(api: Api, namespace: str) -> str:
-    sets: Sequence[Object] = api.find("DaemonSet", namespace, labels=SELECTOR)[0]
-    if not sets:
+def _no_pod(api: Api, namespace: str, node: Node) -> str:
+    name = f"{NAME}-class" if node.labels.get(RUNTIME_LABEL) == "class" else NAME
+    found = api.get("DaemonSet", name, namespace)
+    if found is None:
         return f"the plugin is not deployed in namespace {namespace}"
-    warnings = [
-        event["message"] for one in sets for event in pods.events(api, one) if event.get("type") == "Warning"
-    ]
-    return warnings[-1] if warnings else "the DaemonSet has no pod there yet"
+    warnings = [event["message"] for event in pods.events(api, found) if event.get("type") == "Warning"]
+    if not warnings:
+        return f"DaemonSet {name} has no pod there yet"
+    return str(warnings[-1]).removeprefix("(combined from similar events): ")
+
+
+def _grouped(api: Api, namespace: str, waiting: Sequence[Node], by_node: Mapping[str, Object]) -> str:
+    """The reasons of some nodes, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for node in waiting:
+        reasons.setdefault(_why(api, namespace, node, by_node.get(node.name)), []).append(node.name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())

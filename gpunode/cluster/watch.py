@@ -14,6 +14,7 @@ Tell = Callable[
 ]  # hears, in a sentence, what is waited for; again and again, so it may be the same
 
 BEAT = 5  # seconds: what is seen is given again at least this often, for reasons that no watched object shows
+PAUSE = 1.0  # seconds before an API server that is away is asked again
 AGAIN = {410, 429, 500, 503, 504}  # an expired watch, or an API server that restarts
 
 
@@ -59,6 +60,6 @@ def follow(
                 raise
             version = ""
             tell(error.message)
-            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+            time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             continue
         yield dict(seen)

@@ -1,0 +1,152 @@
+"""A fake API, a client for it, and the little actors that nodes and controllers are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import watch
+from gpunode.cluster.api import Api, connect
+from gpunode.cluster.kinds import path
+from gpunode.model import Cluster
+
+from .fake import FakeApi, Object
+
+NS = "gpunode"
+DAEMONSET = "gpunode-device-plugin"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeApi]:
+    server = FakeApi()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def api(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setattr(watch, "BEAT", 1)
+    monkeypatch.setattr(watch, "PAUSE", 0.05)
+    client = connect(Cluster(kubeconfig=fake.kubeconfig(tmp_path)))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """The sentences that were told: pass `told.append`."""
+    return []
+
+
+GPU_NODE = {"gpunode.dev/gpu": "true"}
+
+
+def add_node(
+    fake: FakeApi, name: str, gpus: int = 0, *, ready: bool = True, labels: dict[str, str] | None = None
+) -> Object:
+    return fake.put(
+        {
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+            "spec": {},
+            "status": {
+                "capacity": {"nvidia.com/gpu": str(gpus)},
+                "allocatable": {"nvidia.com/gpu": str(gpus)},
+                "conditions": [
+                    {
+                        "type": "Ready",
+                        "status": "True" if ready else "Unknown",
+                        "message": "" if ready else "Kubelet stopped posting node status.",
+                    }
+                ],
+            },
+        }
+    )
+
+
+def pod(name: str, *, node: str = "", namespace: str = NS, gpus: int = 0, **more: Any) -> Object:
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": more.pop("labels", {})},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": limits}}]},
+        "status": {"phase": "Running", **more},
+    }
+
+
+class PluginController:
+    """Makes a pod of the default DaemonSet on each GPU node; `states` says how it fares there."""
+
+    def __init__(self, fake: FakeApi, states: dict[str, Object] | None = None) -> None:
+        self.fake, self.states = fake, states or {}
+        fake.react("DaemonSet", self.rollout)
+
+    def rollout(self, daemonset: Object) -> None:
+        if daemonset["metadata"]["name"] != DAEMONSET:
+            return
+        for node in self.fake.all("Node"):
+            if node["metadata"]["labels"].get("gpunode.dev/gpu") == "true":
+                self.start(daemonset, node["metadata"]["name"])
+
+    def start(self, daemonset: Object, node: str, name: str = "") -> None:
+        up = {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [],
+        }
+        item = pod(name or f"{DAEMONSET}-{node}", node=node, **self.states.get(node, up))
+        meta, notes = item["metadata"], daemonset["metadata"]["annotations"]
+        meta["labels"] = {
+            **daemonset["spec"]["template"]["metadata"]["labels"],
+            "pod-template-generation": notes["deprecated.daemonset.template.generation"],
+        }
+        meta["ownerReferences"] = [{"name": DAEMONSET, "uid": daemonset["metadata"]["uid"]}]
+        self.fake.put(item)
+
+
+class Kubelet:
+    """Runs vectoradd pods: each gets the next free GPU of its node, adds, and holds it until it is deleted."""
+
+    def __init__(self, fake: FakeApi, gpus: dict[str, list[str]]) -> None:
+        self.fake, self.free = fake, {node: list(uuids) for node, uuids in gpus.items()}
+        self.broken: set[str] = set()  # UUIDs that fail
+        self.stuck: dict[str, Object] = {}  # node -> the status its pods stay in
+        self.without_log = False
+        fake.react("Pod", self.run)
+
+    def run(self, item: Object) -> None:
+        if "nodeSelector" not in item["spec"]:
+            return  # not one of vectoradd's
+        name, node = item["metadata"]["name"], item["spec"]["nodeSelector"]["kubernetes.io/hostname"]
+        if node in self.stuck:
+            self.fake.update("Pod", name, item["metadata"]["namespace"], status=self.stuck[node])
+            return
+        uuid = self.free[node].pop(0)
+        good = uuid not in self.broken
+        error = None if good else "element 7 is 0.0, should be 3.5"
+        gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": good, "error": error}
+        if not self.without_log:
+            self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": [gpu]}) + "\n"
+        ended = {
+            "exitCode": 0 if good else 1,
+            "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:02Z",
+        }
+        states = [
+            {"name": "vectoradd", "state": {"terminated": ended}},
+            {"name": "hold", "state": {"running": {}}},
+        ]
+        self.fake.update(
+            "Pod",
+            name,
+            item["metadata"]["namespace"],
+            status={"phase": "Running", "containerStatuses": states},
+        )
+
+
+def has(fake: FakeApi, kind: str, name: str, namespace: str | None = None) -> bool:
+    return path(kind, namespace, name) in fake.objects

@@ -1,0 +1,297 @@
+"""A small Kubernetes API over HTTP: a store with watches, server-side apply of labels and fields, and faults.
+
+It knows nothing of scheduling or kubelets; tests say with `react` what happens after a change.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gpunode.cluster.kinds import KINDS, path
+
+Object = dict[str, Any]
+KIND_OF = {kind.plural: name for name, kind in KINDS.items()}
+
+
+class Fault(Exception):
+    """An answer other than the good one."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.body = {"kind": "Status", "code": code, "reason": reason, "message": message}
+
+
+class FakeApi:
+    """The server. `objects` by path, `logs` by (pod, container), `requests` as (method, path, query)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self.logs: dict[tuple[str, str], str] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.faults: list[tuple[str, str, Fault | None]] = []
+        self.changed = threading.Condition(threading.RLock())
+        self.history: list[tuple[int, str, str, Object]] = []
+        self.version = 1
+        self._wishes: dict[tuple[str, str], Object] = {}
+        self._reactions: list[tuple[str, Callable[[Object], None]]] = []
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.server.daemon_threads = True
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+    def kubeconfig(self, folder: Path) -> str:
+        """A kubeconfig for this server."""
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "test",
+        }
+        (folder / "kubeconfig").write_text(json.dumps(config))
+        return str(folder / "kubeconfig")
+
+    # --- for tests -----------------------------------------------------------------------------------
+
+    def react(self, kind: str, do: Callable[[Object], None]) -> None:
+        """Call `do` with every object of the kind that is created."""
+        self._reactions.append((kind, do))
+
+    def fail(self, method: str, part: str, fault: Fault | None) -> None:
+        """The next request whose path holds `part` gets this answer; None: the connection is cut."""
+        self.faults.append((method, part, fault))
+
+    def put(self, item: Object, *, event: str = "") -> Object:
+        """Store an object as it is given."""
+        with self.changed:
+            meta = item["metadata"]
+            where = path(item["kind"], meta.get("namespace"), meta["name"])
+            known = self.objects.get(where)
+            self.version += 1
+            meta.setdefault("uid", known["metadata"]["uid"] if known else str(uuid.uuid4()))
+            meta.setdefault("creationTimestamp", f"2026-01-01T00:00:00.{self.version:06d}Z")
+            meta["resourceVersion"] = str(self.version)
+            self.objects[where] = copy.deepcopy(item)
+            self.history.append(
+                (self.version, event or ("MODIFIED" if known else "ADDED"), where, self.objects[where])
+            )
+            self.changed.notify_all()
+        if not known:
+            for kind, do in self._reactions:
+                if kind == item["kind"]:
+                    do(copy.deepcopy(item))
+        return item
+
+    def update(self, kind: str, name: str, namespace: str | None = None, **fields: Any) -> None:
+        """Merge `fields` into an object that may be gone."""
+        with self.changed:
+            found = self.objects.get(path(kind, namespace, name))
+            if found is not None:
+                self.put(_merged(copy.deepcopy(found), fields))
+
+    def drop(self, where: str) -> None:
+        with self.changed:
+            gone = self.objects.pop(where)
+            self.version += 1
+            gone = _merged(copy.deepcopy(gone), {"metadata": {"resourceVersion": str(self.version)}})
+            self.history.append((self.version, "DELETED", where, gone))
+            self.changed.notify_all()
+            for other, item in list(self.objects.items()):
+                owners = [one["uid"] for one in item["metadata"].get("ownerReferences", [])]
+                if gone["metadata"]["uid"] in owners:
+                    self.drop(other)
+
+    def all(self, kind: str) -> list[Object]:
+        with self.changed:
+            return [item for item in self.objects.values() if item["kind"] == kind]
+
+    # --- for the handler -----------------------------------------------------------------------------
+
+    def apply(self, where: str, manifest: Object, query: dict[str, str]) -> Object:
+        manager, dry = query["fieldManager"], query.get("dryRun") == "All"
+        live = self.objects.get(where)
+        namespace = manifest["metadata"].get("namespace")
+        if namespace and path("Namespace", None, namespace) not in self.objects:
+            raise Fault(404, "NotFound", f'namespaces "{namespace}" not found')
+        if live is None and "uid" in manifest["metadata"]:
+            raise Fault(409, "Conflict", "uid mismatch: no existing object was found")
+        old = self._wishes.get((where, manager), {})
+        result = copy.deepcopy(live) if live else copy.deepcopy(manifest)
+        have = result["metadata"].setdefault("labels", {})
+        want = manifest["metadata"].get("labels", {})
+        for key in old.get("metadata", {}).get("labels", {}).keys() - want.keys():
+            have.pop(key, None)
+        if query.get("force") != "true":
+            for key, value in want.items():
+                if have.get(key, value) != value:
+                    raise Fault(409, "Conflict", f"Apply failed with 1 conflict: .metadata.labels.{key}")
+        _merged(result, manifest)
+        if not dry:
+            self._wishes[where, manager] = copy.deepcopy(manifest)
+            if result != live:
+                if result["kind"] == "DaemonSet" and (live is None or result["spec"] != live["spec"]):
+                    notes = result["metadata"].setdefault("annotations", {})
+                    key = "deprecated.daemonset.template.generation"
+                    notes[key] = str(int(notes.get(key, 0)) + 1)
+                self.put(result)
+        return result
+
+
+def _merged(into: Object, fields: Object) -> Object:
+    for key, value in fields.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merged(into[key], value)
+        else:
+            into[key] = copy.deepcopy(value)
+    return into
+
+
+def _selected(item: Object, query: dict[str, str]) -> bool:
+    labels = item["metadata"].get("labels") or {}
+    for clause in filter(None, query.get("labelSelector", "").split(",")):
+        key, value = re.split("!?=", clause)
+        if (labels.get(key) == value) == ("!=" in clause):
+            return False
+    for clause in filter(None, query.get("fieldSelector", "").split(",")):
+        key, value = clause.split("=")
+        found: Any = item
+        for part in key.split("."):
+            found = (found or {}).get(part)
+        if found != value:
+            return False
+    return True
+
+
+def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.answer("GET")
+
+        def do_POST(self) -> None:
+            self.answer("POST")
+
+        def do_PATCH(self) -> None:
+            self.answer("PATCH")
+
+        def do_DELETE(self) -> None:
+            self.answer("DELETE")
+
+        def answer(self, method: str) -> None:
+            url = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(url.query).items()}
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            api.requests.append((method, url.path, query))
+            for fault in api.faults:
+                if fault[0] == method and fault[1] in self.path:
+                    api.faults.remove(fault)
+                    if fault[2] is None:
+                        self.close_connection = True
+                        return
+                    self.send(fault[2].code, fault[2].body)
+                    return
+            try:
+                if query.get("watch"):
+                    self.watch(url.path, query)
+                elif url.path.endswith("/log"):
+                    self.log(url.path, query)
+                else:
+                    with api.changed:
+                        self.send(200, self.resource(method, unquote(url.path), query, body))
+            except Fault as fault:
+                self.send(fault.code, fault.body)
+
+        def send(self, code: int, body: Object | str) -> None:
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def resource(self, method: str, where: str, query: dict[str, str], body: bytes) -> Object:
+            if where == "/version":
+                return {"gitVersion": "v1.36.3"}
+            last = where.rsplit("/", 1)[-1]
+            if last in KIND_OF and method == "GET":
+                return self.items(KIND_OF[last], where, query)
+            if method == "POST":
+                item = json.loads(body)
+                return api.put(item)
+            if method == "PATCH":
+                return api.apply(where, json.loads(body), query)
+            if where not in api.objects:
+                raise Fault(404, "NotFound", f"{last} not found")
+            if method == "DELETE":
+                wanted = json.loads(body).get("preconditions", {}).get("uid")
+                if wanted not in {None, api.objects[where]["metadata"]["uid"]}:
+                    raise Fault(409, "Conflict", "the UID in the precondition does not match")
+                api.drop(where)
+                return {"kind": "Status", "status": "Success"}
+            return api.objects[where]
+
+        def items(self, kind: str, where: str, query: dict[str, str]) -> Object:
+            found = [one for one in api.all(kind) if self.inside(one, where) and _selected(one, query)]
+            limit, start = int(query.get("limit", 500)), int(query.get("continue", 0))
+            more = str(start + limit) if start + limit < len(found) else ""
+            meta = {"resourceVersion": str(api.version), "continue": more}
+            return {"kind": f"{kind}List", "metadata": meta, "items": found[start : start + limit]}
+
+        def inside(self, item: Object, where: str) -> bool:
+            return where in {path(item["kind"]), path(item["kind"], item["metadata"].get("namespace"))}
+
+        def log(self, where: str, query: dict[str, str]) -> None:
+            key = (where.split("/")[-2], query["container"])
+            if key not in api.logs or query.get("previous"):
+                raise Fault(400, "BadRequest", f"container {key[1]} in pod {key[0]} has no log")
+            self.send(200, "".join(api.logs[key].splitlines(keepends=True)[-int(query["tailLines"]) :]))
+
+        def watch(self, where: str, query: dict[str, str]) -> None:
+            kind, seen = KIND_OF[where.rsplit("/", 1)[-1]], int(query["resourceVersion"])
+            end = time.monotonic() + int(query["timeoutSeconds"])
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            while True:
+                with api.changed:
+                    news = [one for one in api.history if one[0] > seen]
+                    if not news:
+                        left = end - time.monotonic()
+                        if left <= 0 or not api.changed.wait(left):
+                            self.wfile.write(b"0\r\n\r\n")
+                            return
+                        continue
+                for version, change, _, item in news:
+                    seen = version
+                    if item["kind"] == kind and self.inside(item, where) and _selected(item, query):
+                        line = json.dumps({"type": change, "object": item}) + "\n"
+                        try:
+                            self.wfile.write(f"{len(line):x}\r\n{line}\r\n".encode())
+                        except OSError:
+                            return  # the client has seen enough
+
+    return Handler

@@ -1,0 +1,168 @@
+"""Requests, and what is said when they are not answered well."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpunode.cluster import api as api_module
+from gpunode.cluster.api import Api, connect
+from gpunode.cluster.refusal import ConnectionLost, HttpError
+from gpunode.errors import ClusterError
+from gpunode.model import Cluster
+
+from .conftest import add_node
+from .fake import FakeApi, Fault
+
+
+def at(server: str, folder: Path) -> Api:
+    """A client for a server of that URL."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "test",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    return connect(Cluster(kubeconfig=str(folder / "kubeconfig")))
+
+
+def listening() -> socket.socket:
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(10)
+    return server
+
+
+def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """404 of an object is an answer, not an error; lists follow `continue`."""
+    monkeypatch.setattr(api_module, "PAGE", 2)
+    for number in range(5):
+        add_node(fake, f"n{number}")
+    assert api.get("Node", "none") is None
+    assert [item["metadata"]["name"] for item in api.find("Node")[0]] == ["n0", "n1", "n2", "n3", "n4"]
+    assert len([one for one in fake.requests if one[1] == "/api/v1/nodes"]) == 3
+
+
+def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -> None:
+    """The person learns which server, and which kubeconfig named it."""
+    server = listening()
+    port = server.getsockname()[1]
+    server.close()
+    with pytest.raises(ConnectionLost) as caught:
+        at(f"https://127.0.0.1:{port}", tmp_path).version()
+    assert f"127.0.0.1:{port} cannot be reached: connection refused" in caught.value.message
+    assert f"context `test` in {tmp_path}/kubeconfig" in caught.value.hint
+
+
+def test_a_silent_server_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that accepts and never answers costs READ seconds, once."""
+    monkeypatch.setattr(api_module, "READ", 0.2)
+    with listening() as server, pytest.raises(ConnectionLost, match="did not answer in time"):
+        at(f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
+
+
+def test_a_port_without_tls_is_told_as_such(tmp_path: Path) -> None:
+    """https to a port that speaks plain HTTP."""
+    with listening() as server:
+
+        def plain() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=plain)
+        thread.start()
+        with pytest.raises(ClusterError) as caught:
+            at(f"https://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
+        thread.join()
+    assert "TLS" in caught.value.message
+    assert "does not speak TLS" in caught.value.hint
+
+
+def test_something_that_is_no_kubernetes_is_recognised(api: Api, fake: FakeApi) -> None:
+    """A proxy's page or another program on the port."""
+    fault = Fault(200, "", "")
+    fault.body = {"etcdserver": "3.4"}
+    fake.fail("GET", "/version", fault)
+    with pytest.raises(ClusterError, match="in a way no Kubernetes API does"):
+        api.version()
+
+
+FORBIDDEN = (
+    'daemonsets.apps "x" is forbidden: User "jane" cannot patch resource "daemonsets" in API group "apps"'
+    ' in the namespace "gpunode"'
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "hint"),
+    [
+        (Fault(401, "Unauthorized", "Unauthorized"), "does not accept the credentials", "may have expired"),
+        (
+            Fault(403, "Forbidden", FORBIDDEN),
+            "does not let jane patch daemonsets.apps in namespace gpunode",
+            "kubectl auth can-i patch daemonsets.apps -n gpunode",
+        ),
+        (
+            Fault(
+                403,
+                "Forbidden",
+                'nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope',
+            ),
+            "does not let jane list nodes in the whole cluster",
+            "kubectl auth can-i list nodes`",
+        ),
+        (
+            Fault(
+                403,
+                "Forbidden",
+                'nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" at the cluster scope',
+            ),
+            "was given no credentials",
+            "names no usable user",
+        ),
+        (
+            Fault(
+                403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, used: pods=1, limited: pods=1'
+            ),
+            'admission refused it: pods "x" is forbidden: exceeded quota',
+            "A quota",
+        ),
+        (Fault(404, "NotFound", 'namespaces "x" not found'), 'namespaces "x" not found', "does not exist"),
+        (
+            Fault(409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl": .spec.x'),
+            "somebody else set the same fields",
+            "Let the one named",
+        ),
+        (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.16"),
+        (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
+        (Fault(503, "ServiceUnavailable", "starting"), "starting", "try again"),
+    ],
+)
+def test_a_refusal_says_what_is_needed(
+    api: Api, fake: FakeApi, fault: Fault, message: str, hint: str
+) -> None:
+    """Each status has its words: who may not do what where, and how to see or mend it."""
+    fake.fail("GET", "/nodes", fault)
+    with pytest.raises(HttpError) as caught:
+        api.find("Node")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_asks_to_come_again_is_asked_again(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """429 is the one answer that is tried again; the request was not carried out."""
+    monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
+    fake.fail("GET", "/nodes", Fault(429, "TooManyRequests", "later"))
+    add_node(fake, "a")
+    assert len(api.find("Node")[0]) == 1

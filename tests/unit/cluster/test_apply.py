@@ -1,0 +1,134 @@
+"""Manifests into the cluster and out of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster import apply
+from gpunode.cluster.api import Api
+from gpunode.cluster.plugin import manifests
+from gpunode.errors import ClusterError
+from gpunode.model import PluginImage
+
+from .conftest import NS, has, pod
+from .fake import FakeApi, Fault
+
+IMAGE = PluginImage("gpunode/device-plugin:0.1.0")
+ALL = manifests(NS, IMAGE)
+
+
+def foreign(kind: str, name: str, namespace: str | None = None, **more: object) -> dict[str, object]:
+    """An object that somebody else made."""
+    place = {"namespace": namespace} if namespace else {}
+    return {"kind": kind, "metadata": {"name": name, **place}, **more}
+
+
+def test_a_plan_shows_what_would_be_made_and_makes_nothing(api: Api, fake: FakeApi) -> None:
+    """Into an empty cluster everything is created, and the dry run leaves it empty."""
+    differences = apply.diff(api, ALL)
+    assert {one.action for one in differences} == {"created"}
+    assert "+  name: gpunode-device-plugin" in differences[-2].lines
+    assert fake.objects == {}
+
+
+def test_applying_twice_changes_nothing_the_second_time(api: Api, fake: FakeApi) -> None:
+    """Idempotence is read off the API server's own answers."""
+    assert {one.action for one in apply.apply(api, ALL)} == {"created"}
+    version = fake.version
+    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+    assert {one.action for one in apply.apply(api, ALL)} == {"same"}
+    assert fake.version == version
+
+
+def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
+    """The diff is of what a person wrote, without status, versions and other bookkeeping."""
+    apply.apply(api, ALL)
+    changed = [
+        one for one in apply.diff(api, manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"))) if one.lines
+    ]
+    assert [one.what for one in changed] == [
+        "DaemonSet gpunode/gpunode-device-plugin",
+        "DaemonSet gpunode/gpunode-device-plugin-class",
+    ]
+    body = [line for line in changed[0].lines if line[0] in "+-" and line[:3] not in {"+++", "---"}]
+    assert [line.strip("+- ") for line in body] == [
+        "image: gpunode/device-plugin:0.1.0",
+        "image: gpunode/device-plugin:0.2.0",
+    ]
+
+
+def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """An order that works in both directions, whatever order the manifests come in."""
+    apply.apply(api, list(reversed(ALL)))
+    made = [one[1].rsplit("/", 2)[-2] for one in fake.requests if one[0] == "PATCH"]
+    assert made == ["namespaces", "serviceaccounts", "runtimeclasses", "daemonsets", "daemonsets"]
+    removed = apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert removed[-1] == "Namespace gpunode"
+    assert len(removed) == len(ALL)
+    assert fake.objects == {}
+    assert apply.remove(api, ALL, seconds=5, tell=told.append) == ()
+
+
+def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi) -> None:
+    """Somebody edited the image by hand: the plan shows it, applying puts it right."""
+    apply.apply(api, ALL)
+    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
+    shown = [line for one in apply.diff(api, ALL) for line in one.lines]
+    assert any(line.startswith("-") and "evil:1" in line for line in shown)
+    apply.apply(api, ALL)
+    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+
+
+def test_somebody_elses_daemonset_is_not_overwritten(api: Api, fake: FakeApi) -> None:
+    """The same name without our label: a refusal with the way out."""
+    fake.put(foreign("Namespace", NS))
+    fake.put(foreign("DaemonSet", "gpunode-device-plugin", NS, spec={}))
+    with pytest.raises(ClusterError) as caught:
+        apply.diff(api, ALL)
+    assert "exists and is not gpunode's" in caught.value.message
+    assert "cluster.namespace" in caught.value.hint
+
+
+def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """A GPU operator's RuntimeClass is used and left alone, when removing too; one with another handler is refused."""
+    fake.put(foreign("RuntimeClass", "nvidia", handler="nvidia"))
+    actions = {one.what: one.action for one in apply.apply(api, ALL)}
+    assert actions["RuntimeClass nvidia"] == "foreign"
+    apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert has(fake, "RuntimeClass", "nvidia")
+    assert "RuntimeClass nvidia stays: it is not gpunode's" in told
+    fake.put(foreign("RuntimeClass", "nvidia", handler="kata"))
+    with pytest.raises(ClusterError, match="has the handler `kata` instead of `nvidia`"):
+        apply.diff(api, ALL)
+
+
+def test_a_namespace_with_other_things_in_it_stays(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Deleting a namespace deletes all in it, so somebody's pod keeps it; Kubernetes' own objects do not."""
+    apply.apply(api, ALL)
+    fake.put(foreign("ConfigMap", "kube-root-ca.crt", NS))
+    fake.put(pod("train", namespace=NS))
+    removed = apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert "Namespace gpunode" not in removed
+    assert "Namespace gpunode stays: it also holds Pod/train" in told
+    fake.drop(f"/api/v1/namespaces/{NS}/pods/train")
+    assert apply.remove(api, ALL, seconds=5, tell=told.append) == ("Namespace gpunode",)
+
+
+def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """A finalizer or a dead node holds it: an error after the deadline, not a wait without end."""
+    apply.apply(api, ALL)
+    fake.fail("DELETE", "daemonsets", Fault(200, "", "kept"))
+    with pytest.raises(ClusterError, match="gpunode-device-plugin-class is still there 1 s after"):
+        apply.remove(api, ALL, seconds=1, tell=told.append)
+
+
+def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi) -> None:
+    """The first refusal ends it, and says which right is missing."""
+    no = 'User "jane" cannot patch resource "namespaces" in API group "" at the cluster scope'
+    fake.fail("PATCH", "namespaces", Fault(403, "Forbidden", no))
+    with pytest.raises(ClusterError, match="does not let jane patch namespaces"):
+        apply.apply(api, ALL)
+    assert fake.objects == {}

@@ -1,0 +1,115 @@
+"""What is wrong with a kubeconfig is said in words, before anything is contacted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpunode.cluster import kubeconfig
+from gpunode.errors import ClusterError
+from gpunode.model import Cluster
+
+GOOD = {
+    "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+    "contexts": [
+        {"name": "prod", "context": {"cluster": "c", "user": "u"}},
+        {"name": "test", "context": {"cluster": "c", "user": "u"}},
+    ],
+    "current-context": "prod",
+}
+
+
+def written(folder: Path, **changes: object) -> str:
+    (folder / "config").write_text(json.dumps(GOOD | changes))
+    return str(folder / "config")
+
+
+def refused(source: str, context: str | None = None) -> str:
+    with pytest.raises(ClusterError) as caught:
+        kubeconfig.load(Cluster(kubeconfig=source, context=context))
+    return str(caught.value)
+
+
+def test_the_current_context_is_used_unless_another_is_named(tmp_path: Path) -> None:
+    """`cluster.context` wins over the file's current-context."""
+    source = written(tmp_path)
+    assert kubeconfig.load(Cluster(kubeconfig=source)).context == "prod"
+    assert kubeconfig.load(Cluster(kubeconfig=source, context="test")).context == "test"
+
+
+def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$KUBECONFIG may name several files; those that do not exist are passed over."""
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{written(tmp_path)}")
+    assert kubeconfig.load(Cluster()).server == "https://10.0.0.1:6443"
+
+
+def test_a_missing_kubeconfig_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    """The path, and the two ways to name another."""
+    said = refused(str(tmp_path / "none"))
+    assert f"no kubeconfig at {tmp_path}/none" in said
+    assert "cluster.kubeconfig" in said
+
+
+def test_an_unknown_context_lists_those_there_are(tmp_path: Path) -> None:
+    """A typing error is mended by looking at the list."""
+    said = refused(written(tmp_path), "prdo")
+    assert "has no context `prdo`" in said
+    assert "prod, test" in said
+
+
+def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    """File and line, so that an editor can go there."""
+    (tmp_path / "config").write_text("a: 1\nb: [\n")
+    assert f"{tmp_path}/config:3: not YAML" in refused(str(tmp_path / "config"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"current-context": ""}, "has no current-context"),
+        ({"users": []}, "names the user `u`, who is not among its users"),
+        ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
+        ({"clusters": []}, "Expected object with name c in"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "10.0.0.1:6443"}}]}, "is not a URL"),
+        (
+            {
+                "clusters": [
+                    {"name": "c", "cluster": {"server": "https://h", "certificate-authority": "/none.crt"}}
+                ]
+            },
+            "File does not exist: /none.crt",
+        ),
+        (
+            {
+                "users": [
+                    {
+                        "name": "u",
+                        "user": {
+                            "exec": {
+                                "apiVersion": "client.authentication.k8s.io/v1",
+                                "command": "/bin/false",
+                                "interactiveMode": "Never",
+                            }
+                        },
+                    }
+                ]
+            },
+            "the credential plugin of context `prod` failed",
+        ),
+    ],
+)
+def test_a_kubeconfig_with_holes_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    """Each hole is named: no context, no user, a name that YAML read otherwise, no server, files that are not there."""
+    assert words in refused(written(tmp_path, **changes))
+
+
+def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path: Path) -> None:
+    """A path that is not a text file at all."""
+    assert "is a directory" in refused(str(tmp_path))
+    (tmp_path / "binary").write_bytes(b"\x7fELF\xd0\x00")
+    assert "cannot be read as a kubeconfig" in refused(str(tmp_path / "binary"))
+    (tmp_path / "text").write_text("hello")
+    assert "is not a kubeconfig" in refused(str(tmp_path / "text"))

@@ -1,0 +1,126 @@
+"""Which node a host is, and the labels on it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpunode.cluster import nodes
+from gpunode.cluster.api import Api
+from gpunode.errors import ClusterError
+from gpunode.model import Host, Ssh
+
+from .conftest import add_node
+from .fake import FakeApi
+
+
+def host(name: str, address: str = "10.9.9.9", node: str | None = None) -> Host:
+    return Host(name, Ssh(address), node=node)
+
+
+def node(name: str, *addresses: str, **labels: str) -> nodes.Node:
+    status = {"addresses": [{"type": "InternalIP", "address": one} for one in addresses]}
+    return nodes.parse({"metadata": {"name": name, "uid": "1", "labels": labels}, "status": status})
+
+
+FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), node("ip-10-0-0-3", "10.0.0.3"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "hostname", "found"),
+    [
+        (host("a", node="gpu-01"), "other", "gpu-01"),
+        (host("a"), "GPU-01", "gpu-01"),
+        (host("a"), "gpu-01.example.org", "gpu-01"),
+        (host("a"), "gpu-02", "gpu-02.example.org"),
+        (host("a", "10.0.0.3"), "something", "ip-10-0-0-3"),
+        (host("gpu-01"), "", "gpu-01"),
+    ],
+    ids=["by name", "case", "full for short", "short for full", "by address", "unprobed"],
+)
+def test_a_host_finds_its_node(asked: Host, hostname: str, found: str) -> None:
+    """By the inventory's `node`, its hostname in its forms, its address."""
+    assert nodes.of(asked, FLEET, hostname).name == found
+
+
+def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
+    """The inventory calls a machine gpu-01, but it calls itself otherwise: another machine's node is not taken."""
+    with pytest.raises(ClusterError, match="no node of the cluster has its hostname `other`"):
+        nodes.of(host("gpu-01"), FLEET, "other")
+
+
+def test_a_host_without_a_node_learns_the_way_out() -> None:
+    """The nodes there are; for a mistyped `node:`, the nearest."""
+    with pytest.raises(ClusterError) as caught:
+        nodes.of(host("x"), FLEET, "x")
+    assert "Name its node with `node:`" in caught.value.hint
+    assert "gpu-01, gpu-02.example.org, ip-10-0-0-3" in caught.value.hint
+    with pytest.raises(ClusterError, match="Did you mean `gpu-01`"):
+        nodes.of(host("x", node="gpu-1"), FLEET)
+
+
+def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> None:
+    """Each writer's wish is whole: what it leaves out goes, what others set stays."""
+    add_node(fake, "a", labels={"zone": "x"})
+
+    def now() -> nodes.Node:
+        return nodes.every(api)[0]
+
+    assert nodes.label(api, now(), {"accelerator": "nvidia-l4"}, writer=nodes.ACCELERATOR) == {
+        "accelerator": (None, "nvidia-l4")
+    }
+    assert nodes.label(api, now(), {"pool": "ml", "gpunode.dev/gpu": "true"}).keys() == {
+        "pool",
+        "gpunode.dev/gpu",
+    }
+    assert nodes.label(api, now(), {"gpunode.dev/gpu": "true"}) == {"pool": ("ml", None)}
+    assert nodes.label(api, now(), {}, writer=nodes.ACCELERATOR) == {"accelerator": ("nvidia-l4", None)}
+    assert now().labels == {"kubernetes.io/hostname": "a", "zone": "x", "gpunode.dev/gpu": "true"}
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: FakeApi) -> None:
+    """For `--dry-run` and for plans."""
+    add_node(fake, "a")
+    found = nodes.every(api)[0]
+    assert nodes.label(api, found, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
+    assert nodes.every(api)[0].labels == found.labels
+
+
+def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api, fake: FakeApi) -> None:
+    """The refusal names the label and its value; `overwrite` takes it."""
+    add_node(fake, "a", labels={"accelerator": "mine"})
+    found = nodes.every(api)[0]
+    with pytest.raises(ClusterError) as caught:
+        nodes.label(api, found, {"accelerator": "nvidia-l4"})
+    assert "a: somebody else set accelerator=mine" in caught.value.message
+    assert "--overwrite" in caught.value.hint
+    changed = nodes.label(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
+    assert changed == {"accelerator": ("mine", "nvidia-l4")}
+
+
+def test_a_node_that_was_deleted_meanwhile_is_not_made_again(api: Api, fake: FakeApi) -> None:
+    """Applying labels to a node that is gone must not leave an empty Node object behind."""
+    add_node(fake, "a")
+    found = dataclasses.replace(nodes.every(api)[0], name="gone")
+    with pytest.raises(ClusterError, match="uid mismatch"):
+        nodes.label(api, found, {"pool": "ml"})
+    assert len(fake.all("Node")) == 1
+
+
+def test_only_taints_that_people_set_are_kept() -> None:
+    """Kubernetes' own taints say that the node is cordoned or not well; pods must not tolerate those."""
+    item = {
+        "metadata": {"name": "a", "uid": "1"},
+        "spec": {
+            "unschedulable": True,
+            "taints": [
+                {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+                {"key": "dedicated", "value": "ml", "effect": "NoSchedule"},
+            ],
+        },
+    }
+    found = nodes.parse(item)
+    assert [one["key"] for one in found.taints] == ["dedicated"]
+    assert not found.schedulable
+    assert not found.ready

@@ -1,0 +1,243 @@
+"""Deploying the plugin, waiting for GPUs, and the reasons when they do not come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import nodes, plugin
+from gpunode.cluster.api import Api
+from gpunode.errors import ClusterError
+from gpunode.model import PluginImage
+
+from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has
+from .fake import FakeApi
+
+IMAGE = PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:1")
+REBUILT = PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:2")
+PULL = 'Failed to pull image "gpunode/device-plugin:0.1.0": no such host'
+NOT_PULLED: dict[str, Any] = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {"name": "device-plugin", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}}
+    ],
+}
+UP: dict[str, Any] = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [],
+}
+
+
+def event(fake: FakeApi, about: dict[str, Any], message: str) -> None:
+    """A warning about an object."""
+    fake.put(
+        {
+            "kind": "Event",
+            "metadata": {"name": f"e{fake.version}", "namespace": NS},
+            "involvedObject": {"uid": about["metadata"]["uid"]},
+            "type": "Warning",
+            "message": message,
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+    )
+
+
+def living(fake: FakeApi, node: str) -> dict[str, Any]:
+    return next(one for one in fake.all("Pod") if one["spec"]["nodeName"] == node)
+
+
+def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Pods come up on the labelled nodes; a second deploy has nothing to do and waits for nothing."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "b", 4, labels=GPU_NODE)
+    add_node(fake, "cpu")
+    PluginController(fake)
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    assert rollout.good
+    assert [(row.node, row.phase, row.allocatable) for row in rollout.rows] == [
+        ("a", "Running", 2),
+        ("b", "Running", 4),
+    ]
+    again = plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    assert again.good
+    assert {one.action for one in again.differences} == {"same"}
+
+
+def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """The other node is right, and the bad one has the registry's words."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "b", 2, labels=GPU_NODE)
+    PluginController(fake, {"b": NOT_PULLED})
+    fake.react("Pod", lambda item: event(fake, item, PULL) if item["spec"]["nodeName"] == "b" else None)
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
+    assert [(row.node, row.trouble) for row in rollout.rows] == [
+        ("a", ""),
+        ("b", f"ImagePullBackOff: {PULL}"),
+    ]
+    assert f"the plugin runs on 1 of 2 Ready nodes; b: ImagePullBackOff: {PULL}" in told
+
+
+def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Its row says that it is not Ready, in its kubelet's words; the rest is done at once."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "dead", 2, ready=False, labels=GPU_NODE)
+    PluginController(fake, {"dead": {"phase": "Pending"}})
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append)
+    assert [row.trouble for row in rollout.rows] == [
+        "",
+        "the node is not Ready: Kubelet stopped posting node status.",
+    ]
+
+
+def test_only_the_nodes_asked_for_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """`--limit` on one host is not held up by another."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "b", 2, labels=GPU_NODE)
+    PluginController(fake, {"b": NOT_PULLED})
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append, only=["a"])
+    assert [row.node for row in rollout.rows] == ["a"]
+
+
+def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
+    add_node(fake, "a", 2)
+    with pytest.raises(ClusterError) as caught:
+        plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
+    assert "carries the label gpunode.dev/gpu=true" in caught.value.message
+    assert "gpunode provision" in caught.value.hint
+
+
+def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """The DaemonSet controller leaves it as an event; repeated ones come with a prefix nobody needs."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
+    fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
+    assert [row.trouble for row in rollout.rows] == [words]
+
+
+def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """After a new image the wait goes on until the controller has replaced the pod."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    controller = PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+
+    def replace(words: str) -> None:
+        told.append(words)
+        daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
+        fake.drop(f"/api/v1/namespaces/{NS}/pods/{DAEMONSET}-a")
+        controller.start(daemonset, "a", "new")
+
+    rollout = plugin.deploy(api, NS, REBUILT, seconds=60, tell=replace)
+    assert [(row.pod, row.trouble) for row in rollout.rows] == [("new", "")]
+    assert told == ["the plugin runs on 0 of 1 Ready nodes; a: its pod is being replaced"]
+
+
+def test_a_pod_in_back_off_from_before_is_replaced_at_once(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    controller = PluginController(fake, {"a": NOT_PULLED})
+    plugin.deploy(api, NS, IMAGE, seconds=0, tell=told.append)
+    controller.states.clear()
+    plugin.deploy(api, NS, IMAGE, seconds=0, tell=told.append)
+    assert not has(fake, "Pod", f"{DAEMONSET}-a", NS)
+
+
+def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Node, pod, restarts, GPUs, the last line of the log; a labelled node without a pod is a row too."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "cpu")
+    PluginController(
+        fake, {"a": {**UP, "containerStatuses": [{"name": "device-plugin", "restartCount": 3, "state": {}}]}}
+    )
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    add_node(fake, "late", labels=GPU_NODE)
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
+    first, second = plugin.status(api, NS)
+    assert (first.node, first.restarts, first.capacity, first.trouble) == ("a", 3, 2, "")
+    assert first.last_line == "registered nvidia.com/gpu"
+    assert (second.node, second.pod) == ("late", "")
+    assert second.trouble == "DaemonSet gpunode-device-plugin has no pod there yet"
+
+
+def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """The kubelet updates the node when the plugin has registered; the wait ends with that."""
+    add_node(fake, "a", 0, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "NVML cannot be used: driver not loaded\n"
+
+    def register(words: str) -> None:
+        told.append(words)
+        add_node(fake, "a", 2, labels=GPU_NODE)
+
+    node = plugin.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    assert node.allocatable == 2
+    reason = "the plugin runs, but its kubelet was offered no GPU; the plugin's log: NVML cannot be used: driver not loaded"
+    assert f"a offers 0 of 2 GPUs: {reason}" in told
+
+
+def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    with pytest.raises(ClusterError) as caught:
+        plugin.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
+    assert (
+        caught.value.message
+        == "a offers 4 of 8 GPUs after 1 s: the plugin is not deployed in namespace gpunode"
+    )
+    with pytest.raises(ClusterError, match="there is no such node"):
+        plugin.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
+
+
+def why(api: Api, name: str, expected: int) -> str:
+    found = next(one for one in nodes.every(api) if one.name == name)
+    return plugin.why_not(api, found, expected, NS)
+
+
+def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """From the node down to the single GPU, the first thing that is wrong."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    add_node(fake, "dead", 4, ready=False, labels=GPU_NODE)
+    add_node(fake, "plain", 4)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append, only=["a"])
+    assert why(api, "dead", 4) == "the node is not Ready: Kubelet stopped posting node status."
+    assert "no label gpunode.dev/gpu=true" in why(api, "plain", 4)
+    assert why(api, "a", 8) == "the kubelet counts 4 GPUs, the host has 8"
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy"
+    crashed = {"exitCode": 2, "reason": "Error"}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status = {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {"name": "device-plugin", "state": state, "lastState": {"terminated": crashed}}
+        ],
+    }
+    fake.update("Pod", f"{DAEMONSET}-a", NS, status=status)
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "bad configuration: --x\n"
+    assert why(api, "a", 4) == "device-plugin keeps ending: exit code 2; its log: bad configuration: --x"
+
+
+def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    left = {"app.kubernetes.io/managed-by": "gpunode", "app.kubernetes.io/name": "gpunode-vectoradd"}
+    fake.put(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "left", "namespace": NS, "labels": left},
+            "spec": {"nodeName": ""},
+        }
+    )
+    removed = plugin.remove(api, NS, seconds=5, tell=told.append)
+    assert removed[-1] == "Namespace gpunode"
+    assert [one["kind"] for one in fake.objects.values()] == ["Node"]
+    assert nodes.every(api)[0].labels["gpunode.dev/gpu"] == "true"

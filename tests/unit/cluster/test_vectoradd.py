@@ -1,0 +1,204 @@
+"""A pod per GPU, every free GPU once, always cleaned up."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster import vectoradd
+from gpunode.cluster.api import Api
+from gpunode.cluster.vectoradd import NodeResult, Target
+
+from .conftest import NS, Kubelet, add_node, pod
+from .fake import FakeApi, Fault
+
+GPUS = {"a": ["GPU-1", "GPU-2"], "b": ["GPU-3", "GPU-4", "GPU-5"]}
+A, B = Target("a", tuple(GPUS["a"])), Target("b", tuple(GPUS["b"]))
+
+
+@pytest.fixture
+def kubelet(fake: FakeApi) -> Kubelet:
+    for name, uuids in GPUS.items():
+        add_node(fake, name, len(uuids))
+    return Kubelet(fake, GPUS)
+
+
+def run(
+    api: Api, told: list[str], *targets: Target, seconds: float = 20, **more: object
+) -> tuple[NodeResult, ...]:
+    return vectoradd.run(
+        api,
+        targets,
+        namespace=NS,
+        image="plugin:1",
+        seconds=seconds,
+        tell=told.append,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_every_gpu_of_every_node_is_covered_once(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """One pod per GPU, all at the same time; each says which GPU it was given and how long it ran."""
+    first, second = run(api, told, A, B)
+    assert sorted(one.uuid for one in first.results) == GPUS["a"]
+    assert sorted(one.uuid for one in second.results) == GPUS["b"]
+    assert first.passed
+    assert second.passed
+    assert {(one.gpu, one.seconds) for one in first.results} == {("Tesla P100-PCIE-16GB", 2.0)}
+    assert fake.all("Pod") == []
+
+
+def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """The others pass; the bad one has the program's own words, not only an exit status."""
+    kubelet.broken.add("GPU-2")
+    (result,) = run(api, told, A)
+    assert not result.passed
+    (bad,) = [one for one in result.results if not one.passed]
+    assert (bad.uuid, bad.why) == ("GPU-2", "element 7 is 0.0, should be 3.5")
+    assert bad.log
+
+
+def test_gpus_in_use_are_left_alone_and_named(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """Somebody trains on one of two: the free one is tested, the other is named, and who uses it."""
+    fake.put(pod("train", node="a", namespace="ml", gpus=1))
+    kubelet.free["a"].remove("GPU-1")
+    (result,) = run(api, told, A)
+    assert [one.uuid for one in result.results] == ["GPU-2"]
+    assert result.uncovered == ("GPU-1",)
+    assert result.users == ("ml/train (1)",)
+    assert result.passed
+
+
+def test_a_node_without_a_free_gpu_says_who_holds_them(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """No pod is made that could only wait; nothing was shown to work, so it is not called passed."""
+    fake.put(pod("train", node="a", namespace="ml", gpus=2))
+    (result,) = run(api, told, A)
+    assert result.why == "all 2 GPUs are held by ml/train (2)"
+    assert not result.passed
+    assert not [one for one in fake.requests if one[0] == "POST"]
+
+
+def test_pods_of_an_earlier_run_that_are_ending_do_not_count_as_users(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """They give their GPUs back in a moment; the scheduler waits for that."""
+    old = pod("old", node="a", gpus=2, labels={"app.kubernetes.io/name": "gpunode-vectoradd"})
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    fake.put(old)
+    (result,) = run(api, told, A)
+    assert result.passed
+
+
+def test_a_gpu_that_no_pod_was_given_is_a_failure(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """The host has two, the node offers one, and nobody uses the other."""
+    add_node(fake, "a", 1)
+    (result,) = run(api, told, A)
+    assert result.uncovered == ("GPU-2",)
+    assert not result.passed
+
+
+def test_pods_that_cannot_start_end_with_the_reason(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """The scheduler's words, while waiting and in the result; the other node is not held up."""
+    words = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    kubelet.stuck["a"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": words}],
+    }
+    first, second = run(api, told, A, B, seconds=1)
+    assert {one.why for one in first.results} == {f"not done after 1 s: not scheduled: {words}"}
+    assert second.passed
+    assert any(words in sentence for sentence in told)
+    assert fake.all("Pod") == []
+
+
+def test_a_pod_that_admission_ends_has_its_words(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """The kubelet refused it: no container ever ran."""
+    kubelet.stuck["a"] = {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed: gone",
+    }
+    (result,) = run(api, told, A)
+    assert {one.why for one in result.results} == {"UnexpectedAdmissionError: Allocate failed: gone"}
+
+
+def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet) -> None:
+    """Ctrl-C in the middle: the pods are deleted on the way out."""
+    kubelet.stuck["a"] = {"phase": "Pending"}
+
+    def interrupt(sentence: str) -> None:
+        assert fake.all("Pod")
+        raise KeyboardInterrupt(sentence)
+
+    with pytest.raises(KeyboardInterrupt):
+        vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=20, tell=interrupt)
+    assert fake.all("Pod") == []
+
+
+def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """Admission refuses the first pod of one node; the other node is tested."""
+    fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
+    first, second = run(api, told, A, B)
+    assert first.why == "a pod could not be made: the cluster's admission refused it: exceeded quota: q"
+    assert second.passed
+    assert fake.all("Pod") == []
+
+
+def test_without_logs_the_exit_status_counts(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """Logs may be forbidden: then it is known that each GPU passed, not which pod had which."""
+    kubelet.without_log = True
+    (result,) = run(api, told, A)
+    assert result.passed
+    assert {(one.uuid, one.why.split(":")[0]) for one in result.results} == {("", "its log cannot be read")}
+
+
+def test_another_image_may_be_used(api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]) -> None:
+    """NVIDIA's sample prints no JSON; its exit status counts, and the number of GPUs."""
+    fake.react(
+        "Pod", lambda item: fake.logs.update({(item["metadata"]["name"], "vectoradd"): "Test PASSED\nDone\n"})
+    )
+    (result,) = run(api, told, A, args=())
+    assert result.passed
+    assert result.results[0].log == ("Test PASSED", "Done")
+
+
+def test_nodes_that_are_not_there_or_not_ready_are_results(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """One bad node is a line in the answer, never an exception for all."""
+    add_node(fake, "dead", 2, ready=False)
+    none, dead, good = run(api, told, Target("none"), Target("dead"), A)
+    assert none.why == "the cluster has no such node"
+    assert dead.why == "the node is not Ready: Kubelet stopped posting node status."
+    assert good.passed
+
+
+def test_a_pod_that_somebody_deletes_is_a_result(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """A drain or a colleague took it away: said at once, not at the deadline."""
+    kubelet.stuck["a"] = {"phase": "Pending"}
+
+    def delete(_: str) -> None:
+        for item in fake.all("Pod"):
+            fake.drop(f"/api/v1/namespaces/{NS}/pods/{item['metadata']['name']}")
+
+    (result,) = vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=20, tell=delete)
+    assert {one.why for one in result.results} == {"the pod was deleted by somebody"}
