@@ -10,6 +10,7 @@ from gpunode.model import Desired, DriverWish, Facts, Host, PluginImage, Reposit
 
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The stack that fits. Raises Refused when there is none, or when getting there would break the host."""
+    _readable(host, facts)
     gpus = compat.gpus(facts.pci)
     if not gpus:
         raise _no_gpu(host, facts)
@@ -35,6 +36,20 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         image=image,
         notes=(*notes, *node.notes(facts)),
     )
+
+
+NEEDED = ("os", "arch", "pci", "modules", "library_version", "packages", "files", "units", "kubelet", "gpu_users")
+
+
+def _readable(host: Host, facts: Facts) -> None:
+    """A section that could not be read looks like an empty one: no ground to plan on."""
+    failed = [f"{section}: {error}" for section, error in facts.errors.items() if section in NEEDED]
+    if failed:
+        raise Refused(
+            host.name,
+            "not everything that a plan rests on could be read\n" + "\n".join(failed),
+            hint="Mend what the host complains about, then run again.",
+        )
 
 
 def _no_gpu(host: Host, facts: Facts) -> Refused:

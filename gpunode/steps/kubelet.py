@@ -31,6 +31,8 @@ def _places(facts: Facts) -> tuple[str, ...]:
     """Files with arguments that are there: environment files, units and drop-ins."""
     named = kubelet.environment_files(facts)
     units = [p for p in sorted(facts.files) if "/systemd/system/kubelet.service" in p]
+    # where /lib is a link to /usr/lib, its files are the same ones
+    units = [p for p in units if not (p.startswith("/lib/") and f"/usr{p}" in facts.files)]
     return tuple(path for path in (*dict.fromkeys(named), *units) if files.text(facts, path) is not None)
 
 

@@ -1,0 +1,271 @@
+"""Tables of hosts and what is planned for them, and a pretended host that changes are made on.
+
+A case is facts merged over a base host, a few wishes, and what must come out. Its folder names the component.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpunode import compat, kubelet
+from gpunode.model import (
+    Change,
+    Containerd,
+    Docker,
+    Facts,
+    File,
+    Gpu,
+    GpuUser,
+    Host,
+    Kubelet,
+    KernelModule,
+    LoadImage,
+    Module,
+    Os,
+    Package,
+    Packages,
+    PciDevice,
+    PluginImage,
+    Reboot,
+    RemoveFile,
+    Repository,
+    Service,
+    Ssh,
+    Unit,
+    WriteFile,
+)
+
+FOLDER = Path(__file__).parent
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
+DRIVERS = {580: "580.178.04", 595: "595.91.07", 550: "550.163.01"}
+NOW = 1_800_000_000.0
+
+
+def cases(component: str) -> Iterator[dict[str, Any]]:
+    """The cases of a component's folder."""
+    for path in sorted((FOLDER / component).glob("*.yaml")):
+        yield from yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def ids(case: Mapping[str, Any]) -> str:
+    """A case's name as pytest shows it."""
+    return str(case["name"]).replace(" ", "-")
+
+
+def host(name: str, wishes: Mapping[str, Any] | None = None) -> Host:
+    """A host that has both repositories unless the wishes say otherwise."""
+    wishes = dict(wishes or {})
+    for purpose in ("driver", "toolkit"):
+        uri = wishes.pop(f"{purpose}_repository", f"http://mirror.example/{purpose}")
+        wishes[f"{purpose}_repository"] = Repository(uri, KEY) if uri else None
+    return Host(name, Ssh(f"{name}.example"), **wishes)
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Mappings merged key by key; null takes a key away; anything else replaces."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    result = {
+        key: value for key, value in base.items() if over.get(key, value) is not None or key not in over
+    }
+    for key, value in over.items():
+        if value is not None:
+            result[key] = merged(base.get(key), value)
+    return result
+
+
+def facts(base: str, over: Mapping[str, Any] | None = None) -> Facts:
+    """The facts of a base host with some of them changed."""
+    text = (FOLDER / "base" / f"{base}.yaml").read_text(encoding="utf-8")
+    return build(merged(yaml.safe_load(text), dict(over or {})))
+
+
+def build(data: Mapping[str, Any]) -> Facts:
+    """Facts from their short form: a file is its text, a package its version."""
+    data = dict(data)
+    docker, containerd, node = data.get("docker"), data.get("containerd"), data.get("kubelet")
+    return Facts(
+        time=NOW,
+        hostname=data["hostname"],
+        os=Os(**data["os"]),
+        kernel=data["kernel"],
+        boot_id="b0075eed",
+        uptime=86400.0,
+        cgroup=data["cgroup"],
+        secure_boot=data.get("secure_boot", False),
+        pci=tuple(PciDevice(**{"vendor": "10de", "cls": "030200", **row}) for row in data["pci"]),
+        modules={n: Module(**m) if isinstance(m, dict) else Module(m, 0) for n, m in data["modules"].items()},
+        module_banner=data.get("module_banner"),
+        library_version=data.get("library_version"),
+        gpus=tuple(Gpu(**row) for row in data.get("gpus", ())),
+        smi_error=data.get("smi_error"),
+        packages={n: _package(n, entry) for n, entry in data["packages"].items()},
+        files={path: _file(path, entry) for path, entry in data["files"].items()},
+        units={name: _unit(name, entry) for name, entry in data["units"].items()},
+        docker=Docker(**{**docker, "runtimes": tuple(docker["runtimes"])}) if docker else None,
+        containerd=_containerd(containerd, data["files"]) if containerd else None,
+        kubelet=_kubelet(node) if node else None,
+        gpu_users=tuple(GpuUser(**user) for user in data.get("gpu_users", ())),
+        images=data.get("images", {}),
+        errors=data.get("errors", {}),
+    )
+
+
+def _package(name: str, entry: str | Mapping[str, Any]) -> Package:
+    return Package(name, entry) if isinstance(entry, str) else Package(name, **entry)
+
+
+def _file(path: str, entry: str | bool | Mapping[str, Any]) -> File:
+    if isinstance(entry, dict):
+        return File(path, **{"exists": True, "mtime": NOW - 5000, **entry})
+    if entry is False:
+        return File(path, exists=False)
+    return File(path, exists=True, mode=0o644, mtime=NOW - 5000, content=str(entry))
+
+
+def _unit(name: str, entry: str | Mapping[str, Any]) -> Unit:
+    if isinstance(entry, dict):
+        return Unit(name, **{"load": "loaded", "enabled": "enabled", "restarts": 0, **entry})
+    if entry == "active":
+        return Unit(name, "loaded", "active", "running", "enabled", NOW - 3600)
+    return Unit(name, entry, "inactive", "dead", "")
+
+
+def _containerd(entry: Mapping[str, Any], files: Mapping[str, Any]) -> Containerd:
+    text = files.get("/etc/containerd/config.toml") or ""
+    return Containerd(entry["version"], entry.get("dump", text), entry.get("error"))
+
+
+def _kubelet(entry: Mapping[str, Any]) -> Kubelet:
+    return Kubelet(
+        entry["version"],
+        tuple(entry.get("arguments", "").split()),
+        entry["unit_text"],
+        tuple(entry.get("journal", ())),
+    )
+
+
+def image(data: Mapping[str, Any] | None) -> PluginImage | None:
+    """The device plugin's image of a case."""
+    return PluginImage(**data) if data else None
+
+
+# --- A pretended host ------------------------------------------------------------------------------------
+
+
+def applied(seen: Facts, changes: tuple[Change, ...]) -> Facts:
+    """What a probe would find after these changes were made, as far as gpunode looks."""
+    for change in changes:
+        seen = replace(seen, time=seen.time + 10)
+        seen = _applied(seen, change)
+    return seen
+
+
+def _applied(seen: Facts, change: Change) -> Facts:
+    match change:
+        case WriteFile():
+            there = seen.files.get(change.path)
+            assert (there.content if there and there.exists else None) == change.before, change.path
+            file = File(change.path, exists=True, mtime=seen.time, content=change.content)
+            return _asked(replace(seen, files={**seen.files, change.path: file}))
+        case RemoveFile():
+            return replace(seen, files={**seen.files, change.path: File(change.path, exists=False)})
+        case Packages():
+            return _installed(seen, change)
+        case KernelModule():
+            return _loaded(seen, change)
+        case Service():
+            return _restarted(seen, change.unit)
+        case LoadImage():
+            return replace(seen, images={**seen.images, change.reference: change.image_id})
+        case Reboot():
+            pci = tuple(replace(d, driver=None if d.driver == "nouveau" else d.driver) for d in seen.pci)
+            bare = replace(seen, pci=pci, modules={}, gpu_users=())
+            for unit in ("docker.service", "containerd.service", "kubelet.service"):
+                if unit in bare.units and bare.units[unit].load == "loaded":
+                    bare = _restarted(bare, unit)
+            return _loaded(bare, KernelModule("", load=("nvidia", "nvidia_uvm", "nvidia_modeset")))
+
+
+def _asked(seen: Facts) -> Facts:
+    """`containerd config dump` reads the files that are there."""
+    file = seen.files.get("/etc/containerd/config.toml")
+    if seen.containerd is None or file is None or not file.content:
+        return seen
+    return replace(seen, containerd=replace(seen.containerd, dump=file.content))
+
+
+def _installed(seen: Facts, change: Packages) -> Facts:
+    packages = {name: p for name, p in seen.packages.items() if name not in change.remove}
+    for entry in change.install:
+        name, _, version = entry.partition("=")
+        branch = int(version[:3]) if re.match(r"\d{3}\.", version) else 0
+        exact = f"{DRIVERS[branch]}-1" if version == f"{branch}.*" else version.replace("*", "1")
+        packages[name] = Package(name, exact or "1")
+    for name in change.hold:
+        packages[name] = replace(packages[name], held=True)
+    return replace(seen, packages=packages, library_version=_driver(packages))
+
+
+def _driver(packages: Mapping[str, Package]) -> str | None:
+    found = [compat.upstream(p.version) for name, p in packages.items() if compat.is_meta(name)]
+    return found[0] if found else None
+
+
+def _loaded(seen: Facts, change: KernelModule) -> Facts:
+    modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
+    version = _driver(seen.packages)
+    modules |= {name: Module(version, 0) for name in change.load}
+    open_one = any(name.startswith("nvidia-open") for name in seen.packages)
+    word = "Open Kernel Module" if open_one else "Kernel Module"
+    banner = f"NVRM version: NVIDIA UNIX {word}  {version}"
+    return replace(seen, modules=modules, module_banner=banner)
+
+
+def _restarted(seen: Facts, name: str) -> Facts:
+    unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
+    seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
+    if name == "kubelet.service" and seen.kubelet:
+        arguments = ("/usr/bin/kubelet", *kubelet.next_start(seen))
+        return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
+    if name == "docker.service":
+        file = seen.files.get("/etc/docker/daemon.json")
+        config = yaml.safe_load(file.content) if file and file.content else {}
+        runtimes = ("io.containerd.runc.v2", "runc", *config.get("runtimes", {}))
+        default = config.get("default-runtime", "runc")
+        before = seen.docker or Docker("20.10.24", (), "runc", "cgroupfs", 0)
+        return replace(seen, docker=replace(before, runtimes=runtimes, default_runtime=default))
+    return seen
+
+
+def overlaid(seen: Facts, over: Mapping[str, Any]) -> Facts:
+    """Facts with some fields in their short form over them."""
+    short = build({**_SHORT, **over})
+    fields = {}
+    for name in over:
+        mine, theirs = getattr(short, name), getattr(seen, name)
+        fields[name] = {**theirs, **mine} if isinstance(theirs, dict) else mine
+    for name in ("packages", "modules", "files"):
+        gone = [key for key, value in over.get(name, {}).items() if value == "gone"]
+        if gone:
+            fields[name] = {key: value for key, value in fields[name].items() if key not in gone}
+    return replace(seen, **fields)
+
+
+_SHORT: dict[str, Any] = {
+    "hostname": "",
+    "os": {"id": "", "version": "", "pretty": ""},
+    "kernel": "",
+    "cgroup": "v2",
+    "pci": [],
+    "modules": {},
+    "packages": {},
+    "files": {},
+    "units": {},
+}

@@ -1,0 +1,101 @@
+"""Every host in tests/cases: what is planned for it, why it is refused, and that what is planned makes it right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpunode import desired, diff, pipeline
+from gpunode.errors import Refused
+from gpunode.model import Facts, Host, Plan, PluginImage, WriteFile
+from tests import cases
+
+COMPONENTS = [name for name, _ in pipeline.STEPS]
+ALL = [
+    pytest.param(folder, case, id=f"{folder}-{cases.ids(case)}")
+    for folder in ("host", "desired", *COMPONENTS)
+    for case in cases.cases(folder)
+]
+PLANNED = [p for p in ALL if "refused" not in p.values[1]]
+REFUSED = [p for p in ALL if "refused" in p.values[1]]
+
+
+def given(case: Mapping[str, Any]) -> tuple[Host, Facts, PluginImage | None]:
+    """The host of a case: bare, or `after` gpunode made it right, and then with the case's own facts over it."""
+    host = cases.host(case["base"], case.get("host"))
+    image = cases.image(case.get("image"))
+    seen = cases.facts(case["base"], case.get("facts"))
+    if case.get("after") == "right":
+        seen = cases.applied(seen, made(host, seen, image).changes)
+        seen = cases.overlaid(seen, case.get("then", {}))
+    return host, seen, image
+
+
+def made(host: Host, seen: Facts, image: PluginImage | None) -> Plan:
+    """The plan for a host, as a run makes it."""
+    return pipeline.plan(host, seen, desired.decide(host, seen, image))
+
+
+@pytest.mark.parametrize(("component", "case"), PLANNED)
+def test_the_plan_is_what_the_case_says(component: str, case: dict[str, Any]) -> None:
+    """Headlines in order, words of `why` and notes, and the text of files."""
+    host, seen, image = given(case)
+    wish = desired.decide(host, seen, image)
+    for name, value in case.get("desired", {}).items():
+        found = getattr(wish.driver, name) if hasattr(wish.driver, name) else getattr(wish, name)
+        found = list(found) if isinstance(found, tuple) else found
+        assert found == value, name
+    plan = pipeline.plan(host, seen, wish)
+    steps = {step.step: step.changes for step in plan.steps}
+    expected = case.get("changes", {})
+    if not isinstance(expected, dict):
+        expected = {component: expected}
+    elif component == "host":
+        assert {name for name, changes in steps.items() if changes} == {n for n, c in expected.items() if c}
+    for name, headlines in expected.items():
+        assert [diff.headline(change) for change in steps.get(name, ())] == headlines, name
+    for name in case.get("none", ()):
+        assert not steps.get(name), name
+    said = "\n".join(f"{change.why} {getattr(change, 'note', '')}" for change in plan.changes)
+    for words in case.get("says", ()):
+        assert words in said
+    for words in case.get("notes", ()):
+        assert any(words in note for note in wish.notes)
+    contents = {change.path: change.content for change in plan.changes if isinstance(change, WriteFile)}
+    for path, text in case.get("content", {}).items():
+        assert contents[path] == text
+    for path, parts in case.get("contains", {}).items():
+        for part in parts:
+            assert part in contents[path]
+
+
+@pytest.mark.parametrize(("component", "case"), PLANNED)
+def test_a_host_is_right_when_its_plan_was_applied(component: str, case: dict[str, Any]) -> None:
+    """The second plan is empty; after a reboot or a change of modules at the latest the third."""
+    host, seen, image = given(case)
+    for _ in range(case.get("rounds", 1)):
+        seen = cases.applied(seen, made(host, seen, image).changes)
+    again = made(host, seen, image)
+    assert [diff.headline(change) for change in again.changes] == []
+
+
+@pytest.mark.parametrize(("component", "case"), REFUSED)
+def test_a_refusal_names_the_cause_and_the_way_out(component: str, case: dict[str, Any]) -> None:
+    """Nothing is planned for such a host."""
+    host, seen, image = given(case)
+    with pytest.raises(Refused) as refused:
+        made(host, seen, image)
+    assert case["refused"] in refused.value.message
+    assert refused.value.host == host.name
+    assert refused.value.hint
+    assert case.get("hint", "") in refused.value.hint
+
+
+def test_every_change_says_why() -> None:
+    """The person who is asked to say yes is told, in a sentence."""
+    for base in ("legacy", "modern"):
+        host, seen, image = given({"base": base})
+        for change in made(host, seen, image).changes:
+            assert len(change.why) > 10, diff.headline(change)
