@@ -3,11 +3,13 @@
 #include "nvml_internal.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int initialized;
 static int count;
 static struct device gpus[GPUS], migs[GPUS][MIGS];
@@ -90,7 +92,7 @@ struct device *mig_handle(const struct device *parent, int mig)
     return mig >= 0 && mig < MIGS ? &migs[parent->index][mig] : NULL;
 }
 
-static nvmlReturn_t initialize(void)
+static nvmlReturn_t start(void)
 {
     struct state s __attribute__((cleanup(state_free))) = {0};
     if (initialized) {
@@ -127,6 +129,14 @@ static nvmlReturn_t initialize(void)
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t initialize(void)
+{
+    pthread_mutex_lock(&starting);
+    nvmlReturn_t result = start();
+    pthread_mutex_unlock(&starting);
+    return result;
+}
+
 EXPORT nvmlReturn_t nvmlInit_v2(void) { return initialize(); }
 EXPORT nvmlReturn_t nvmlInit(void) { return initialize(); }
 EXPORT nvmlReturn_t nvmlInitWithFlags(u32 flags)
@@ -137,10 +147,12 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(u32 flags)
 
 EXPORT nvmlReturn_t nvmlShutdown(void)
 {
-    if (!initialized)
-        return NVML_ERROR_UNINITIALIZED;
-    initialized--;
-    return NVML_SUCCESS;
+    pthread_mutex_lock(&starting);
+    nvmlReturn_t result = initialized ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    if (initialized)
+        initialized--;
+    pthread_mutex_unlock(&starting);
+    return result;
 }
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t result)
