@@ -16,6 +16,7 @@ from .board import Board
 from .config import BadConfig, Config, read
 from .directory import Directory
 from .health import Attention
+from .metrics import Metrics, offered, serving, text
 from .node import Node, NvmlUnavailable
 from .resources import Unfit
 from .server import ResourceServer
@@ -37,22 +38,34 @@ class Logfmt(logging.Formatter):
 
 async def offer(nvml: Any, config: Config, attention: Attention) -> None:
     """Run the node and a server for each resource that appears on the board."""
-    board = Board()
-    tasks = [asyncio.create_task(Node(nvml, board, config, attention).run(), name="node")]
-    served: set[str] = set()
+    board, metrics = Board(), Metrics()
+    servers: dict[str, ResourceServer] = {}
+    tasks = [asyncio.create_task(Node(nvml, board, config, attention, metrics).run(), name="node")]
+
+    def state() -> str:
+        registered = [
+            ("registered", {"resource": name}, float(server.registered)) for name, server in servers.items()
+        ]
+        return text([*metrics.samples(), *offered(board), *registered])
+
+    def not_ready() -> str | None:
+        if board.missing is not None:
+            return board.missing
+        waiting = [name for name, server in servers.items() if not server.registered]
+        return f"not registered with the kubelet: {', '.join(waiting)}" if waiting else None
+
     try:
-        while True:
-            change = asyncio.create_task(board.change().wait())
-            for resource in board.offers.keys() - served:
-                served.add(resource)
-                tasks.append(
-                    asyncio.create_task(ResourceServer(resource, board, config).run(), name=resource)
-                )
-            await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-            for task in tasks:
-                if task.done():
-                    task.result()  # none of them ends but by an error
+        async with serving(config.metrics_address, state, not_ready):
+            while True:
+                change = asyncio.create_task(board.change().wait())
+                for name in board.offers.keys() - servers.keys():
+                    servers[name] = ResourceServer(name, board, config, metrics)
+                    tasks.append(asyncio.create_task(servers[name].run(), name=name))
+                await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                for task in tasks:
+                    if task.done():
+                        task.result()  # none of them ends but by an error
     finally:
         for task in tasks:
             task.cancel()

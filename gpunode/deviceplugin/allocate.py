@@ -9,6 +9,9 @@ from .config import Config
 from .resources import Unit
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
+# The kind of the CDI spec that the NVIDIA Container Toolkit keeps on the host (nvidia-cdi-refresh, or nvidia-ctk cdi
+# generate); it names every device by UUID and by index.
+CDI_KIND = "nvidia.com/gpu"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -23,6 +26,8 @@ class Grant:
     envs: dict[str, str] = field(default_factory=dict)
     mounts: list[tuple[str, str]] = field(default_factory=list)
     nodes: list[tuple[str, str]] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
+    cdi: list[str] = field(default_factory=list)
 
 
 def chosen(
@@ -45,7 +50,7 @@ def chosen(
     return units
 
 
-def grant(units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) -> Grant:
+def grant(resource: str, units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) -> Grant:
     """The edits that show a container the devices of `units` and no others.
 
     `exists` tells whether a device node is there below the driver's device root.
@@ -59,6 +64,13 @@ def grant(units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) 
     if "volume-mounts" in config.device_list_strategy:
         given.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
         given.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
+    qualified = [f"{CDI_KIND}={name}" for name in names]
+    if "cdi-annotations" in config.device_list_strategy and names:
+        # One key a resource: a container may have devices of several.
+        key = f"{config.cdi_annotation_prefix}gpunode_{resource.rpartition('/')[2]}"
+        given.annotations[key] = ",".join(qualified)
+    if "cdi-cri" in config.device_list_strategy:
+        given.cdi += qualified
     if config.pass_device_specs:
         own = dict.fromkeys(node for device in devices for node in device.nodes)
         root = config.dev_root

@@ -15,6 +15,7 @@ class Board:
     def __init__(self) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
         self.sick: Mapping[str, str] = {}
+        self.missing: str | None = "the GPUs have not been looked for yet"  # why nothing can be offered
         self.links: Links = {}  # how well GPUs are connected; changes wake nobody
         self._change = asyncio.Event()
 

@@ -15,6 +15,7 @@ from .config import Config
 from .devices import Device, count, describe, explain
 from .health import Attention, Health
 from .links import links
+from .metrics import Metrics
 from .resources import Unfit, offers
 from .watch import DEADLINE, Watch
 
@@ -35,11 +36,14 @@ class NvmlUnavailable(Exception):
 class Node:
     """The GPUs of this machine, kept up to date on `board`. `run` goes on until it is cancelled."""
 
-    def __init__(self, nvml: Any, board: Board, config: Config, attention: Attention) -> None:
+    def __init__(
+        self, nvml: Any, board: Board, config: Config, attention: Attention, metrics: Metrics
+    ) -> None:
         self._nvml = nvml
         self._board = board
         self._config = config
         self._attention = attention
+        self._metrics = metrics
         self._health: dict[str, Health] = {}
         self._watches: dict[str, Watch] = {}
         self._devices: tuple[Device, ...] = ()
@@ -77,6 +81,7 @@ class Node:
             if self._config.fail_on_init_error and not self._devices:
                 raise NvmlUnavailable(why)
             self._trouble(self._devices, why)
+            self._board.missing = why
             self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
             await asyncio.sleep(RETRY)
 
@@ -96,10 +101,12 @@ class Node:
         self._devices = tuple(found)
         try:
             self._board.offer(offers(found, self._config.mig_strategy, self._config.shares))
+            self._board.missing = None
         except Unfit as error:
             if self._config.fail_on_init_error:
                 raise
             self._board.offer({})
+            self._board.missing = str(error)
             self._say("offers", f"nothing is offered: {error}")
         self._watch()
 
@@ -144,6 +151,7 @@ class Node:
                 self._health,
                 attention=self._attention,
                 report=self._reporter(),
+                metrics=self._metrics,
                 interval=self._config.health_interval,
             )
             self._watches[gpu] = watch

@@ -1,4 +1,4 @@
-"""One resource, offered to the kubelet over the device plugin protocol v1beta1, whatever the kubelet does.
+"""One resource, served and registered with the kubelet, whatever the kubelet does.
 
 Order and upkeep: serve first, then register; serve and register again whenever the kubelet has started anew
 (it makes a new kubelet.sock and wipes the directory of ours) or has dropped its ListAndWatch stream.
@@ -13,27 +13,33 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 
+from . import alpha
 from . import v1beta1_pb2 as api
-from .allocate import Grant, Refused, chosen, grant
 from .board import Board
 from .config import Config
 from .directory import Directory
-from .prefer import preferred
-from .resources import Unit
+from .metrics import Metrics
+from .service import OPTIONS, Service
 
 log = logging.getLogger(__name__)
 
+# The protocol's versions, newest first, and where each is registered. The two old ones send a message that is the
+# same up to the last field, which they do not know and pass over.
+VERSIONS = {
+    "v1beta1": "/v1beta1.Registration/Register",
+    "v1alpha2": "/deviceplugin.Registration/Register",
+    "v1alpha1": "/deviceplugin.Registration/Register",
+}
 REGISTER_DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
 LOOK_ANYWAY = 30.0  # seconds after which the sockets are looked at even if inotify said nothing
-MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
-OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+Identity = tuple[int, int, int]
 
 
 class Lost(Exception):
@@ -43,17 +49,16 @@ class Lost(Exception):
 class ResourceServer:
     """Serves the units that `board` has under one resource name. `run` goes on until it is cancelled."""
 
-    def __init__(self, resource: str, board: Board, config: Config) -> None:
+    def __init__(self, resource: str, board: Board, config: Config, metrics: Metrics) -> None:
         self.resource = resource
         self.registered = False
         self._board = board
         self._config = config
+        self._metrics = metrics
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{resource.rpartition('/')[2]}.sock"
         self._stirred = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._streams = 0
-        self._lost_streams: deque[float] = deque(maxlen=3)
+        self._dropped: deque[float] = deque(maxlen=3)  # when a running kubelet ended our stream
         self._fields = {"resource": resource}
 
     async def run(self) -> None:
@@ -63,11 +68,11 @@ class ResourceServer:
             try:
                 with Directory(self._kubelet.parent, self._stirred.set):
                     await self._until_kubelet()
-                    async with self._serving() as mine:
+                    async with self._serving() as (service, mine):
                         kubelet = identity(self._kubelet)
-                        await self._register()
+                        await self._register(service)
                         retry = 1.0
-                        await self._until_outdated(kubelet, mine)
+                        await self._until_outdated(service, kubelet, mine)
                     if identity(self._socket) is not None:
                         await self._stand_by()
             except (Lost, OSError, grpc.aio.AioRpcError) as error:
@@ -83,16 +88,16 @@ class ResourceServer:
             await self._until(lambda: identity(self._kubelet) is not None)
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[tuple[int, int, int]]:
-        """Serve on our socket; yields the socket's identity.
+    async def _serving(self) -> AsyncIterator[tuple[Service, Identity]]:
+        """Serve on our socket; yields what answers there, and the socket's identity.
 
         The socket is made beside and moved into place: at no moment is a dead one there, and gRPC, which removes
         the path it was given when it stops, cannot remove the socket of another server that took our place.
         """
         fresh = self._socket.with_name(f".{self._socket.name}.{os.getpid()}")
-        self._closing = asyncio.Event()
+        service = Service(self.resource, self._board, self._config, self._metrics, self._stirred.set)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers((service.handlers(), alpha.handlers(service)))
         try:
             server.add_insecure_port(f"unix:{fresh}")
         except RuntimeError as error:
@@ -104,13 +109,13 @@ class ResourceServer:
             if mine is None:
                 raise Lost(f"{self._socket} was removed at once")
             try:
-                yield mine
+                yield service, mine
             finally:
                 if identity(self._socket) == mine:
                     self._socket.unlink(missing_ok=True)
         finally:
             self.registered = False
-            self._closing.set()
+            service.closing.set()
             # In a task of its own: gRPC waits in a way that can swallow a cancellation before Python 3.12.
             stopping = asyncio.ensure_future(server.stop(grace=2))
             try:
@@ -118,31 +123,43 @@ class ResourceServer:
             finally:
                 await stopping
 
-    async def _register(self) -> None:
-        request = api.RegisterRequest(
-            version="v1beta1", endpoint=self._socket.name, resource_name=self.resource, options=OPTIONS
-        )
+    async def _register(self, service: Service) -> None:
+        """Register in the newest version of the protocol that the kubelet takes."""
+        refusal: Exception = Lost("the kubelet serves no version of the device plugin protocol")
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
-            call = channel.unary_unary(
-                "/v1beta1.Registration/Register",
-                request_serializer=api.RegisterRequest.SerializeToString,
-                response_deserializer=api.Empty.FromString,
-            )
-            await call(request, timeout=REGISTER_DEADLINE)
+            for version, method in VERSIONS.items():
+                service.version = version
+                request = api.RegisterRequest(
+                    version=version, endpoint=self._socket.name, resource_name=self.resource, options=OPTIONS
+                )
+                call = channel.unary_unary(
+                    method,
+                    request_serializer=api.RegisterRequest.SerializeToString,
+                    response_deserializer=api.Empty.FromString,
+                )
+                try:
+                    await call(request, timeout=REGISTER_DEADLINE)
+                    break
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                        continue  # no such service: an older kubelet, or a newer one
+                    if "version" not in (error.details() or "").lower():
+                        raise
+                    refusal = error
+            else:
+                raise refusal
         self.registered = True
-        count = len(self._board.offers.get(self.resource, ()))
-        log.info(
-            "registered with the kubelet", extra={**self._fields, "units": count, "socket": self._socket}
-        )
+        self._metrics.count("registrations_total", resource=self.resource)
+        fields = {"units": len(service.units()), "socket": self._socket, "version": service.version}
+        log.info("registered with the kubelet", extra={**self._fields, **fields})
 
-    async def _until_outdated(self, kubelet: tuple[int, int, int] | None, mine: tuple[int, int, int]) -> None:
+    async def _until_outdated(self, service: Service, kubelet: Identity | None, mine: Identity) -> None:
         """Return once the kubelet is a new one, or our socket is gone or another's. Raises Lost."""
-        lost = len(self._lost_streams) and self._lost_streams[-1]
         await self._until(
             lambda: (
                 identity(self._kubelet) != kubelet
                 or identity(self._socket) != mine
-                or bool(self._lost_streams and self._lost_streams[-1] != lost and not self._streams)
+                or bool(service.lost and not service.streams)
             )
         )
         self.registered = False
@@ -151,7 +168,7 @@ class ResourceServer:
         elif identity(self._socket) == mine:
             await self._stream_lost(kubelet)
 
-    async def _stream_lost(self, kubelet: tuple[int, int, int] | None) -> None:
+    async def _stream_lost(self, kubelet: Identity | None) -> None:
         """The kubelet ended its stream. It stopped, or it dropped us: one that restarts is soon a new one."""
         if await self._until(lambda: identity(self._kubelet) != kubelet, seconds=1.0):
             return
@@ -159,8 +176,9 @@ class ResourceServer:
             log.info("the kubelet has stopped; waiting for it", extra=self._fields)
             await self._until(lambda: identity(self._kubelet) != kubelet or alive(self._kubelet))
             return
-        if len(self._lost_streams) == 3 and time.monotonic() - self._lost_streams[0] < 600:
-            self._lost_streams.clear()
+        self._dropped.append(time.monotonic())
+        if len(self._dropped) == 3 and time.monotonic() - self._dropped[0] < 600:
+            self._dropped.clear()
             log.error(
                 "the kubelet has dropped us three times in ten minutes: does another device plugin on this node "
                 "register %s? The newest wins; this one waits for the kubelet's next restart",
@@ -198,118 +216,8 @@ class ResourceServer:
                 stirred.cancel()
         return True
 
-    # The protocol, as the kubelet calls it.
 
-    async def options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
-        return OPTIONS
-
-    async def list_and_watch(
-        self, _request: api.Empty, _context: Any
-    ) -> AsyncIterator[api.ListAndWatchResponse]:
-        self._streams += 1
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            while not closing.done():
-                change = asyncio.ensure_future(self._board.change().wait())
-                try:
-                    yield self._list()
-                    await asyncio.wait((change, closing), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    change.cancel()
-        finally:
-            self._streams -= 1
-            if not closing.done():
-                closing.cancel()
-                self._lost_streams.append(time.monotonic())
-                self._stirred.set()
-
-    def _list(self) -> api.ListAndWatchResponse:
-        sick = self._board.sick
-        units = self._board.offers.get(self.resource, ())
-        answer = api.ListAndWatchResponse(devices=[_device(unit, unit.device.uuid in sick) for unit in units])
-        if answer.ByteSize() > MAX_LIST:
-            log.error(
-                "%d units make a list of %d bytes, but the kubelet takes no more than %d: none is offered; "
-                "use a larger memory unit or fewer replicas",
-                len(units),
-                answer.ByteSize(),
-                MAX_LIST,
-                extra=self._fields,
-            )
-            return api.ListAndWatchResponse()
-        return answer
-
-    async def preferred_allocation(
-        self, request: api.PreferredAllocationRequest, _context: Any
-    ) -> api.PreferredAllocationResponse:
-        units = self._board.offers.get(self.resource, ())
-        offered = {unit.id: unit for unit in units}
-        answer = api.PreferredAllocationResponse()
-        for c in request.container_requests:
-            ids = preferred(
-                c.available_deviceIDs,
-                c.must_include_deviceIDs,
-                c.allocation_size,
-                offered,
-                self._board.sick,
-                packed=self._config.shared_devices_allocation_policy == "packed",
-                links=self._board.links,
-            )
-            answer.container_responses.add(deviceIDs=ids)
-        return answer
-
-    async def allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        offered = {unit.id: unit for unit in self._board.offers.get(self.resource, ())}
-        answers = []
-        for container in request.container_requests:
-            try:
-                units = chosen(
-                    container.devices_ids,
-                    offered,
-                    self._board.sick,
-                    one_share=self._config.fail_requests_greater_than_one,
-                )
-            except Refused as refusal:
-                log.warning("allocation refused: %s", refusal, extra=self._fields)
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")
-            answers.append(_answer(grant(units, self._config, os.path.exists)))
-            log.info("allocated", extra={**self._fields, "units": ",".join(unit.id for unit in units)})
-        return api.AllocateResponse(container_responses=answers)
-
-    async def pre_start(
-        self, _request: api.PreStartContainerRequest, _context: Any
-    ) -> api.PreStartContainerResponse:
-        return api.PreStartContainerResponse()
-
-    def _handlers(self) -> Any:
-        def unary(method: Callable[[Any, Any], Awaitable[Any]], request: Any, response: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                method,
-                request_deserializer=request.FromString,
-                response_serializer=response.SerializeToString,
-            )
-
-        return grpc.method_handlers_generic_handler(
-            "v1beta1.DevicePlugin",
-            {
-                "GetDevicePluginOptions": unary(self.options, api.Empty, api.DevicePluginOptions),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                    self.list_and_watch,
-                    request_deserializer=api.Empty.FromString,
-                    response_serializer=api.ListAndWatchResponse.SerializeToString,
-                ),
-                "GetPreferredAllocation": unary(
-                    self.preferred_allocation, api.PreferredAllocationRequest, api.PreferredAllocationResponse
-                ),
-                "Allocate": unary(self.allocate, api.AllocateRequest, api.AllocateResponse),
-                "PreStartContainer": unary(
-                    self.pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
-                ),
-            },
-        )
-
-
-def identity(path: Path) -> tuple[int, int, int] | None:
+def identity(path: Path) -> Identity | None:
     """What tells one file at `path` from the next one at the same path; None where there is none."""
     try:
         status = path.stat()
@@ -332,22 +240,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"the kubelet says {error.code().name}: {error.details()}"
     return str(error)
-
-
-def _device(unit: Unit, sick: bool) -> api.Device:
-    numa = unit.device.numa
-    topology = None if numa is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa)])
-    return api.Device(ID=unit.id, health="Unhealthy" if sick else "Healthy", topology=topology)
-
-
-def _answer(given: Grant) -> api.ContainerAllocateResponse:
-    return api.ContainerAllocateResponse(
-        envs=given.envs,
-        mounts=[
-            api.Mount(container_path=inside, host_path=host, read_only=True) for inside, host in given.mounts
-        ],
-        devices=[
-            api.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
-            for inside, host in given.nodes
-        ],
-    )

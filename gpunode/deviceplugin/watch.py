@@ -13,6 +13,7 @@ from typing import Any
 
 from .devices import Device, explain, unsupported
 from .health import Attention, Health, verdict
+from .metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Watch(threading.Thread):
         *,
         attention: Attention,
         report: Callable[[str, str | None], None],
+        metrics: Metrics,
         interval: float = 10.0,
     ) -> None:
         super().__init__(name=f"watch {devices[0].gpu}", daemon=True)
@@ -44,6 +46,7 @@ class Watch(threading.Thread):
         self._health = health
         self._attention = attention
         self._report = report
+        self._metrics = metrics
         self._interval = interval
         self._halt = threading.Event()
         self._due = time.monotonic() + DEADLINE
@@ -121,6 +124,7 @@ class Watch(threading.Thread):
     def _xid(self, number: int, gpu_instance: int, compute_instance: int) -> None:
         what, name = verdict(number)
         fields = {"gpu": self.gpu, "xid": number}
+        self._metrics.count("xids_total", gpu=self.gpu, xid=str(number))
         if not self._attention.heeds(number):
             log.info("Xid %d (%s) is not held against the GPU", number, name, extra=fields)
             return

@@ -33,7 +33,12 @@ def shares(count: int, replicas: int, **more) -> dict[str, Unit]:
 
 
 def given(**settings):
-    return grant(list(units(2).values()), Config(**settings), lambda path: not path.endswith("modeset"))
+    return grant(
+        "nvidia.com/gpu",
+        list(units(2).values()),
+        Config(**settings),
+        lambda path: not path.endswith("modeset"),
+    )
 
 
 def test_ids_by_index():
@@ -60,6 +65,30 @@ def test_device_specs_are_the_control_nodes_that_exist_and_the_devices_own():
     assert answer.nodes == [(path, f"/run/nvidia/driver{path}") for path in paths]
 
 
+def test_cdi_names_the_devices_in_the_toolkits_spec():
+    """By an annotation for runtimes before CRI had a field for it, or by that field; the environment stays free."""
+    names = ["nvidia.com/gpu=GPU-A", "nvidia.com/gpu=GPU-B"]
+    answer = given(device_list_strategy=("cdi-cri",))
+    assert (answer.cdi, answer.envs, answer.annotations) == (names, {}, {})
+    answer = given(device_list_strategy=("cdi-annotations",))
+    assert (answer.cdi, answer.envs) == ([], {})
+    assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": ",".join(names)}
+
+
+def test_cdi_reaches_the_kubelet(play, plugin):
+    """As the field that kubelets since 1.28 hand to the runtime."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        strategies = ("cdi-cri", "cdi-annotations")
+        async with plugin(FakeNvml(Gpu("GPU-a")), device_list_strategy=strategies):
+            await kubelet.until(kubelet.devices)
+            answer = await kubelet.allocate("GPU-a")
+            assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-a"]
+            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": "nvidia.com/gpu=GPU-a"}
+
+    play(scene)
+
+
 def test_optional_parts_are_switched_on_by_variables():
     """GDRCopy, GPUDirect Storage and MOFED, as the NVIDIA runtime reads them."""
     assert given(gds_enabled=True, gdrcopy_enabled=True, mofed_enabled=True).envs == {
@@ -74,7 +103,7 @@ def test_two_shares_of_one_gpu_show_it_once():
     """Shares are of the device; its UUID is given once."""
     offered = shares(1, 4)
     both = chosen(["GPU-A::0", "GPU-A::3"], offered, {})
-    assert grant(both, Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-A"}
+    assert grant("nvidia.com/gpu", both, Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-A"}
 
 
 def test_more_than_one_share_is_refused_where_the_configuration_says_so():

@@ -8,7 +8,7 @@ import socket
 import grpc
 import pytest
 
-from gpunode.deviceplugin import server
+from gpunode.deviceplugin import service
 from gpunode.deviceplugin import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
@@ -228,7 +228,7 @@ def test_a_socket_directory_that_is_missing_is_waited_for(play, plugin, sockets,
 
 def test_a_list_that_the_kubelet_cannot_take_is_not_sent(play, plugin, monkeypatch, caplog):
     """Beyond gRPC's limit the kubelet would drop the plugin without a word; the log says so instead."""
-    monkeypatch.setattr(server, "MAX_LIST", 20)
+    monkeypatch.setattr(service, "MAX_LIST", 20)
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):

@@ -1,0 +1,134 @@
+"""Counts what happens and serves it with the present state: /metrics for Prometheus, /healthz, /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from .board import Board
+
+PREFIX = "gpunode_device_plugin_"
+HELP = {
+    "devices": "Units offered to the kubelet, by health",
+    "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
+    "registrations_total": "Registrations with the kubelet",
+    "xids_total": "Xid events, whether they count against the GPU or not",
+    "allocations_total": "Containers that were given devices",
+    "allocations_refused_total": "Allocations that were refused",
+    "allocate_seconds": "Time that Allocate took",
+}
+BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
+
+Sample = tuple[str, dict[str, str], float]
+
+
+class Metrics:
+    """Counters and one histogram. May be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+
+    def count(self, name: str, by: float = 1, **labels: str) -> None:
+        """Add to the counter `name`, one of HELP's."""
+        with self._lock:
+            self._counts[name, tuple(sorted(labels.items()))] += by  # type: ignore[assignment]
+
+    def allocated(self, resource: str, seconds: float) -> None:
+        """An Allocate was answered, after so long."""
+        self.count("allocations_total", resource=resource)
+        for bound in BUCKETS:
+            self.count("allocate_seconds_bucket", by=seconds <= bound, resource=resource, le=f"{bound:g}")
+        self.count("allocate_seconds_bucket", resource=resource, le="+Inf")
+        self.count("allocate_seconds_sum", by=seconds, resource=resource)
+        self.count("allocate_seconds_count", resource=resource)
+
+    def samples(self) -> list[Sample]:
+        with self._lock:
+            return [(name, dict(labels), value) for (name, labels), value in self._counts.items()]
+
+
+def text(samples: Iterable[Sample]) -> str:
+    """The samples as Prometheus reads them."""
+    families: dict[str, list[str]] = {}
+    for name, labels, value in samples:
+        inner = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels.items())
+        families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{inner}}} {value:g}")
+    lines = []
+    for family, rows in sorted(families.items()):
+        kind = (
+            "counter"
+            if family.endswith("_total")
+            else "histogram"
+            if family.endswith("_seconds")
+            else "gauge"
+        )
+        lines += [f"# HELP {PREFIX}{family} {HELP[family]}", f"# TYPE {PREFIX}{family} {kind}", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def offered(board: Board) -> list[Sample]:
+    """How many units there are now, by resource and health."""
+    found: list[Sample] = []
+    for resource, units in board.offers.items():
+        sick = sum(unit.device.uuid in board.sick for unit in units)
+        found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - sick))
+        found.append(("devices", {"resource": resource, "health": "Unhealthy"}, sick))
+    return found
+
+
+@asynccontextmanager
+async def serving(
+    address: str, metrics: Callable[[], str], ready: Callable[[], str | None]
+) -> AsyncIterator[None]:
+    """Answer HTTP on `address` ([host]:port; "" for not at all). `ready` gives the reason why not, or None.
+
+    Raises OSError if the address cannot be had.
+    """
+    if not address:
+        yield
+        return
+
+    def answer(path: str) -> tuple[str, str]:
+        if path == "/metrics":
+            return "200 OK", metrics()
+        if path == "/healthz":
+            return "200 OK", "ok\n"
+        if path == "/readyz":
+            why = ready()
+            return ("200 OK", "ok\n") if why is None else ("503 Service Unavailable", f"{why}\n")
+        return "404 Not Found", "/metrics, /healthz and /readyz are here\n"
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            words = request.split(b"\r\n", 1)[0].decode("latin-1").split()
+            status, body = answer(words[1].partition("?")[0] if len(words) == 3 else "")
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            writer.write(
+                f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()
+            )
+            await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError, OSError):
+            pass  # not HTTP, too slow, or gone: nobody is there to be answered
+        finally:
+            writer.close()
+
+    host, _, port = address.rpartition(":")
+    server = await asyncio.start_server(converse, host.strip("[]") or None, int(port))
+    async with server:
+        yield
+
+
+def _family(name: str) -> str:
+    for ending in ("_bucket", "_sum", "_count"):
+        if name.endswith(ending):
+            return name.removesuffix(ending)
+    return name
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

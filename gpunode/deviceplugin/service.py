@@ -1,0 +1,196 @@
+"""What the kubelet can ask about one resource, over v1beta1. Says who is offered, who is given, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import grpc
+
+from . import v1beta1_pb2 as api
+from .allocate import Grant, Refused, chosen, grant
+from .board import Board
+from .config import Config
+from .metrics import Metrics
+from .prefer import preferred
+from .resources import Unit
+
+log = logging.getLogger(__name__)
+
+MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
+OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+
+class Service:
+    """One server's answers. `stirred` is called when a ListAndWatch stream has been ended by the kubelet."""
+
+    def __init__(
+        self, resource: str, board: Board, config: Config, metrics: Metrics, stirred: Callable[[], None]
+    ) -> None:
+        self.resource = resource
+        self.version = "v1beta1"  # of the protocol that the kubelet has accepted
+        self.streams = 0
+        self.lost = 0  # streams that the kubelet ended
+        self.closing = asyncio.Event()  # set it to end the streams from our side
+        self._board = board
+        self._config = config
+        self._metrics = metrics
+        self._stirred = stirred
+        self._fields = {"resource": resource}
+
+    def units(self) -> tuple[Unit, ...]:
+        """What is offered now."""
+        return self._board.offers.get(self.resource, ())
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Comes by once at first, then at every change, until `closing` is set."""
+        self.streams += 1
+        closing = asyncio.ensure_future(self.closing.wait())
+        try:
+            while not closing.done():
+                change = asyncio.ensure_future(self._board.change().wait())
+                try:
+                    yield
+                    await asyncio.wait((change, closing), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    change.cancel()
+        finally:
+            self.streams -= 1
+            if not closing.done():
+                closing.cancel()
+                self.lost += 1
+                self._stirred()
+
+    def fits(self, answer: Any) -> bool:
+        """Whether the kubelet can take this list; the log has the reason where it cannot."""
+        if answer.ByteSize() <= MAX_LIST:
+            return True
+        log.error(
+            "%d units make a list of %d bytes, but the kubelet takes no more than %d: none is offered; "
+            "use fewer replicas",
+            len(answer.devices),
+            answer.ByteSize(),
+            MAX_LIST,
+            extra=self._fields,
+        )
+        return False
+
+    def health(self, unit: Unit) -> str:
+        return "Unhealthy" if unit.device.uuid in self._board.sick else "Healthy"
+
+    async def given(self, ids: Iterable[str], context: Any) -> Grant:
+        """The edits for one container. Ends the call with the reason if there can be none."""
+        began = time.perf_counter()
+        try:
+            units = chosen(
+                ids,
+                {unit.id: unit for unit in self.units()},
+                self._board.sick,
+                one_share=self._config.fail_requests_greater_than_one,
+            )
+        except Refused as refusal:
+            self._metrics.count("allocations_refused_total", resource=self.resource)
+            log.warning("allocation refused: %s", refusal, extra=self._fields)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")
+            raise  # not reached: abort raises
+        answer = grant(self.resource, units, self._config, os.path.exists)
+        self._metrics.allocated(self.resource, time.perf_counter() - began)
+        log.info("allocated", extra={**self._fields, "units": ",".join(unit.id for unit in units)})
+        return answer
+
+    # The protocol, as the kubelet calls it.
+
+    async def options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
+        return OPTIONS
+
+    async def list_and_watch(
+        self, _request: api.Empty, _context: Any
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        async for _ in self.changes():
+            answer = api.ListAndWatchResponse(
+                devices=[_device(unit, self.health(unit)) for unit in self.units()]
+            )
+            yield answer if self.fits(answer) else api.ListAndWatchResponse()
+
+    async def preferred_allocation(
+        self, request: api.PreferredAllocationRequest, _context: Any
+    ) -> api.PreferredAllocationResponse:
+        offered = {unit.id: unit for unit in self.units()}
+        answer = api.PreferredAllocationResponse()
+        for c in request.container_requests:
+            ids = preferred(
+                c.available_deviceIDs,
+                c.must_include_deviceIDs,
+                c.allocation_size,
+                offered,
+                self._board.sick,
+                packed=self._config.shared_devices_allocation_policy == "packed",
+                links=self._board.links,
+            )
+            answer.container_responses.add(deviceIDs=ids)
+        return answer
+
+    async def allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
+        answers = [_answer(await self.given(c.devices_ids, context)) for c in request.container_requests]
+        return api.AllocateResponse(container_responses=answers)
+
+    async def pre_start(
+        self, _request: api.PreStartContainerRequest, _context: Any
+    ) -> api.PreStartContainerResponse:
+        return api.PreStartContainerResponse()
+
+    def handlers(self) -> Any:
+        """For a gRPC server."""
+        return grpc.method_handlers_generic_handler(
+            "v1beta1.DevicePlugin",
+            {
+                "GetDevicePluginOptions": unary(self.options, api.Empty, api.DevicePluginOptions),
+                "ListAndWatch": stream(self.list_and_watch, api.Empty, api.ListAndWatchResponse),
+                "GetPreferredAllocation": unary(
+                    self.preferred_allocation, api.PreferredAllocationRequest, api.PreferredAllocationResponse
+                ),
+                "Allocate": unary(self.allocate, api.AllocateRequest, api.AllocateResponse),
+                "PreStartContainer": unary(
+                    self.pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
+                ),
+            },
+        )
+
+
+def unary(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+    """A handler for one question, one answer."""
+    return grpc.unary_unary_rpc_method_handler(
+        method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+    )
+
+
+def stream(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+    """A handler for one question, many answers."""
+    return grpc.unary_stream_rpc_method_handler(
+        method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+    )
+
+
+def _device(unit: Unit, health: str) -> api.Device:
+    numa = unit.device.numa
+    topology = None if numa is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa)])
+    return api.Device(ID=unit.id, health=health, topology=topology)
+
+
+def _answer(given: Grant) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=given.envs,
+        mounts=[
+            api.Mount(container_path=inside, host_path=host, read_only=True) for inside, host in given.mounts
+        ],
+        devices=[
+            api.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
+            for inside, host in given.nodes
+        ],
+        annotations=given.annotations,
+        cdi_devices=[api.CDIDevice(name=name) for name in given.cdi],
+    )

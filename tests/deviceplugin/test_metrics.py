@@ -1,0 +1,117 @@
+"""What is counted, and the three pages on HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pynvml
+import pytest
+
+from gpunode.deviceplugin.metrics import Metrics, text
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    """Status and body; (0, "") while nobody listens."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return 0, ""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_metrics_tell_devices_registration_allocations_and_xids(play, plugin):
+    """Prometheus finds the present state and what has happened."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), metrics_address=f"127.0.0.1:{port}"):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            await kubelet.allocate("GPU-b")
+            with pytest.raises(Exception, match="unknown device"):
+                await kubelet.allocate("GPU-x")
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+            status, body = await get(port, "/metrics")
+        assert status == 200
+        for line in (
+            'devices{resource="nvidia.com/gpu",health="Healthy"} 1',
+            'devices{resource="nvidia.com/gpu",health="Unhealthy"} 1',
+            'registered{resource="nvidia.com/gpu"} 1',
+            'registrations_total{resource="nvidia.com/gpu"} 1',
+            'allocations_total{resource="nvidia.com/gpu"} 1',
+            'allocations_refused_total{resource="nvidia.com/gpu"} 1',
+            'xids_total{gpu="GPU-a",xid="79"} 1',
+            'allocate_seconds_bucket{le="+Inf",resource="nvidia.com/gpu"} 1',
+        ):
+            assert f"gpunode_device_plugin_{line}\n" in body
+
+    play(scene)
+
+
+def test_readyz_says_what_is_missing(play, plugin):
+    """Alive is not ready: without a registration /readyz is 503 with the reason, /healthz 200."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.stop()
+        async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}"):
+            while (await get(port, "/readyz")) != (503, "not registered with the kubelet: nvidia.com/gpu\n"):
+                await asyncio.sleep(0.01)
+            assert (await get(port, "/healthz")) == (200, "ok\n")
+            assert (await get(port, "/nothing"))[0] == 404
+            await kubelet.start()
+            await kubelet.until(kubelet.devices)
+            assert (await get(port, "/readyz")) == (200, "ok\n")
+
+    play(scene)
+
+
+def test_readyz_says_why_nvml_cannot_be_used(play, plugin):
+    """A node that waits for its driver is alive, but not ready."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        async with plugin(nvml, fail_on_init_error=False, metrics_address=f":{port}"):
+            while "Driver Not Loaded" not in (await get(port, "/readyz"))[1]:
+                await asyncio.sleep(0.01)
+            assert (await get(port, "/healthz"))[0] == 200
+
+    play(scene)
+
+
+def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):
+    """Better than metrics that are silently missing."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=address) as task:
+                with pytest.raises(OSError, match="address already in use"):
+                    await task
+
+    play(scene)
+
+
+def test_label_values_are_escaped():
+    """A quote in a value must not break the page."""
+    metrics = Metrics()
+    metrics.count("xids_total", gpu='a"b\\c')
+    assert 'xids_total{gpu="a\\"b\\\\c"} 1\n' in text(metrics.samples())
