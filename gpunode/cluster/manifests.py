@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cache
 
 import jinja2
 import yaml
 
 from gpunode.cluster.kinds import Object
+from gpunode.errors import TemplateError
+from gpunode.render.templates import folder
 
 
-def rendered(template: str, **values: object) -> list[Object]:
-    """The objects in a template of templates/cluster."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(str(Path(__file__).parents[2] / "templates")),
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(  # noqa: S701 - YAML, no HTML
+        loader=jinja2.FileSystemLoader(folder() / "cluster"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = env.get_template(f"cluster/{template}").render(**values)
-    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def rendered(template: str, /, **values: object) -> list[Object]:
+    """The objects in `templates/cluster/<template>` with these values."""
+    try:
+        text = _environment().get_template(template).render(**values)
+        return [one for one in yaml.safe_load_all(text) if one]
+    except (jinja2.TemplateError, yaml.YAMLError) as error:
+        raise TemplateError(
+            f"{folder()}/cluster/{template}: {error}",
+            hint="Mend the template, or install gpunode again.",
+        ) from error

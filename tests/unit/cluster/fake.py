@@ -184,6 +184,7 @@ def _selected(item: Object, query: dict[str, str]) -> bool:
 def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from gpunode.cluster import manifests as cluster_manifests
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.plugin import manifests
+from gpunode.errors import TemplateError
 from gpunode.model import PluginImage
 
 ALL = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12"))
@@ -102,3 +110,17 @@ def test_names_that_yaml_would_misread_stay_text() -> None:
     """A namespace called `no`, a hostname that is a number."""
     assert manifests("no", PluginImage("x"))[0]["metadata"]["name"] == "no"
     assert vectoradd(hostname="101")["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "101"}
+
+
+def test_a_template_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's own templates: a missing file, a value nobody gives, a text that is not YAML."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "value.j2").write_text("a: {{ nobody }}")
+    (tmp_path / "cluster" / "yaml.j2").write_text("a: [")
+    monkeypatch.setattr("gpunode.cluster.manifests.folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        "gpunode.cluster.manifests._environment", inspect.unwrap(cluster_manifests._environment)
+    )
+    for name in ("missing.j2", "value.j2", "yaml.j2"):
+        with pytest.raises(TemplateError, match=re.escape(f"{tmp_path}/cluster/{name}")):
+            rendered(name)
