@@ -1122,7 +1122,7 @@ def restart(unit: str, verb: str, settle: float) -> Optional[str]:
     run("systemctl", "daemon-reload", timeout=60)
     run("systemctl", "reset-failed", unit)
     answer = run("systemctl", verb, unit, timeout=RESTORE_SECONDS - 60)
-    deadline = time.monotonic() + 6 * settle
+    begun = time.monotonic()
     pid, since, restarts = None, 0.0, None
     while True:
         shown = show_units([unit])[0]
@@ -1135,8 +1135,11 @@ def restart(unit: str, verb: str, settle: float) -> Optional[str]:
         elif now - since >= settle:
             return None
         restarts = int(shown.get("NRestarts") or 0) if restarts is None else restarts
-        looping = int(shown.get("NRestarts") or 0) > restarts + 2
-        if state in ("failed", "inactive") or shown.get("LoadState") != "loaded" or looping or now > deadline:
+        twice = shown.get("SubState") == "auto-restart" and int(shown.get("NRestarts") or 0) > restarts
+        late = now - begun > settle * (
+            2 if twice else 6
+        )  # one crash may pass: what it needs may be starting too
+        if state in ("failed", "inactive") or shown.get("LoadState") != "loaded" or late:
             if answer.status:
                 return last(answer.words, 3)[0]
             return "is %s (%s)" % (state, shown.get("SubState", ""))
@@ -1144,10 +1147,11 @@ def restart(unit: str, verb: str, settle: float) -> Optional[str]:
 
 
 def reasons(lines: List[str]) -> List[str]:
-    """The lines of a journal that say what is wrong, the last five."""
+    """The lines of a journal that say what is wrong, the last five, each once and without klog's prefix."""
     strong = [line for line in lines if re.match(r"[EF]\d{4} |(?i:error|fatal|panic|failed|unable)\b", line)]
     weak = [line for line in lines if re.search(r"(?i)error|fail|fatal|invalid|unknown|panic", line)]
-    return (strong or weak or lines)[-5:]
+    short = [re.sub(r"^[A-Z]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] ", "", line) for line in strong or weak or lines]
+    return list(dict.fromkeys(short))[-5:]
 
 
 def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:

@@ -150,7 +150,7 @@ class Host:
             pid = json.loads(lock.read_text())["pid"]
             command = Path(f"/proc/{pid}/cmdline")
             if command.exists() and str(self.root).encode() in command.read_bytes():
-                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
 
 
 def collect(lines: Any, nonce: str) -> tuple[list[dict[str, Any]], bool]:

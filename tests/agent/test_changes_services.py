@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ CRASHING = (
 )
 JOURNAL = (
     'echo "I1121 03:00:00 server.go:1 starting"\n'
-    'echo "E1121 03:00:01 run.go:72] command failed err=unrecognized feature gate: DevicePlugins"\n'
+    "for second in 1 2 3; do\n"
+    'echo "E1121 03:00:0$second.689499     423 run.go:72] command failed err=unrecognized feature gate: DevicePlugins"\n'
+    "done\n"
     'echo "kubelet.service: Main process exited, code=exited, status=1/FAILURE"\n'
 )
 
@@ -103,11 +106,28 @@ def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
     host.unit("kubelet.service", CRASHING)
     host.program("journalctl", JOURNAL)
     failed = host.fail(Service("kubelet.service", "why", restart=True))
-    assert failed["error"] == (
-        "kubelet.service did not come back: E1121 03:00:01 run.go:72] command failed "
-        "err=unrecognized feature gate: DevicePlugins"
-    )
+    reason = "command failed err=unrecognized feature gate: DevicePlugins"
+    assert failed["error"] == f"kubelet.service did not come back: {reason}"
+    assert failed["detail"] == [reason]
     assert failed["restored"] == []
+
+
+def test_a_second_crash_is_the_end_of_waiting(host: Host) -> None:
+    """The kubelet waits ten seconds between its starts; nobody needs to see three of them."""
+    host.unit("kubelet.service")
+    host.program(
+        "systemctl",
+        'if [ "$1" = show ]; then\n'
+        'echo x >> "$GPUNODE_ROOT/state/looks"\n'
+        'count=0; while read -r line; do count=$((count + 1)); done < "$GPUNODE_ROOT/state/looks"\n'
+        "printf 'LoadState=loaded\\nActiveState=activating\\nSubState=auto-restart\\nNRestarts=%d\\n' $((count / 3))\n"
+        "fi",
+    )
+    host.program("journalctl", JOURNAL)
+    start = time.monotonic()
+    job = host.job(Service("kubelet.service", "why", restart=True))
+    assert host.ask({**job, "settle": 0.5})[-2]["code"] == "unit-failed"
+    assert time.monotonic() - start < 2.5
 
 
 def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None:
