@@ -52,14 +52,23 @@ def _packages(change: Packages) -> str:
     parts = ["read the package lists anew"] if change.refresh else []
     if change.remove:
         parts.append(f"remove {', '.join(change.remove)}")
+    names = [package.partition("=")[0] for package in change.install]
+    held = (
+        f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""
+    )
     if change.install:
-        parts.append(f"install {', '.join(package.replace('=', ' ') for package in change.install)}")
-    names = {package.partition("=")[0] for package in change.install}
-    if change.hold:
-        parts.append(
-            "hold " + ("it" if names == set(change.hold) and len(names) == 1 else ", ".join(change.hold))
-        )
+        parts.append(f"install {_versions(change.install)}{held}")
+    if change.hold and not held:
+        parts.append(f"hold {', '.join(change.hold)}")
     return "; ".join(parts)
+
+
+def _versions(install: tuple[str, ...]) -> str:
+    """Names with their versions; a version that all share is said once."""
+    versions = {package.partition("=")[2] for package in install}
+    if len(install) > 1 and len(versions) == 1 and "" not in versions:
+        return f"{', '.join(package.partition('=')[0] for package in install)} {versions.pop()}"
+    return ", ".join(package.replace("=", " ") for package in install)
 
 
 def lines(change: Change) -> list[str]:

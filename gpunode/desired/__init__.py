@@ -38,7 +38,18 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     )
 
 
-NEEDED = ("os", "arch", "pci", "modules", "library_version", "packages", "files", "units", "kubelet", "gpu_users")
+NEEDED = (
+    "os",
+    "arch",
+    "pci",
+    "modules",
+    "library_version",
+    "packages",
+    "files",
+    "units",
+    "kubelet",
+    "gpu_users",
+)
 
 
 def _readable(host: Host, facts: Facts) -> None:

@@ -27,7 +27,8 @@ def wish(host: Host, facts: Facts, gpus: Sequence[PciDevice], notes: list[str]) 
         why = f"the inventory asks for {host.driver}"
         if not branch.alive:
             notes.append(f"Driver branch {branch.number} gets no fixes any more{_since(branch)}.")
-    flavour = _flavour(models, branch.number, _installed_flavour(facts))
+    kept = branch.number == installed
+    flavour = _flavour(models, branch.number, _installed_flavour(facts) if kept else None)
     _secure_boot(host, facts)
     version = f"{full}-*" if full else f"{branch.number}.*"
     names = compat.driver_packages(branch.number, flavour)

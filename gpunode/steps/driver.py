@@ -94,7 +94,9 @@ def _packages(
         yield Packages(f"keeps apt on driver branch {wish.branch}", install=pin)
     rest = tuple(package for package in install if package not in pin)
     names = [package.partition("=")[0] for package in wish.packages if "=" in package]
-    hold = tuple(n for n in names if n not in facts.packages or not facts.packages[n].held)
+    # apt may forget a hold when it installs, so all are held again then
+    again = any("=" in package for package in rest)
+    hold = tuple(n for n in names if again or n not in facts.packages or not facts.packages[n].held)
     if rest or wrong:
         yield Packages(_sentence(wish, wrong), install=rest, remove=wrong, hold=hold)
     elif hold:

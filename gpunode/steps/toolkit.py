@@ -25,7 +25,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         )
     install = missing(facts, desired)
     names = [package.partition("=")[0] for package in desired.toolkit]
-    hold = tuple(n for n in names if n not in facts.packages or not facts.packages[n].held)
+    # apt may forget a hold when it installs, so all are held again then
+    hold = tuple(n for n in names if install or n not in facts.packages or not facts.packages[n].held)
     if install:
         changes.append(
             Packages(

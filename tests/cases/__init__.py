@@ -43,7 +43,7 @@ from gpunode.model import (
 
 FOLDER = Path(__file__).parent
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
-DRIVERS = {580: "580.178.04", 595: "595.91.07", 550: "550.163.01"}
+DRIVERS = {470: "470.256.02", 550: "550.163.01", 580: "580.178.04", 595: "595.91.07", 620: "620.10.01"}
 NOW = 1_800_000_000.0
 
 
@@ -173,7 +173,7 @@ def _applied(seen: Facts, change: Change) -> Facts:
             there = seen.files.get(change.path)
             assert (there.content if there and there.exists else None) == change.before, change.path
             file = File(change.path, exists=True, mtime=seen.time, content=change.content)
-            return _asked(replace(seen, files={**seen.files, change.path: file}))
+            return _read(replace(seen, files={**seen.files, change.path: file}), change)
         case RemoveFile():
             return replace(seen, files={**seen.files, change.path: File(change.path, exists=False)})
         case Packages():
@@ -193,12 +193,16 @@ def _applied(seen: Facts, change: Change) -> Facts:
             return _loaded(bare, KernelModule("", load=("nvidia", "nvidia_uvm", "nvidia_modeset")))
 
 
-def _asked(seen: Facts) -> Facts:
-    """`containerd config dump` reads the files that are there."""
-    file = seen.files.get("/etc/containerd/config.toml")
-    if seen.containerd is None or file is None or not file.content:
-        return seen
-    return replace(seen, containerd=replace(seen.containerd, dump=file.content))
+def _read(seen: Facts, change: WriteFile) -> Facts:
+    """What programs make of the files, as a probe asks them."""
+    if seen.containerd and change.path.startswith("/etc/containerd/"):
+        return replace(seen, containerd=replace(seen.containerd, dump=change.content))
+    if seen.kubelet and "/systemd/system/kubelet.service" in change.path:
+        text = seen.kubelet.unit_text
+        before = (change.before or "").strip()
+        text = text.replace(before, change.content) if before and before in text else text + change.content
+        return replace(seen, kubelet=replace(seen.kubelet, unit_text=text))
+    return seen
 
 
 def _installed(seen: Facts, change: Packages) -> Facts:
