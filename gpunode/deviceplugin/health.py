@@ -1,4 +1,4 @@
-"""Whether a GPU can be trusted with work: what Xids mean, and one GPU's way to Unhealthy and back.
+"""Whether a GPU can be trusted with work: which Xids count, and one GPU's way to Unhealthy and back.
 
 Pure: time and what was seen are handed in; `watch.py` does the looking.
 """
@@ -7,51 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from .config import BadConfig
-
-
-class Verdict(Enum):
-    """What an Xid asks for."""
-
-    APPLICATION = "an application's fault; the GPU is fine"
-    RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the host"
-    REBOOT = "reboot the host"
-    HARDWARE = "drain the node and run diagnostics; the GPU or its board may have to be replaced"
-
-
-# Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (docs.nvidia.com/deploy/xid-errors), column
-# "Resolution Bucket (Immediate Action)": RESTART_APP and IGNORE -> APPLICATION; RESET_GPU -> RESET;
-# RESTART_BM and RESTART_VM -> REBOOT; hardware that is named broken -> HARDWARE. 13, 31, 43, 45, 68 and 109 are
-# also those that NVIDIA's device plugin does not act on. An Xid that is not listed counts as RESET.
-XIDS: Mapping[int, tuple[Verdict, str]] = {
-    8: (Verdict.APPLICATION, "GPU stopped processing"),
-    11: (Verdict.APPLICATION, "invalid or corrupted push buffer stream"),
-    13: (Verdict.APPLICATION, "graphics engine exception"),
-    31: (Verdict.APPLICATION, "GPU memory page fault"),
-    43: (Verdict.APPLICATION, "GPU stopped processing a channel"),
-    45: (Verdict.APPLICATION, "preemptive cleanup, due to previous errors"),
-    46: (Verdict.RESET, "GPU stopped processing"),
-    48: (Verdict.RESET, "double bit ECC error"),
-    63: (Verdict.APPLICATION, "memory row marked for remapping, takes effect at the next reset"),
-    64: (Verdict.RESET, "memory row could not be remapped"),
-    68: (Verdict.APPLICATION, "video processor exception"),
-    74: (Verdict.RESET, "NVLink error"),
-    79: (Verdict.REBOOT, "GPU has fallen off the bus"),
-    94: (Verdict.APPLICATION, "contained memory error"),
-    95: (Verdict.RESET, "uncontained memory error"),
-    109: (Verdict.APPLICATION, "context switch timeout"),
-    119: (Verdict.RESET, "GSP firmware does not answer"),
-    120: (Verdict.RESET, "GSP firmware failed"),
-    140: (Verdict.RESET, "ECC unrecovered error"),
-    143: (Verdict.RESET, "GPU initialisation failed"),
-}
-
-
-def verdict(xid: int) -> tuple[Verdict, str]:
-    """What Xid number `xid` asks for, and its name in words."""
-    return XIDS.get(xid, (Verdict.RESET, "not in the catalogue that this plugin knows"))
+from .xids import Verdict, name, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +41,14 @@ class Attention:
         """Whether this Xid makes its GPU Unhealthy."""
         if self.heed_all or xid in self.heeded:
             return True
-        return self.events and xid not in self.ignored and verdict(xid)[0] is not Verdict.APPLICATION
+        return self.events and xid not in self.ignored and verdict(xid) is not Verdict.APPLICATION
 
 
-def _words(name: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
-    words = [word.strip().lower() for word in environ.get(name, "").split(",") if word.strip()]
+def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
+    words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
     wrong = [word for word in words if not word.isdigit() and word not in known]
     if wrong:
-        raise BadConfig(f"{name}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
+        raise BadConfig(f"{variable}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
     return words
 
 
@@ -110,8 +68,7 @@ class Health:
 
     def xid(self, number: int, now: float) -> None:
         """An Xid that counts was raised for this device."""
-        what, name = verdict(number)
-        self._trouble(f"Xid {number}: {name}. {what.value}", now)
+        self._trouble(f"Xid {number}: {name(number)}; {verdict(number).value}", now)
 
     def probed(self, problem: str | None, now: float) -> None:
         """The device was asked how it is; `problem` is None if it answered and has no complaint."""

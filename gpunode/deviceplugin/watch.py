@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .devices import Device, explain, unsupported
-from .health import Attention, Health, verdict
+from .health import Attention, Health
 from .metrics import Metrics
+from .xids import name, verdict
 
 log = logging.getLogger(__name__)
 
@@ -122,13 +123,12 @@ class Watch(threading.Thread):
         return True
 
     def _xid(self, number: int, gpu_instance: int, compute_instance: int) -> None:
-        what, name = verdict(number)
         fields = {"gpu": self.gpu, "xid": number}
         self._metrics.count("xids_total", gpu=self.gpu, xid=str(number))
         if not self._attention.heeds(number):
-            log.info("Xid %d (%s) is not held against the GPU", number, name, extra=fields)
+            log.info("Xid %d (%s) is not held against the GPU", number, name(number), extra=fields)
             return
-        log.error("Xid %d (%s): %s", number, name, what.value, extra=fields)
+        log.error("Xid %d (%s): %s", number, name(number), verdict(number).value, extra=fields)
         concerned = [d for d in self.devices if d.instance == (gpu_instance, compute_instance)]
         everyone = gpu_instance == NO_INSTANCE or not concerned
         now = time.monotonic()

@@ -10,7 +10,8 @@ import pytest
 
 from gpunode.deviceplugin import node, watch
 from gpunode.deviceplugin.config import BadConfig
-from gpunode.deviceplugin.health import XIDS, Attention, Health, Verdict
+from gpunode.deviceplugin.health import Attention, Health
+from gpunode.deviceplugin.xids import NAMES, NUMBERS, Verdict, name, verdict
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -37,7 +38,7 @@ def test_a_fatal_xid_takes_its_gpu_out_and_quiet_brings_it_back(play, plugin, ca
         assert len(kubelet.requests) == 1
 
     play(scene)
-    assert "unhealthy: Xid 79: GPU has fallen off the bus. reboot the host" in caplog.text
+    assert "unhealthy: Xid 79: GPU has fallen off the bus; reboot the host" in caplog.text
 
 
 def test_an_application_xid_is_not_held_against_the_gpu(play, plugin, caplog):
@@ -203,7 +204,15 @@ def test_relapses_double_the_quiet_time_up_to_an_hour():
 
 def test_the_xids_that_nvidias_plugin_ignores_are_applications_faults():
     """13, 31, 43, 45, 68, 109: a switch-over makes no GPU more sensitive."""
-    assert {XIDS[number][0] for number in (13, 31, 43, 45, 68, 109)} == {Verdict.APPLICATION}
+    assert {verdict(number) for number in (13, 31, 43, 45, 68, 109)} == {Verdict.APPLICATION}
+
+
+def test_every_xid_has_one_verdict_and_an_unknown_one_counts():
+    """The sets do not overlap, and what is named is classified."""
+    assert sum(map(len, NUMBERS.values())) == len(frozenset().union(*NUMBERS.values()))
+    assert NAMES.keys() <= frozenset().union(*NUMBERS.values())
+    assert (verdict(79), verdict(54), verdict(9999)) == (Verdict.REBOOT, Verdict.HARDWARE, Verdict.RESET)
+    assert name(9999) == "not in the Xid catalogue that this plugin knows"
 
 
 @pytest.mark.parametrize(
