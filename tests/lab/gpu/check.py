@@ -49,6 +49,7 @@ def legacy(host: Host) -> None:
     install(host, "cuda-drivers")
     said = host.exec(["nvidia-smi"], check=False)
     expect("new libraries with the old module are a mismatch", "Driver/library version mismatch" in said.stdout and said.returncode == 18)
+    host.exec(["sh", "-c", "[ ! -d /run/systemd/system ] || systemctl stop nvidia-persistenced"])
     reload = host.exec(["sh", "-c", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia"], check=False)
     expect("branch 595 does not take a P100", reload.returncode and "No such device" in reload.stderr)
     expect("the kernel log says why", "not supported by the" in host.exec(["dmesg"]).stdout)

@@ -46,7 +46,7 @@ def _compile(work: Path, release: driver.Release) -> Path:
     for name, source, options in (
         ("empty.so", built / "empty.c", ["-shared", "-fPIC"]),
         ("nvidia-modprobe", driver.FILES / "nvidia-modprobe.c", []),
-        ("nvidia-persistenced", driver.FILES / "nvidia-persistenced.c", []),
+        ("nvidia-persistenced", driver.FILES / "nvidia-persistenced.c", [f'-DVERSION="{release.number}"']),
     ):
         subprocess.run(["gcc", "-O1", "-s", "-Wall", "-Werror", "-o", built / name, source, *options], check=True)
     return built

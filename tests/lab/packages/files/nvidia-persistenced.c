@@ -23,6 +23,18 @@ static int start(void)
     return bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1) || chmod(address.sun_path, 0666);
 }
 
+/* Whether the loaded module is of this program's version. */
+static int fits(void)
+{
+    char version[64] = "";
+    FILE *file = fopen("/sys/module/nvidia/version", "r");
+    if (!file)
+        return 0;
+    int read = fscanf(file, "%63s", version);
+    fclose(file);
+    return read == 1 && !strcmp(version, VERSION);
+}
+
 int main(int argc, char **argv)
 {
     const struct passwd *user = NULL;
@@ -36,7 +48,7 @@ int main(int argc, char **argv)
         _exit(1);
     }
     waitpid(child, NULL, 0);
-    if (access("/dev/nvidiactl", F_OK) || start()) {
+    if (access("/dev/nvidiactl", F_OK) || !fits() || start()) {
         syslog(LOG_ERR, "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist.");
         fprintf(stderr, "nvidia-persistenced failed to initialize. Check syslog for more details.\n");
         return 1;
