@@ -141,6 +141,8 @@ def _config_gate(
             if value.value.lower() == _word(wish):
                 return text
             return text[: value.start_mark.index] + _word(wish) + text[value.end_mark.index :]
+        if len(mapping.value) == 1 and owner.start_mark.column > 0:  # inside a JSON object: its members stay
+            return text[: mapping.start_mark.index] + "{}" + text[mapping.end_mark.index :]
         if len(mapping.value) == 1:
             return _cut(text, owner.start_mark.index, value.end_mark.index, flow=mapping.flow_style)
         if not mapping.flow_style:

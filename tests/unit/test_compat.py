@@ -1,0 +1,181 @@
+"""The tables say what they should, agree with each other, and look-ups answer for what is in none."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from gpunode import compat
+from gpunode.model import Package, PciDevice
+
+LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+
+
+def test_every_table_says_where_it_is_from() -> None:
+    """A fact without a source cannot be checked again."""
+    folder = compat.files("gpunode.compat")
+    tables = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    assert len(tables) == 5
+    for entry in tables:
+        assert "# source" in entry.read_text(encoding="utf-8"), entry.name
+
+
+@pytest.mark.parametrize("device", sorted(compat.table("gpus")["gpus"]))
+def test_every_gpu_has_a_driver_a_generation_and_a_label(device: str) -> None:
+    """What is in the table can be made to work, or has a last branch that says until when it could."""
+    model = compat.gpu(device)
+    usable = [b for b in compat.branches() if model.flavours_on(b)]
+    assert usable
+    assert LABEL.fullmatch(model.accelerator)
+    assert model.first <= model.last
+    row = compat.table("gpus")["gpus"][device]
+    ranges = compat.table("gpus")["generations"][row["generation"]]["ranges"]
+    inside = [
+        low
+        for low, high in (r.split("-") for r in ranges)
+        if int(low, 16) <= int(device, 16) <= int(high, 16)
+    ]
+    assert inside, f"{device} lies outside the ranges of its generation"
+
+
+def test_ranges_of_generations_do_not_overlap() -> None:
+    """An id has one generation."""
+    spans = [
+        tuple(int(end, 16) for end in limits.split("-"))
+        for row in compat.table("gpus")["generations"].values()
+        for limits in row["ranges"]
+    ]
+    spans.sort()
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_an_unknown_id_is_named_and_has_no_branch() -> None:
+    """Nothing is guessed for it."""
+    model = compat.gpu("4a00")
+    assert (model.name, model.flavours_on(595)) == ("unknown GPU 10de:4a00", ())
+
+
+@pytest.mark.parametrize(
+    ("device", "branch", "flavours"),
+    [
+        ("15f8", 580, ("proprietary",)),
+        ("15f8", 595, ()),
+        ("2330", 595, ("open", "proprietary")),
+        ("2330", 620, ("open",)),
+        ("1eb8", 550, ("proprietary",)),
+        ("1eb8", 575, ("open", "proprietary")),
+        ("2901", 595, ("open",)),
+        ("2342", 565, ("open",)),
+    ],
+)
+def test_module_flavours_of_a_branch(device: str, branch: int, flavours: tuple[str, ...]) -> None:
+    """Pascal has no open module, Blackwell no proprietary one, 620 no proprietary one for anybody."""
+    assert compat.gpu(device).flavours_on(branch) == flavours
+
+
+def test_only_display_controllers_of_nvidia_are_gpus() -> None:
+    """Audio, USB and NVSwitch functions of the same vendor are not, nor is another vendor's display."""
+    rows = [
+        ("10de", "030200"),
+        ("10DE", "030000"),
+        ("10de", "040300"),
+        ("10de", "068000"),
+        ("1002", "030000"),
+    ]
+    pci = [PciDevice(f"0000:0{n}:00.0", vendor, "2330", cls) for n, (vendor, cls) in enumerate(rows)]
+    assert [device.address for device in compat.gpus(pci)] == ["0000:00:00.0", "0000:01:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("branch", "flavour", "names", "pin"),
+    [
+        (550, "proprietary", ("cuda-drivers-550",), ()),
+        (580, "proprietary", ("cuda-drivers-580",), ("nvidia-driver-pinning-580",)),
+        (580, "open", ("nvidia-open-580",), ("nvidia-driver-pinning-580",)),
+        (590, "open", ("nvidia-open",), ("nvidia-driver-pinning-590",)),
+        (595, "proprietary", ("cuda-drivers",), ("nvidia-driver-pinning-595",)),
+    ],
+)
+def test_package_names_by_branch(
+    branch: int, flavour: compat.Flavour, names: tuple[str, ...], pin: tuple[str, ...]
+) -> None:
+    """From 590 on names carry no branch, and the pinning package chooses it."""
+    assert compat.driver_packages(branch, flavour) == names
+    assert compat.driver_pin(branch, str(branch)) == pin
+
+
+def test_production_is_a_living_branch() -> None:
+    """The default gets fixes."""
+    assert compat.branches()[compat.production()].status == "production"
+
+
+@pytest.mark.parametrize(
+    ("wish", "right"),
+    [
+        ("a", True),
+        ("a=580.*", True),
+        ("a=580.178.04-1", True),
+        ("a=595.*", False),
+        ("a=580.178.04-*", True),
+        ("b", False),
+    ],
+)
+def test_installed_in_the_wished_version(wish: str, right: bool) -> None:
+    """A pattern, an exact version, or any; an epoch does not matter."""
+    assert compat.is_installed({"a": Package("a", "1:580.178.04-1")}, wish) is right
+
+
+def test_the_toolkits_libraries_are_no_driver() -> None:
+    """libnvidia-container1 looks like one and is not."""
+    names = [
+        "libnvidia-ml1",
+        "libnvidia-container1",
+        "nvidia-container-toolkit",
+        "libnvidia-nscq",
+        "cuda-drivers",
+    ]
+    packages = {name: Package(name, "1") for name in names}
+    assert sorted(compat.driver_family(packages)) == ["cuda-drivers", "libnvidia-ml1"]
+
+
+def test_versions_are_read_as_debian_writes_them() -> None:
+    """Epoch and revision aside."""
+    assert compat.upstream("1:580.178.04-1") == "580.178.04"
+    assert compat.branch_of("595.91.07-1ubuntu1") == 595
+    assert compat.branch_of("1.20.1-1") is None
+    assert compat.numbers("1.20.1-1") == (1, 20, 1)
+    assert compat.kernel_version("6.1.0-40-amd64") == (6, 1)
+    assert compat.kernel_version("custom") == (0, 0)
+
+
+def test_kubernetes_minors() -> None:
+    """Of versions as kubelets print them."""
+    assert [compat.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [23, 36, 9, None]
+    assert compat.has_dockershim(23)
+    assert not compat.has_dockershim(24)
+    assert compat.fails_on_cgroup_v1(35)
+    assert not compat.fails_on_cgroup_v1(34)
+
+
+def test_a_gates_life() -> None:
+    """DevicePlugins: off by default before 1.10, locked from 1.26, gone from 1.28."""
+    gate = compat.gates()["DevicePlugins"]
+    assert [gate.is_default(m) for m in (9, 10)] == [False, True]
+    assert [gate.is_locked(m) for m in (25, 26)] == [False, True]
+    assert [gate.is_gone(m) for m in (27, 28)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("uri", "dead"),
+    [
+        ("https://nvidia.github.io/nvidia-docker/debian9/amd64", True),
+        ("https://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/amd64", True),
+        ("https://nvidia.github.io/libnvidia-container/stable/deb/amd64", False),
+        ("http://deb.example/debian", False),
+    ],
+)
+def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
+    """They are told by their paths, so that mirrors of them are too."""
+    assert compat.is_dead(uri) is dead

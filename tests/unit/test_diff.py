@@ -1,0 +1,71 @@
+"""Changes in a line, and what changes inside files, without secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode import diff
+from gpunode.model import KernelModule, LoadImage, Packages, Reboot, RemoveFile, Service, WriteFile
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (WriteFile("/a", "x", "why"), "write /a"),
+        (WriteFile("/a", "x", "why", before="y"), "change /a"),
+        (RemoveFile("/a", "x", "why"), "remove /a"),
+        (Packages("why", refresh=True), "read the package lists anew"),
+        (Packages("why", install=("a=1.*",), hold=("a",)), "install a 1.* and hold it"),
+        (Packages("why", install=("a=1", "b=1"), hold=("a", "b")), "install a, b 1 and hold them"),
+        (Packages("why", install=("h", "a=1"), hold=("a",)), "install h, a 1; hold a"),
+        (Packages("why", remove=("a",), install=("b",)), "remove a; install b"),
+        (Packages("why", hold=("a", "b")), "hold a, b"),
+        (Service("docker.service", "why", restart=True), "restart docker"),
+        (Service("docker.service", "why", enable=True, restart=True), "enable and restart docker"),
+        (Service("docker.service", "why"), "start docker"),
+        (KernelModule("why", load=("a", "b"), unload=("c",)), "unload c; load a, b"),
+        (LoadImage("r:1", "sha256:1", "/a.tar", "docker", "why"), "load image r:1 into docker"),
+        (Reboot("why"), "reboot"),
+    ],
+)
+def test_every_kind_of_change_in_one_line(change: diff.Change, line: str) -> None:
+    """What it does, in words."""
+    assert diff.headline(change) == line
+
+
+def test_a_changed_file_as_a_unified_diff() -> None:
+    """With its context, without a header that repeats the path."""
+    change = WriteFile("/a", "1\n2\nx\n", "why", before="1\n2\n3\n")
+    assert diff.lines(change) == ["@@ -1,3 +1,3 @@", " 1", " 2", "-3", "+x"]
+
+
+def test_whole_files_need_no_hunks() -> None:
+    """New and removed ones are all plus or all minus."""
+    assert diff.lines(WriteFile("/a", "1\n2\n", "why")) == ["+1", "+2"]
+    assert diff.lines(RemoveFile("/a", "1\n", "why")) == ["-1"]
+    assert diff.lines(Reboot("why")) == []
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\nhunter2\n-----END PGP PUBLIC KEY BLOCK-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
+        "URIs: https://me:hunter2@mirror.example/x",
+        '"password": "hunter2"',
+        "registry_token = 'hunter2'",
+        'auth = "hunter2"',
+    ],
+)
+def test_secrets_appear_by_their_size(secret: str) -> None:
+    """Neither when they come nor when they go."""
+    for change in (WriteFile("/a", secret, "why"), RemoveFile("/a", secret, "why")):
+        text = "\n".join(diff.lines(change))
+        assert "hunter2" not in text
+        assert "characters>" in text
+
+
+def test_a_secret_that_changes_is_not_silent() -> None:
+    """The person sees that something does, and not what."""
+    change = WriteFile("/a", 'password = "aaaa"\n', "why", before='password = "bbbb"\n')
+    assert diff.lines(change) == ["(a secret or white space changes)"]

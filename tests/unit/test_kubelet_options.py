@@ -1,0 +1,67 @@
+"""The kubelet's arguments as systemd would start it, and as they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode import kubelet
+from tests import cases
+
+
+def test_the_next_start_of_a_kubeadm_host() -> None:
+    """Environment lines, two environment files, a reset ExecStart."""
+    seen = cases.facts("legacy")
+    assert kubelet.next_start(seen) == kubelet.started(seen)[1:]
+    assert kubelet.environment_files(seen) == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
+    assert kubelet.takes_extra_args(seen)
+
+
+@pytest.mark.parametrize(
+    ("unit", "arguments"),
+    [
+        ("ExecStart=/k --a ${B} $C\nEnvironment=B=1 'C=2 3'\n", ("--a", "1", "2", "3")),
+        ("Environment=A=1\nEnvironment=\nExecStart=/k --a=${A}\n", ("--a=",)),
+        ("ExecStart=/old --x\nExecStart=\nExecStart=-/k --y\n", ("--y",)),
+        ("ExecStart=/k \\\n  --a \\\n  --b\n", ("--a", "--b")),
+        ("EnvironmentFile=-/nowhere\nEnvironmentFile=\nExecStart=/k $X --a\n", ("--a",)),
+        ('ExecStart=/k "--a=b c" --d=\'e\n', ('"--a=b', 'c"', "--d='e")),
+        ("# ExecStart=/no\n[Service]\nExecStart=/k --z\n", ("--z",)),
+        ("[Unit]\n", ()),
+    ],
+)
+def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
+    """Resets, continued lines, quotes, the two ways to name a variable."""
+    seen = cases.facts("legacy", {"kubelet": {"unit_text": unit}})
+    assert kubelet.next_start(seen) == arguments
+
+
+def test_a_host_without_a_kubelet() -> None:
+    """Nothing is started."""
+    seen = cases.facts("legacy", {"kubelet": None})
+    assert kubelet.started(seen) == kubelet.next_start(seen) == kubelet.environment_files(seen) == ()
+    assert not kubelet.takes_extra_args(seen)
+
+
+def test_environment_files() -> None:
+    """Comments, quotes, continued lines; the last assignment holds."""
+    text = "# A=0\nA=1\nB=\"x y\"\nC='z'\nD=a \\\n  b\nno assignment\nA=2\n"
+    assert kubelet.read_environment(text) == {"A": "2", "B": "x y", "C": "z", "D": "a    b"}
+
+
+def test_gates_of_arguments() -> None:
+    """Both ways to write a flag; later ones win, gate by gate."""
+    arguments = (
+        "--feature-gates=A=true,B=false",
+        "--v=2",
+        "--feature-gates",
+        "B=True,C=0",
+        "--feature-gates",
+    )
+    assert kubelet.gates(arguments) == {"A": True, "B": True, "C": False}
+
+
+def test_a_configuration_that_is_none() -> None:
+    """Broken or no mapping: nothing is read from it."""
+    for text in ("a: [", "- a", ""):
+        seen = cases.facts("legacy", {"files": {kubelet.CONFIG: text}})
+        assert kubelet.config(seen) == {}

@@ -1,0 +1,227 @@
+"""Merges keep what is not theirs, are stable, and refuse what they do not understand; templates name their mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tomlkit
+
+from gpunode.errors import TemplateError
+from gpunode.render import (
+    Unfit,
+    config_gates,
+    containerd_toml,
+    daemon_json,
+    kubelet_args,
+    template,
+    templates,
+)
+
+NVIDIA = {"path": "nvidia-container-runtime", "args": []}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "{ }\n",
+        "\n{\n}\n",
+        '{"debug": true}',
+        '{\n\t"debug": true\n}\n',
+        '{"runtimes": {}, "debug": true}\n',
+        '{\n  "runtimes": {\n    "kata": {"path": "/k"}\n  },\n  "hosts": ["fd://"]\n}',
+        '{"a": {"b": [1, {"c": "}"}], "d": "\\" {"}}\n',
+        '{"größe": "ü", "default-runtime": "runc"}\n',
+    ],
+)
+def test_daemon_json_gains_the_runtime_and_loses_nothing(text: str) -> None:
+    """The result says what was said before and the runtime; a second merge changes nothing."""
+    merged = daemon_json(text, default=True)
+    before = json.loads(text)
+    expected = {
+        **before,
+        "default-runtime": "nvidia",
+        "runtimes": {**before.get("runtimes", {}), "nvidia": NVIDIA},
+    }
+    assert json.loads(merged) == expected
+    assert list(json.loads(merged))[: len(before)] == list(before)
+    assert daemon_json(merged, default=True) == merged
+
+
+def test_daemon_json_keeps_every_line_that_is_not_its_own() -> None:
+    """Odd indentation and spacing stay; only the line before an addition gets its comma."""
+    text = '{\n   "a":   [ 1 ],\n "b": {"x" :1},\n     "c": "d"\n}\n'
+    lines = daemon_json(text, default=True).splitlines()
+    assert lines[:3] == text.splitlines()[:3]
+    assert lines[3:] == [
+        '     "c": "d",',
+        '     "default-runtime": "nvidia",',
+        f'     "runtimes": {json.dumps({"nvidia": NVIDIA})}',
+        "}",
+    ]
+
+
+def test_daemon_json_without_a_default() -> None:
+    """Only the runtime."""
+    assert "default-runtime" not in daemon_json("{}", default=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "version = 2\n",
+        "version = 3\n\n[debug]\n  level = 'info'\n# the end",
+        "version = 2\n[plugins]\n[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = 'x'\n",
+        'version = 2\n[[tables]]\na = 1\n[plugins."io.containerd.grpc.v1.cri".containerd]\n',
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n# only a comment\n',
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n[plugins."io.containerd.grpc.v1.cri".cni]\na = 1\n',
+        "version = 3\ntext = '''\n[plugins.x]\n'''\n",
+    ],
+)
+@pytest.mark.parametrize("default", [True, False])
+def test_config_toml_gains_the_runtime_and_loses_nothing(text: str, default: bool) -> None:
+    """Every line of before is there, in order; a second merge changes nothing."""
+    merged = containerd_toml(text, default=default)
+    assert containerd_toml(merged, default=default) == merged
+    rest = iter(merged.splitlines())
+    assert all(line in rest for line in text.splitlines())
+    assert "BinaryName = " in merged
+    assert ("default_runtime_name" in merged) is default
+    tomlkit.parse(merged)
+
+
+def test_config_toml_copies_the_default_runtimes_settings() -> None:
+    """What was decided for runc holds for containers on GPUs too."""
+    text = (
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "own"\n'
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.own]\nruntime_type = "io.containerd.runc.v2"\n'
+        'pod_annotations = ["a.*"]\n'
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.own.options]\nBinaryName = "/usr/bin/crun"\n'
+        "SystemdCgroup = true\n"
+    )
+    data = tomlkit.parse(containerd_toml(text, default=True)).unwrap()
+    runtimes = data["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    assert runtimes["own"]["options"]["BinaryName"] == "/usr/bin/crun"
+    assert runtimes["nvidia"] == {
+        "runtime_type": "io.containerd.runc.v2",
+        "pod_annotations": ["a.*"],
+        "options": {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": True},
+    }
+
+
+def test_a_runtime_that_lacks_its_options_gets_them() -> None:
+    """A half-written entry is completed in place."""
+    text = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nprivileged_without_host_devices = true\n'
+    data = tomlkit.parse(containerd_toml(text, default=False)).unwrap()
+    runtime = data["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"]
+    assert runtime["runtime_type"] == "io.containerd.runc.v2"
+    assert runtime["privileged_without_host_devices"] is True
+    assert runtime["options"] == {"BinaryName": "/usr/bin/nvidia-container-runtime"}
+
+
+OUT = {"DevicePlugins": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("A=--feature-gates=DevicePlugins=true\n", "A=\n"),
+        ('A="--feature-gates=DevicePlugins=true"\n', 'A=""\n'),
+        ('A="--x --feature-gates=DevicePlugins=true"\n', 'A="--x"\n'),
+        ("A=--feature-gates=DevicePlugins=true,X=false --y\n", "A=--feature-gates=X=false --y\n"),
+        ("A=--feature-gates=X=false,DevicePlugins=true --y\n", "A=--feature-gates=X=false --y\n"),
+        ("A=--feature-gates DevicePlugins=true --y\n", "A=--y\n"),
+        ("A=--feature-gates='DevicePlugins=true' --y\n", "A=--y\n"),
+        ("A=\"'--feature-gates=DevicePlugins=true' --y\"\n", 'A="--y"\n'),
+        ("A=--a\t--feature-gates=DevicePlugins=false\n", "A=--a\n"),
+        ("# A=--feature-gates=DevicePlugins=true\n", "# A=--feature-gates=DevicePlugins=true\n"),
+        ("; A=--feature-gates=DevicePlugins=true\n", "; A=--feature-gates=DevicePlugins=true\n"),
+        ("A=--feature-gates=MyDevicePlugins=true", "A=--feature-gates=MyDevicePlugins=true"),
+        ("A=1\r\nB=--feature-gates=DevicePlugins=true --c\r\n", "A=1\r\nB=--c\r\n"),
+        (
+            "A=--feature-gates=DevicePlugins=true --feature-gates=X=true,DevicePlugins=true",
+            "A=--feature-gates=X=true",
+        ),
+    ],
+)
+def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str) -> None:
+    """An empty flag goes with it; quotes, comments and other gates stay."""
+    assert kubelet_args(before, OUT) == after
+    assert kubelet_args(after, OUT) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "ARGS=--feature-gates=G=true\n"),
+        ("ARGS=\n", "ARGS=--feature-gates=G=true\n"),
+        ('ARGS=""', 'ARGS="--feature-gates=G=true"'),
+        ("ARGS='--a'\n", "ARGS='--a --feature-gates=G=true'\n"),
+        ("ARGS=--a --b\n", "ARGS=--a --b --feature-gates=G=true\n"),
+        ("#ARGS=--a\nX=1", "#ARGS=--a\nX=1\nARGS=--feature-gates=G=true\n"),
+        ("ARGS=--feature-gates=X=true\n", "ARGS=--feature-gates=X=true,G=true\n"),
+        ("ARGS=--feature-gates=G=false\n", "ARGS=--feature-gates=G=true\n"),
+        ("ARGS=--feature-gates=G=True\n", "ARGS=--feature-gates=G=True\n"),
+        (
+            "# --feature-gates=X=true\nARGS=--a\n",
+            "# --feature-gates=X=true\nARGS=--a --feature-gates=G=true\n",
+        ),
+        ('Environment="ARGS=--a"\n', 'Environment="ARGS=--a --feature-gates=G=true"\n'),
+        ("Environment=ARGS=--a\n", 'Environment="ARGS=--a --feature-gates=G=true"\n'),
+    ],
+)
+def test_a_gate_is_set_where_arguments_are(before: str, after: str) -> None:
+    """Into the flag that is there, else at the end of the variable, else as a line of its own."""
+    assert kubelet_args(before, {"G": True}, "ARGS") == after
+    assert kubelet_args(after, {"G": True}, "ARGS") == after
+
+
+@pytest.mark.parametrize(
+    ("before", "gates", "after"),
+    [
+        ("a: 1\nfeatureGates: {G: true}\nb: 2\n", {"G": None}, "a: 1\nb: 2\n"),
+        ("featureGates: {G: true, H: false}\n", {"G": None}, "featureGates: {H: false}\n"),
+        ("featureGates: {H: false, G: true}\n", {"G": None}, "featureGates: {H: false}\n"),
+        ("featureGates:\n  G: true\n  H: false # h\n", {"G": None}, "featureGates:\n  H: false # h\n"),
+        ("featureGates:\n  G: true\n  H: false\n", {"G": None, "H": None}, ""),
+        ("featureGates:\n  G: true\n", {"G": False}, "featureGates:\n  G: false\n"),
+        ("featureGates:\n  G: true\n", {"G": True}, "featureGates:\n  G: true\n"),
+        ("featureGates:\n  G: true\n", {"X": None, "Y": True}, "featureGates:\n  G: true\n"),
+        ("featureGates:\n", {"G": None}, "featureGates:\n"),
+        ('{"featureGates": {"G": true}, "b": 1}\n', {"G": False}, '{"featureGates": {"G": false}, "b": 1}\n'),
+        ('{"a": 1, "featureGates": {"G": true}}\n', {"G": None}, '{"a": 1, "featureGates": {}}\n'),
+        ("", {"G": None}, ""),
+        ("- a\n", {"G": None}, "- a\n"),
+    ],
+)
+def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str) -> None:
+    """Only what the file sets is changed, in its own style."""
+    assert config_gates(before, gates, "config.yaml") == after
+
+
+def test_a_template_that_is_missing_is_named() -> None:
+    """With the place where it was looked for."""
+    with pytest.raises(TemplateError, match=r"host/etc/none\.j2 is missing"):
+        template("etc/none")
+
+
+def test_a_value_that_a_template_does_not_get_is_named() -> None:
+    """A hole is never rendered as nothing."""
+    with pytest.raises(TemplateError, match=r"gpunode\.sources\.j2.*'uri' is undefined"):
+        template("etc/apt/sources.list.d/gpunode.sources", keyring="/k")
+
+
+def test_templates_mirror_the_places_where_they_land() -> None:
+    """Their names are absolute paths of hosts."""
+    names = [str(p.relative_to(templates.folder() / "host")) for p in templates.folder().glob("host/**/*.j2")]
+    assert names
+    assert {Path(name).parts[0] for name in names} <= {"etc", "usr"}
+
+
+def test_a_position_counts_as_editors_do() -> None:
+    """Lines and columns from one."""
+    with pytest.raises(Unfit, match=r"^f:2:3: "):
+        daemon_json("{\n  !\n}", default=True, path="f")
