@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from . import cluster, nodes, slot
+from .builds import CHECKOUT
 from .docker import DOCKER, docker
 from .gpu import control
 from .hosts import host
-from .lab import CHECKOUT
 from .progress import LabError, wait
 from .slot import Slot
 

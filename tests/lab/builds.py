@@ -14,7 +14,8 @@ from pathlib import Path
 from . import cache
 from .progress import LabError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
 ENVIRONMENT = {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import ssl
 import urllib.error
@@ -12,7 +13,7 @@ from typing import Any
 
 from . import process
 from .builds import run
-from .progress import wait
+from .progress import LabError, wait
 from .slot import Slot
 
 SERVICES = "10.96.0.0/16"
@@ -92,7 +93,10 @@ def start_apiserver(slot: Slot, programs: Path) -> None:
             "--allow-privileged=true",
         ],
     )
-    wait("a ready apiserver", lambda: ready(slot), 60, process.log(slot.state, "kube-apiserver"))
+    log = process.log(slot.state, "kube-apiserver")
+    wait("a ready apiserver", lambda: ready(slot) or not process.running(slot.state, "kube-apiserver"), 60, log)
+    if not process.running(slot.state, "kube-apiserver"):
+        raise LabError(f"the apiserver ended: {log.read_text().splitlines()[-1]}")
 
 
 def down(slot: Slot) -> None:
@@ -135,12 +139,15 @@ def forget_node(slot: Slot, name: str) -> None:
 
 
 def node_ready(slot: Slot, name: str) -> bool:
-    """Whether the node is registered and Ready."""
+    """Whether the node is Ready and its kubelet said so within its last two heartbeats."""
     try:
         node = request(slot, "GET", f"/api/v1/nodes/{name}")
+        lease = request(slot, "GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}")
     except OSError:
         return False
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+    renewed = datetime.datetime.fromisoformat(lease["spec"]["renewTime"].replace("Z", "+00:00"))
+    alive = datetime.datetime.now(datetime.timezone.utc) - renewed < datetime.timedelta(seconds=20)
+    return alive and any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
 
 
 # name -> subject, what the certificate is for

@@ -48,7 +48,7 @@ class Ran:
 def lab() -> api.Lab:
     """The running lab of this checkout."""
     try:
-        machine.check(cold=False)
+        machine.check()
     except CannotRun as reason:
         pytest.skip(f"no lab: {reason}")
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import process
 from .builds import run
-from .progress import CannotRun, LabError, say, wait
+from .progress import CannotRun, LabError, wait
 from .slot import Slot
 
 NETWORK = "lab"
@@ -27,10 +27,17 @@ def docker(slot: Slot, *words: str | Path, text: str = "") -> str:
 
 
 def up(slot: Slot) -> None:
-    """Start the daemon and make the network; after a crash, clear away first what it left."""
-    if process.running(slot.state, "dockerd") and _answers(slot):
-        return
-    clear(slot)
+    """Start the daemon and make the network, from whatever state a run before left them in."""
+    if not (process.running(slot.state, "dockerd") and _answers(slot)):
+        clear(slot)
+        _start(slot)
+    _network(slot)
+    for rule in _rules(slot):
+        if subprocess.run(["iptables", *_with(rule, "-C")], capture_output=True).returncode:
+            run(["iptables", *rule])
+
+
+def _start(slot: Slot) -> None:
     slot.run.mkdir(parents=True, exist_ok=True)
     slot.state.mkdir(parents=True, exist_ok=True)
     (slot.run / "daemon.json").write_text("{}\n")  # the machine's own /etc/docker/daemon.json is not for us
@@ -54,21 +61,24 @@ def up(slot: Slot) -> None:
             "--log-level=warn",
         ],
     )
-    try:
+    with contextlib.suppress(LabError):
         wait("dockerd", lambda: _answers(slot) or not process.running(slot.state, "dockerd"), 30)
-    except LabError:
-        say("dockerd does not answer")
     if not _answers(slot):
         last = process.log(slot.state, "dockerd").read_text().strip().splitlines()[-1:]
         raise CannotRun(f"docker cannot run on this machine: {' '.join(last) or 'dockerd said nothing'}")
-    if NETWORK not in docker(slot, "network", "ls", "--format", "{{.Name}}").split():
-        bridge = f"com.docker.network.bridge.name={slot.bridge}"
-        mtu = f"com.docker.network.driver.mtu={_mtu()}"
-        subnet = ["--subnet", str(slot.subnet), "--gateway", slot.gateway]
-        docker(slot, "network", "create", *subnet, "-o", bridge, "-o", mtu, NETWORK)
-    for rule in _rules(slot):
-        if subprocess.run(["iptables", *_with(rule, "-C")], capture_output=True).returncode:
-            run(["iptables", *rule])
+
+
+def _network(slot: Slot) -> None:
+    """Make the hosts' network; one that a crash left without its bridge is made again."""
+    known = NETWORK in docker(slot, "network", "ls", "--format", "{{.Name}}").split()
+    if known and _bridge(slot).exists():
+        return
+    if known:
+        docker(slot, "network", "rm", NETWORK)
+    bridge = f"com.docker.network.bridge.name={slot.bridge}"
+    mtu = f"com.docker.network.driver.mtu={_mtu()}"
+    subnet = ["--subnet", str(slot.subnet), "--gateway", slot.gateway]
+    docker(slot, "network", "create", *subnet, "-o", bridge, "-o", mtu, NETWORK)
 
 
 def down(slot: Slot) -> None:
@@ -107,11 +117,15 @@ def leftovers(slot: Slot) -> list[str]:
     """What of the lab is still there, in words; empty after `down`."""
     found = [f"process {pid}" for pid in {*process.strays(slot.state), *_in_cgroups(slot)}]
     found += [f"mount {target}" for target in _mounts(slot)]
-    found += [f"bridge {slot.bridge}"] if Path(f"/sys/class/net/{slot.bridge}").exists() else []
+    found += [f"bridge {slot.bridge}"] if _bridge(slot).exists() else []
     rules = run(["iptables-save"]).count(slot.bridge)
     found += [f"{rules} iptables rules"] if rules else []
     found += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*")]
     return found
+
+
+def _bridge(slot: Slot) -> Path:
+    return Path("/sys/class/net") / slot.bridge
 
 
 def _answers(slot: Slot) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import cluster, lab, process
+from . import aptserver, cluster, process
 from .api import Lab, Node
 from .docker import DOCKER
 
@@ -128,11 +128,11 @@ def apt_locked(node: Node) -> Iterator[None]:
 @contextlib.contextmanager
 def repository_down(running: Lab) -> Iterator[None]:
     """The server of the driver and toolkit packages refuses connections; Debian's archive stays."""
-    process.stop(running.slot.state, "http")
+    aptserver.stop(running.slot)
     try:
         yield
     finally:
-        lab.start_http(running.slot)
+        aptserver.start(running.slot)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Container images: the two hosts, the base of the device plugin's image, and the small images that pods use.
+"""Container images: the two hosts, a Python to build on, and the small images that pods use.
 
 All of them come from one debootstrap of the machine's own Debian archive; the archive of each set is kept in the
 cache, so that a warm start only loads it.

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
-from . import builds, cache, cluster, docker, images, machine, nodes, process, slot
+from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, plugin, process, slot
+from .builds import CHECKOUT
 from .hosts import HOSTS, host
 from .progress import say, step, wait
 from .slot import Slot
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-HTTP_PORT = 8080
 
 
 def up() -> None:
     """Bring the lab up; what already is as it should be is left alone."""
     os.umask(0o022)
-    machine.check(cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
+    machine.check()
+    running = slot.find(CHECKOUT)
+    if running is None or not process.running(running.state, "dockerd"):
+        machine.check_room(cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
     machine.install()
     for gone in slot.abandoned():
         say(f"clearing the lab of {gone.checkout}, which is gone")
@@ -46,7 +47,7 @@ def status() -> int:
     if mine is None:
         print("down")
         return 1
-    parts = {name: process.running(mine.state, name) for name in ("dockerd", *reversed(cluster.DAEMONS), "http")}
+    parts = {name: process.running(mine.state, name) for name in ("dockerd", *reversed(cluster.DAEMONS), "http-nvidia", "http-distribution")}
     parts |= {f"sshd of {each.name}": nodes.answers_ssh(mine, each) for each in HOSTS}
     for name, good in parts.items():
         print(f"{'up  ' if good else 'DOWN'}  {name}")
@@ -64,45 +65,29 @@ def _up(mine: Slot) -> None:
     with step("docker"):
         docker.up(mine)
     loaded = images.ensure(mine)
-    with step("apt repository"):
-        start_http(mine)
+    with step("apt repositories"):
+        apt = aptserver.up(mine)
     with step("control plane"):
         cluster.up(mine, programs[builds.KUBERNETES.name])
     with step("hosts"):
         nodes.keys(mine)
         for each in HOSTS:
             nodes.ensure(mine, each, loaded)
-    _describe(mine, loaded, programs)
+    with step("device plugin's image"):
+        archive = plugin.archive(mine, loaded.python)
+    _describe(mine, loaded, programs[builds.KUBERNETES.name], apt, archive)
     with step("legacy is Ready"):
         wait("legacy to be Ready", lambda: cluster.node_ready(mine, "legacy"), 90)
 
 
-def start_http(mine: Slot) -> None:
-    """Serve the apt repository on the bridge."""
-    folder = repository(mine)
-    if folder is None:
-        return
-    server = ["-m", "http.server", "--bind", mine.gateway, "--directory", folder, str(HTTP_PORT)]
-    process.start(mine.state, "http", [sys.executable, *server])
-
-
-def repository(mine: Slot) -> Path | None:
-    try:
-        from .packages import repository as build
-    except ImportError:
-        return None
-    return build(cache.root(), builds.go(builds.TOOLKIT), os.uname().release)
-
-
-def _describe(mine: Slot, loaded: images.Images, programs: dict[str, Path]) -> None:
+def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, archive: Path) -> None:
     """Write what tests and people need to reach the lab."""
     out = mine.out
     for name, user in (("kubeconfig", "admin"), ("kubeconfig-nobody", "nobody")):
         shutil.copy(cluster.kubeconfig(mine, user), out / name)
-    uri = f"http://{mine.gateway}:{HTTP_PORT}"
-    folder = repository(mine)
-    if folder is not None:
-        shutil.copy(folder / "key.asc", out / "apt-key.asc")
+    uri = f"http://{mine.gateway}:{aptserver.NVIDIA}"
+    shutil.copy(apt / "key.asc", out / "apt-key.asc")
+    shutil.copy(archive, out / "plugin.tar")
     table = {
         "kubeconfig": f"{out}/kubeconfig",
         "kubeconfig_nobody": f"{out}/kubeconfig-nobody",
@@ -120,13 +105,14 @@ def _describe(mine: Slot, loaded: images.Images, programs: dict[str, Path]) -> N
             }
             for each in HOSTS
         },
-        "images": {"base": loaded.python, "pause": images.PAUSE, "busybox": images.BUSYBOX, "plugin_archive": None},
+        "images": {"base": loaded.python, "pause": images.PAUSE, "busybox": images.BUSYBOX, "plugin_archive": f"{out}/plugin.tar"},
         "docker_host": mine.docker_host,
-        "programs": str(programs[builds.KUBERNETES.name]),
+        "programs": str(programs),
     }
     (out / "inventory.yaml").write_text(
         f"""cluster:
   kubeconfig: kubeconfig            # relative to this file
+  plugin: {{archive: plugin.tar}}
 defaults:
   ssh: {{user: {nodes.USER}, key: id_ed25519, known_hosts: known_hosts}}
   repositories:
@@ -142,7 +128,8 @@ groups:
 
 def _down(mine: Slot) -> None:
     cluster.down(mine)
-    process.stop(mine.state, "http")
+    for name in ("http-nvidia", "http-distribution"):
+        process.stop(mine.state, name)
     docker.down(mine)
     shutil.rmtree(mine.state)
     shutil.rmtree(mine.out, ignore_errors=True)

@@ -26,6 +26,7 @@ PACKAGES = (
     "gpg",
     "gcc",
     "libc6-dev",
+    "python3-pip",
 )
 MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
 DISK_GIB = 8  # the running lab; Go's caches and the lab's take as much again when they are filled
@@ -33,7 +34,7 @@ COLD_DISK_GIB = 20
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
-def check(*, cold: bool) -> None:
+def check() -> None:
     """Raise CannotRun with the reason, if this machine cannot run the lab."""
     if os.geteuid() != 0:
         raise CannotRun("The lab needs root: it starts a container daemon and network bridges.")
@@ -46,6 +47,10 @@ def check(*, cold: bool) -> None:
         raise CannotRun("The lab needs the cgroup v1 hierarchies mounted under /sys/fs/cgroup; this machine has none.")
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
+
+
+def check_room(*, cold: bool) -> None:
+    """Raise CannotRun if the lab would not fit in, or could not be built on, this machine now."""
     memory = int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
     if memory < MEMORY_GIB:
         raise CannotRun(f"The lab needs {MEMORY_GIB} GiB of free memory; this machine has {memory:.1f} GiB.")

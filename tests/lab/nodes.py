@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from . import builds, cache, cluster, gpu, machine
+from . import aptserver, builds, cache, cluster, gpu, machine
 from .docker import DOCKER, NETWORK, docker
 from .hosts import HOSTS, Host
 from .images import Images
@@ -132,7 +132,9 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
     pki = cluster.pki(slot)
     put = {
         "etc/apt/sources.list.d/debian.sources": machine.sources(),
+        "etc/apt/sources.list.d/kernel.sources": aptserver.sources(slot),
         "etc/apt/apt.conf.d/90machine": machine.apt_options(),
+        "usr/share/keyrings/lab-kernel.asc": (slot.state / "apt/key.asc").read_text(),
         "etc/kubernetes/pki/ca.crt": (pki / "ca.crt").read_text(),
         "etc/kubernetes/kubelet.conf": cluster.kubeconfig(slot, each.name).read_text(),
         "etc/ssh/ssh_host_ed25519_key": (slot.state / "ssh" / each.name).read_text(),
