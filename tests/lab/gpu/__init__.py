@@ -25,8 +25,22 @@ ROOTFS = Path(__file__).parent / "rootfs"
 _NODE_TOOL = ("lab-gpu.c", "boot.c", "kernel.c", "json.c", "state.c")
 # a network card, and the audio function of a graphics card: NVIDIA's vendor id alone does not make a GPU
 OTHER_DEVICES = (
-    {"pci": "0000:5e:00.0", "vendor": "15b3", "device": "1021", "class": "020000", "numa": 0, "driver": "mlx5_core"},
-    {"pci": "0000:5f:00.1", "vendor": "10de", "device": "10f7", "class": "040300", "numa": 0, "driver": "snd_hda_intel"},
+    {
+        "pci": "0000:5e:00.0",
+        "vendor": "15b3",
+        "device": "1021",
+        "class": "020000",
+        "numa": 0,
+        "driver": "mlx5_core",
+    },
+    {
+        "pci": "0000:5f:00.1",
+        "vendor": "10de",
+        "device": "10f7",
+        "class": "040300",
+        "numa": 0,
+        "driver": "snd_hda_intel",
+    },
 )
 _BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")
 _LIBRARIES = {
@@ -36,7 +50,10 @@ _LIBRARIES = {
 
 
 def install(
-    rootfs: Path, gpus: Iterable[Mapping[str, Any]], pci: Iterable[Mapping[str, Any]] = OTHER_DEVICES, **node: Any
+    rootfs: Path,
+    gpus: Iterable[Mapping[str, Any]],
+    pci: Iterable[Mapping[str, Any]] = OTHER_DEVICES,
+    **node: Any,
 ) -> None:
     """Fill `rootfs`, the folder that is copied over a node's root, with a machine that has these GPUs.
 
@@ -52,7 +69,11 @@ def install(
     tool = rootfs / "usr/local/sbin/lab-gpu"
     tool.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(cache.entry("gpu-tool", [SOURCES, compiler()], _build_tool) / "lab-gpu", tool)
-    configuration = {"gpus": sorted(described, key=lambda gpu: gpu["pci"]), "pci": [dict(d) for d in pci], **node}
+    configuration = {
+        "gpus": sorted(described, key=lambda gpu: gpu["pci"]),
+        "pci": [dict(d) for d in pci],
+        **node,
+    }
     (rootfs / "etc").mkdir(exist_ok=True)
     (rootfs / "etc/lab-gpus.json").write_text(json.dumps(configuration, indent=1) + "\n")
     modules = rootfs / "usr/lib/modules" / os.uname().release
@@ -69,16 +90,24 @@ def build_libraries(into: Path, version: str, cuda: int) -> None:
     stubs = into / "stubs.c"
     stubs.write_text(_stubs(version))
     for name, sources in _LIBRARIES.items():
-        _gcc(into / f"{name}.so.{version}", [*sources, *([str(stubs)] if name == "libnvidia-ml" else [])],
-             "-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{name}.so.1", *defines)
+        _gcc(
+            into / f"{name}.so.{version}",
+            [*sources, *([str(stubs)] if name == "libnvidia-ml" else [])],
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            f"-Wl,-soname,{name}.so.1",
+            *defines,
+        )
     _gcc(into / "nvidia-smi", ["nvidia-smi.c"], "-ldl")
     stubs.unlink()
 
 
 def compiler() -> str:
     """What compiled code depends on besides its sources."""
-    return subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
-
+    return subprocess.run(
+        ["gcc", "--version"], check=True, capture_output=True, text=True
+    ).stdout.splitlines()[0]
 
 
 def _describe(gpu: Mapping[str, Any], number: int, count: int) -> dict[str, Any]:
@@ -86,7 +115,12 @@ def _describe(gpu: Mapping[str, Any], number: int, count: int) -> dict[str, Any]
     wish = dict(gpu)
     model = copy.deepcopy(MODELS[wish.pop("model")])
     bus = _BUSES[number * len(_BUSES) // count % len(_BUSES)]
-    place = {"pci": f"0000:{bus}:00.0", "numa": number * 2 // count, "module": number, "board": int(bus, 16) << 8}
+    place = {
+        "pci": f"0000:{bus}:00.0",
+        "numa": number * 2 // count,
+        "module": number,
+        "board": int(bus, 16) << 8,
+    }
     layout = wish.pop("mig_layout", None)
     described = {**model, **place, "nvlinks": _links(model.get("nvlink_lanes", 0), number, count), **wish}
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"lab gpu {described['name']} {described['pci']}")
@@ -110,10 +144,10 @@ def _stubs(version: str) -> str:
 
     A symbol file line is `name` or `name BRANCH`: the first driver branch whose library has the function.
     """
-    lines = ["#define STUB(name) __attribute__((weak, visibility(\"default\"))) int name(void) { return 3; }"]
+    lines = ['#define STUB(name) __attribute__((weak, visibility("default"))) int name(void) { return 3; }']
     for line in (SOURCES / "nvml_symbols.txt").read_text().splitlines():
         name, _, branch = line.partition(" ")
-        if int(branch or 0) <= int(version.split(".")[0]):
+        if int(branch or 0) <= int(version.partition(".")[0]):
             lines.append(f"STUB({name})")
     return "\n".join(lines) + "\n"
 
@@ -124,6 +158,6 @@ def _build_tool(folder: Path) -> None:
 
 def _gcc(output: Path, sources: Iterable[str], *options: str) -> None:
     command = ["gcc", "-O1", "-s", "-Wall", "-Wextra", "-Werror", "-o", str(output), *sources, *options]
-    done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"gcc of {output.name} failed:\n{done.stderr}")

@@ -29,7 +29,10 @@ def legacy(host: Host) -> None:
     """P100s: an old branch needs its pin, a new one refuses the GPU, the open flavour too; libraries and module must agree."""
     bare(host, 2)
     refused = host.exec([*QUIET, "install", "cuda-drivers-580"], check=False)
-    expect("apt refuses branch 580 without its pin", refused.returncode and "but 595" in refused.stdout + refused.stderr)
+    expect(
+        "apt refuses branch 580 without its pin",
+        refused.returncode and "but 595" in refused.stdout + refused.stderr,
+    )
     install(host, "nvidia-driver-pinning-580")
     host.exec([*QUIET, "install", "cuda-drivers-580"])
     expect("without headers dkms builds nothing", host.exec(["modprobe", "nvidia"], check=False).returncode)
@@ -48,9 +51,15 @@ def legacy(host: Host) -> None:
     host.exec(["rm", "/etc/apt/preferences.d/nvidia-driver-pinning-580"])
     install(host, "cuda-drivers")
     said = host.exec(["nvidia-smi"], check=False)
-    expect("new libraries with the old module are a mismatch", "Driver/library version mismatch" in said.stdout and said.returncode == 18)
+    expect(
+        "new libraries with the old module are a mismatch",
+        "Driver/library version mismatch" in said.stdout and said.returncode == 18,
+    )
     host.exec(["sh", "-c", "[ ! -d /run/systemd/system ] || systemctl stop nvidia-persistenced"])
-    reload = host.exec(["sh", "-c", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia"], check=False)
+    reload = host.exec(
+        ["sh", "-c", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia"],
+        check=False,
+    )
     expect("branch 595 does not take a P100", reload.returncode and "No such device" in reload.stderr)
     expect("the kernel log says why", "not supported by the" in host.exec(["dmesg"]).stdout)
     host.exec([*QUIET, "purge", "--autoremove", "cuda-drivers", "nvidia-*", "libnvidia-ml1", "libcuda1"])
@@ -70,7 +79,10 @@ def modern(host: Host) -> None:
     expect("NVML names four H100", [g["name"] for g in facts["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 4)
     expect("driver 595, CUDA 13.2", (facts["driver"], facts["cuda"]) == ("595.91.07", 13020))
     expect("open flavour", "Open Kernel Module" in host.exec(["cat", "/proc/driver/nvidia/version"]).stdout)
-    expect("license of the open module", host.exec(["modinfo", "-F", "license", "nvidia"]).stdout == "Dual MIT/GPL\n")
+    expect(
+        "license of the open module",
+        host.exec(["modinfo", "-F", "license", "nvidia"]).stdout == "Dual MIT/GPL\n",
+    )
     expect("NVLink is up, MIG is off", all(g["link"] == 1 and g["mig_mode"] == [0, 0] for g in facts["gpus"]))
     compute(host, 4)
     containers(host, facts)
@@ -81,9 +93,17 @@ def modern(host: Host) -> None:
     for command in control.set_mig(0, layout):
         host.exec(command)
     seen = nvml(host)["gpus"][0]
-    expect("MIG is on with three devices", seen["mig_mode"] == [1, 1] and [m["uuid"] for m in seen["mig"]] == [m["uuid"] for m in layout])
-    expect("each has its memory and parent", all(m["memory_mib"] == d["memory_mib"] and m["parent"] == seen["uuid"]
-                                                 for m, d in zip(seen["mig"], layout, strict=True)))
+    expect(
+        "MIG is on with three devices",
+        seen["mig_mode"] == [1, 1] and [m["uuid"] for m in seen["mig"]] == [m["uuid"] for m in layout],
+    )
+    expect(
+        "each has its memory and parent",
+        all(
+            m["memory_mib"] == d["memory_mib"] and m["parent"] == seen["uuid"]
+            for m, d in zip(seen["mig"], layout, strict=True)
+        ),
+    )
     inside = contained(host, layout[1]["uuid"], "nvidia-smi", "-L").stdout
     expect("a container gets one MIG device", layout[1]["uuid"] in inside and layout[0]["uuid"] not in inside)
     alone = contained(host, layout[1]["uuid"], "python3", "/root/lab-probes/vectoradd.py").stdout
@@ -93,11 +113,14 @@ def modern(host: Host) -> None:
 def bare(host: Host, gpus: int) -> None:
     host.exec(["mkdir", "-p", "/root/lab-probes"])
     module = importlib.util.find_spec("pynvml")
-    assert module and module.origin, "nvidia-ml-py is not installed"
+    if module is None or module.origin is None:
+        raise SystemExit("this Python has no nvidia-ml-py (module pynvml)")
     for file in (*PROBES.glob("*.py"), Path(module.origin)):
         host.exec(["sh", "-c", 'cat > "$1"', "sh", f"/root/lab-probes/{file.name}"], input=file.read_text())
     host.exec([*QUIET, "update"])
-    classes = host.exec(["sh", "-c", "for d in /sys/bus/pci/devices/*; do cat $d/vendor $d/class | paste -s; done"]).stdout
+    classes = host.exec(
+        ["sh", "-c", "for d in /sys/bus/pci/devices/*; do cat $d/vendor $d/class | paste -s; done"]
+    ).stdout
     expect(f"{gpus} GPUs on the bus", classes.count("0x10de\t0x030200") == gpus)
     expect("no driver", host.exec(["sh", "-c", "command -v nvidia-smi"], check=False).returncode)
     expect("no module", "not found" in host.exec(["modprobe", "nvidia"], check=False).stderr)
@@ -105,7 +128,10 @@ def bare(host: Host, gpus: int) -> None:
 
 def compute(host: Host, gpus: int) -> None:
     done = host.exec(["python3", "/root/lab-probes/vectoradd.py"], check=False)
-    expect(f"vectoradd: {done.stderr.strip() or 'right sums, right errors'}", done.stdout == f"vectoradd on {gpus} GPUs\n")
+    expect(
+        f"vectoradd: {done.stderr.strip() or 'right sums, right errors'}",
+        done.stdout == f"vectoradd on {gpus} GPUs\n",
+    )
 
 
 def containers(host: Host, facts: dict[str, Any]) -> None:
@@ -117,7 +143,10 @@ def containers(host: Host, facts: dict[str, Any]) -> None:
     last = facts["gpus"][-1]["uuid"]
     inside = contained(host, last, "nvidia-smi", "-L").stdout
     expect("one GPU in a container, the one asked for", inside.count("UUID: GPU-") == 1 and last in inside)
-    expect("CUDA sees one there", contained(host, last, "python3", "/root/lab-probes/vectoradd.py").stdout == "vectoradd on 1 GPUs\n")
+    expect(
+        "CUDA sees one there",
+        contained(host, last, "python3", "/root/lab-probes/vectoradd.py").stdout == "vectoradd on 1 GPUs\n",
+    )
     inside = contained(host, "all", "nvidia-smi", "-L").stdout
     expect("all GPUs in a container", inside.count("UUID: GPU-") == len(facts["gpus"]))
     none = contained(host, "void", "nvidia-smi", "-L", check=False)
@@ -136,12 +165,19 @@ def faults(host: Host, facts: dict[str, Any]) -> None:
         host.exec(command)
     expect("a lost GPU is lost, the others are there", nvml(host)["lost"] == [1])
     expect("nvidia-smi says it too", "GPU is lost" in host.exec(["nvidia-smi"], check=False).stdout)
-    expect("CUDA cannot use it", host.exec(["python3", "/root/lab-probes/vectoradd.py"], check=False).returncode)
+    expect(
+        "CUDA cannot use it", host.exec(["python3", "/root/lab-probes/vectoradd.py"], check=False).returncode
+    )
     for command in control.bring_back(1):
         host.exec(command)
     expect("it is back", nvml(host)["lost"] == [])
     host.exec(control.fail("nvmlDeviceGetMemoryInfo", 999))
-    expect("an error on demand", host.exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"]).stdout.startswith("[Unknown Error]"))
+    expect(
+        "an error on demand",
+        host.exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"]).stdout.startswith(
+            "[Unknown Error]"
+        ),
+    )
     host.exec([control.TOOL, "unset", "fault"])
     host.exec(control.hang())
     expect("a hang hangs", host.exec(["timeout", "1", "nvidia-smi"], check=False).returncode == 124)
@@ -155,8 +191,10 @@ def waiting(host: Host, inside: bool, command: list[str]) -> Any:
     if inside:
         probe = ["python3", "/root/lab-probes/contain.py", "all", *probe]
     words = " ".join(f"'{word}'" for word in probe)
-    script = f"{words} > /root/event & until grep -q waiting /root/event; do sleep 0.1; done; \"$@\"; wait; tail -n 1 /root/event"
-    return json.loads(host.exec(["sh", "-c", "rm -f /root/event; touch /root/event; " + script, "sh", *command]).stdout)["event"]
+    script = f'{words} > /root/event & until grep -q waiting /root/event; do sleep 0.1; done; "$@"; wait; tail -n 1 /root/event'
+    return json.loads(
+        host.exec(["sh", "-c", "rm -f /root/event; touch /root/event; " + script, "sh", *command]).stdout
+    )["event"]
 
 
 def nvml(host: Host) -> dict[str, Any]:
@@ -184,7 +222,9 @@ def expect(what: str, holds: Any) -> None:
 def prepare(host: Host, uri: str, key: str) -> None:
     """The repositories on a host, as gpunode would add them."""
     host.exec(["sh", "-c", "cat > /usr/share/keyrings/lab.asc"], input=key)
-    lines = [f"deb [signed-by=/usr/share/keyrings/lab.asc] {uri}/{path} ./\n" for path in packages.REPOSITORIES]
+    lines = [
+        f"deb [signed-by=/usr/share/keyrings/lab.asc] {uri}/{path} ./\n" for path in packages.REPOSITORIES
+    ]
     host.exec(["sh", "-c", "cat > /etc/apt/sources.list.d/lab-check.list"], input="".join(lines))
 
 

@@ -41,8 +41,13 @@ def set_mig(gpu: int, devices: list[dict[str, object]]) -> list[list[str]]:
     """Turn MIG on with these devices (mig.devices), or off with none; NVML of running processes sees it too."""
     commands = [[TOOL, "unset", f"gpus.{gpu}.mig.devices"]]
     for number, device in enumerate(devices):
-        commands += [set_fact(gpu, f"mig.devices.{number}.{name}", str(value)) for name, value in device.items()]
-    commands += [set_fact(gpu, "mig.devices.count", str(len(devices))), set_fact(gpu, "mig.enabled", str(int(bool(devices))))]
+        commands += [
+            set_fact(gpu, f"mig.devices.{number}.{name}", str(value)) for name, value in device.items()
+        ]
+    commands += [
+        set_fact(gpu, "mig.devices.count", str(len(devices))),
+        set_fact(gpu, "mig.enabled", str(int(bool(devices)))),
+    ]
     return commands
 
 

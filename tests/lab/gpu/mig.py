@@ -22,9 +22,18 @@ def devices(gpu: Mapping[str, Any], layout: Iterable[str]) -> list[dict[str, Any
         nth = taken.get(slices, 0)
         taken[slices] = nth + 1
         gi = first + nth
-        made.append({
-            "profile": name, "profile_id": profile["id"], "gi": gi, "ci": 0, "slices": slices, "start": nth * size,
-            "size": size, "multiprocessors": profile["multiprocessors"], "memory_mib": profile["memory_mib"],
-            "uuid": f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, gpu['uuid'] + str(gi))}",
-        })
+        made.append(
+            {
+                "profile": name,
+                "profile_id": profile["id"],
+                "gi": gi,
+                "ci": 0,
+                "slices": slices,
+                "start": nth * size,
+                "size": size,
+                "multiprocessors": profile["multiprocessors"],
+                "memory_mib": profile["memory_mib"],
+                "uuid": f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, gpu['uuid'] + str(gi))}",
+            }
+        )
     return made

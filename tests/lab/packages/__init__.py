@@ -27,14 +27,28 @@ def repository(cache_root: Path, toolkit_bin: Path, kernel: str) -> Path:
     def build(folder: Path) -> None:
         shutil.copy(archive.key() / "key.asc", folder / "key.asc")
         with tempfile.TemporaryDirectory() as work:
-            packages = [p for release in driver.RELEASES for p in driver.packages(release, _compile(Path(work), release))]
+            packages = [
+                p
+                for release in driver.RELEASES
+                for p in driver.packages(release, _compile(Path(work), release))
+            ]
             archive.write(folder / REPOSITORIES[0], packages, "NVIDIA")
         sources = _toolkit_sources()
-        packages = [p for version in toolkit.VERSIONS for p in toolkit.packages(version, toolkit_bin, sources)]
+        packages = [
+            p for version in toolkit.VERSIONS for p in toolkit.packages(version, toolkit_bin, sources)
+        ]
         archive.write(folder / REPOSITORIES[1], [*packages, toolkit.docker2()], "NVIDIA")
         archive.write(folder / REPOSITORIES[2], [kernel_packages.headers(kernel)], "Debian")
 
-    inputs = [Path(__file__).parent, gpu.SOURCES, Path(gpu.__file__), archive.key() / "key.asc", toolkit_bin, kernel, gpu.compiler()]
+    inputs: list[str | Path] = [
+        Path(__file__).parent,
+        gpu.SOURCES,
+        Path(gpu.__file__),
+        archive.key() / "key.asc",
+        toolkit_bin,
+        kernel,
+        gpu.compiler(),
+    ]
     return cache.entry("apt", inputs, build)
 
 
@@ -48,19 +62,31 @@ def _compile(work: Path, release: driver.Release) -> Path:
         ("nvidia-modprobe", driver.FILES / "nvidia-modprobe.c", []),
         ("nvidia-persistenced", driver.FILES / "nvidia-persistenced.c", [f'-DVERSION="{release.number}"']),
     ):
-        subprocess.run(["gcc", "-O1", "-s", "-Wall", "-Werror", "-o", built / name, source, *options], check=True)
+        subprocess.run(
+            ["gcc", "-O1", "-s", "-Wall", "-Werror", "-o", built / name, source, *options], check=True
+        )
     return built
 
 
 def _toolkit_sources() -> Path:
     """The toolkit's Go module, checked against the lab's go.sum: its units and maintainer scripts are not in the programs."""
     done = subprocess.run(
-        ["go", "list", "-m", "-json", _TOOLKIT], cwd=builds.HERE / "go/container-toolkit", check=True, capture_output=True,
-        text=True, env={**os.environ, **builds.ENVIRONMENT},
+        ["go", "list", "-m", "-json", _TOOLKIT],
+        cwd=builds.HERE / "go/container-toolkit",
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **builds.ENVIRONMENT},
     )
     folder = json.loads(done.stdout).get("Dir")
     if not folder:  # the programs came from the cache, the module was never downloaded
-        done = subprocess.run(["go", "mod", "download", "-json", _TOOLKIT], cwd=builds.HERE / "go/container-toolkit", check=True,
-                              capture_output=True, text=True, env={**os.environ, **builds.ENVIRONMENT})
+        done = subprocess.run(
+            ["go", "mod", "download", "-json", _TOOLKIT],
+            cwd=builds.HERE / "go/container-toolkit",
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **builds.ENVIRONMENT},
+        )
         folder = json.loads(done.stdout)["Dir"]
     return Path(folder)

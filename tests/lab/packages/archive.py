@@ -40,7 +40,12 @@ def _stanza(deb: Path) -> str:
 
 
 def _release(folder: Path, origin: str) -> None:
-    lines = [f"Origin: {origin}", f"Label: {origin}", f"Date: {formatdate(float(EPOCH), usegmt=True)}", "SHA256:"]
+    lines = [
+        f"Origin: {origin}",
+        f"Label: {origin}",
+        f"Date: {formatdate(float(EPOCH), usegmt=True)}",
+        "SHA256:",
+    ]
     for name in ("Packages", "Packages.gz"):
         data = (folder / name).read_bytes()
         lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}")
@@ -55,13 +60,15 @@ def _make_key(folder: Path) -> None:
     home.mkdir(mode=0o700)
     _gpg(home, "--passphrase", "", "--quick-generate-key", "gpunode lab", "rsa3072", "sign", "never")
     _gpg(home, "--armor", "--output", str(folder / "key.asc"), "--export")
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
 
 
 def _gpg(home: Path, *arguments: str) -> None:
-    # The agent is a process of its own; its socket would not fit a long path, so it gets a short one by itself.
     command = ["gpg", "--homedir", str(home), "--batch", "--yes", "--pinentry-mode", "loopback", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"], check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False
+    )
+    subprocess.run(
+        ["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"], check=False
+    )  # gpg starts one, it stays
     if done.returncode:
         raise RuntimeError(f"gpg {' '.join(arguments[:3])} failed:\n{done.stderr}")

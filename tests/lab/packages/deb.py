@@ -58,7 +58,10 @@ class Package:
             target = folder / self.file_name
             done = subprocess.run(
                 ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", str(root), str(target)],
-                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH}, capture_output=True, text=True,
+                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH},
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if done.returncode:
                 raise RuntimeError(f"dpkg-deb of {self.name} failed:\n{done.stderr}")
@@ -66,13 +69,19 @@ class Package:
 
     def _control(self) -> str:
         fields = {
-            "Package": self.name, "Version": self.version, "Architecture": self.architecture,
-            "Maintainer": "gpunode lab <lab@localhost>", "Section": "non-free/libs", "Priority": "optional",
+            "Package": self.name,
+            "Version": self.version,
+            "Architecture": self.architecture,
+            "Maintainer": "gpunode lab <lab@localhost>",
+            "Section": "non-free/libs",
+            "Priority": "optional",
         }
         if self.depends:
             fields["Depends"] = ", ".join(self.depends)
         fields.update(self.fields)
-        fields["Description"] = f"{self.description}\n Stand-in of the gpunode lab: names and relations are real, contents are not."
+        fields["Description"] = (
+            f"{self.description}\n Stand-in of the gpunode lab: names and relations are real, contents are not."
+        )
         return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 

@@ -40,7 +40,9 @@ _LDCONFIG = {"triggers": "activate-noawait ldconfig\n"}
 def packages(release: Release, built: Path) -> list[Package]:
     """Every package of the release; `built` has its compiled files."""
     made = [*_libraries(release, built), *_kernel(release, built), *_tools(release, built), *_metas(release)]
-    return made + ([_pinning(release)] if release.branch >= 580 else [])
+    if release.branch >= 580:
+        made += [_pinning(release, str(release.branch)), _pinning(release, release.number)]
+    return made
 
 
 def _make(release: Release, name: str, description: str, *exactly: str, **more: object) -> Package:
@@ -69,16 +71,37 @@ def _libraries(release: Release, built: Path) -> list[Package]:
 
 def _kernel(release: Release, built: Path) -> list[Package]:
     firmware = f"/lib/firmware/nvidia/{release.number}"
-    state = {f"{firmware}/gsp_lab.bin": Link("/run/lab-gpus/state")}  # how the node's GPUs reach into containers
+    state = {
+        f"{firmware}/gsp_lab.bin": Link("/run/lab-gpus/state")
+    }  # how the node's GPUs reach into containers
     made = [
-        _make(release, "firmware-nvidia-gsp", "NVIDIA GSP firmware",
-              files={f"{firmware}/gsp_ga10x.bin": "stand-in\n", f"{firmware}/gsp_tu10x.bin": "stand-in\n", **state}),
-        _make(release, "nvidia-modprobe", "utility to load NVIDIA kernel modules and create device nodes",
-              files={"/usr/bin/nvidia-modprobe": built / "nvidia-modprobe"}, modes={"/usr/bin/nvidia-modprobe": 0o4755}),
-        _make(release, "nvidia-kernel-support", "NVIDIA binary kernel module support files", "nvidia-modprobe", files={
-            "/etc/modprobe.d/nvidia-blacklists-nouveau.conf": "blacklist nouveau\noptions nouveau modeset=0\n",
-            "/usr/lib/udev/rules.d/60-nvidia.rules": (FILES / "60-nvidia.rules"),
-        }),
+        _make(
+            release,
+            "firmware-nvidia-gsp",
+            "NVIDIA GSP firmware",
+            files={
+                f"{firmware}/gsp_ga10x.bin": "stand-in\n",
+                f"{firmware}/gsp_tu10x.bin": "stand-in\n",
+                **state,
+            },
+        ),
+        _make(
+            release,
+            "nvidia-modprobe",
+            "utility to load NVIDIA kernel modules and create device nodes",
+            files={"/usr/bin/nvidia-modprobe": built / "nvidia-modprobe"},
+            modes={"/usr/bin/nvidia-modprobe": 0o4755},
+        ),
+        _make(
+            release,
+            "nvidia-kernel-support",
+            "NVIDIA binary kernel module support files",
+            "nvidia-modprobe",
+            files={
+                "/etc/modprobe.d/nvidia-blacklists-nouveau.conf": "blacklist nouveau\noptions nouveau modeset=0\n",
+                "/usr/lib/udev/rules.d/60-nvidia.rules": (FILES / "60-nvidia.rules"),
+            },
+        ),
     ]
     for name, licence, other in (
         ("nvidia-kernel-dkms", "NVIDIA", "nvidia-kernel-open-dkms"),
@@ -86,13 +109,30 @@ def _kernel(release: Release, built: Path) -> list[Package]:
     ):
         source = f"/usr/src/nvidia-{release.number}"
         texts = {"@VERSION@": release.number, "@LICENSE@": licence}
-        files = {f"{source}/{path.name}": _fill(path.read_text(), texts) for path in sorted((FILES / "module").iterdir())}
-        provided = {"Provides": f"nvidia-kernel-{release.number}", "Conflicts": f"nvidia-kernel-{release.number}, {other}"}
-        made.append(_make(
-            release, name, "NVIDIA kernel module DKMS source", "nvidia-kernel-support", "firmware-nvidia-gsp",
-            also=("dkms (>= 3.0.3-4~)",), fields=provided, files=files,
-            scripts={script: _fill((FILES / "scripts" / f"dkms.{script}").read_text(), texts) for script in ("postinst", "prerm")},
-        ))
+        files = {
+            f"{source}/{path.name}": _fill(path.read_text(), texts)
+            for path in sorted((FILES / "module").iterdir())
+        }
+        provided = {
+            "Provides": f"nvidia-kernel-{release.number}",
+            "Conflicts": f"nvidia-kernel-{release.number}, {other}",
+        }
+        made.append(
+            _make(
+                release,
+                name,
+                "NVIDIA kernel module DKMS source",
+                "nvidia-kernel-support",
+                "firmware-nvidia-gsp",
+                also=("dkms (>= 3.0.3-4~)",),
+                fields=provided,
+                files=files,
+                scripts={
+                    script: _fill((FILES / "scripts" / f"dkms.{script}").read_text(), texts)
+                    for script in ("postinst", "prerm")
+                },
+            )
+        )
     return made
 
 
@@ -102,47 +142,108 @@ def _tools(release: Release, built: Path) -> list[Package]:
         "/usr/bin/nvidia-persistenced": built / "nvidia-persistenced",
         "/lib/systemd/system/nvidia-persistenced.service": FILES / "nvidia-persistenced.service",
     }
-    made = [_make(release, "nvidia-persistenced", "daemon to maintain persistent software state in the NVIDIA driver",
-                  "libnvidia-cfg1", "nvidia-modprobe", also=("adduser",), files=daemon,
-                  scripts=service_scripts(["nvidia-persistenced.service"], (FILES / "scripts/persistenced.postinst").read_text()))]
+    made = [
+        _make(
+            release,
+            "nvidia-persistenced",
+            "daemon to maintain persistent software state in the NVIDIA driver",
+            "libnvidia-cfg1",
+            "nvidia-modprobe",
+            also=("adduser",),
+            files=daemon,
+            scripts=service_scripts(
+                ["nvidia-persistenced.service"], (FILES / "scripts/persistenced.postinst").read_text()
+            ),
+        )
+    ]
     if release.branch < 580:
-        return [*made, _make(release, "nvidia-smi", "NVIDIA System Management Interface", "libnvidia-ml1", files=smi)]
-    replaced = {"Provides": f"nvidia-smi (= {release.version})", "Breaks": "nvidia-smi", "Replaces": "nvidia-smi"}
-    return [*made, _make(release, "nvidia-driver-cuda", "NVIDIA driver CUDA integration components", "libcuda1",
-                         "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced", fields=replaced, files=smi)]
+        return [
+            *made,
+            _make(release, "nvidia-smi", "NVIDIA System Management Interface", "libnvidia-ml1", files=smi),
+        ]
+    replaced = {
+        "Provides": f"nvidia-smi (= {release.version})",
+        "Breaks": "nvidia-smi",
+        "Replaces": "nvidia-smi",
+    }
+    return [
+        *made,
+        _make(
+            release,
+            "nvidia-driver-cuda",
+            "NVIDIA driver CUDA integration components",
+            "libcuda1",
+            "libnvidia-ml1",
+            "nvidia-modprobe",
+            "nvidia-persistenced",
+            fields=replaced,
+            files=smi,
+        ),
+    ]
 
 
 def _metas(release: Release) -> list[Package]:
-    compute = ("nvidia-driver-cuda",) if release.branch >= 580 else ("nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-persistenced")
+    compute = (
+        ("nvidia-driver-cuda",)
+        if release.branch >= 580
+        else ("nvidia-smi", "libcuda1", "libnvidia-ml1", "nvidia-persistenced")
+    )
     kernel = f"nvidia-kernel-dkms (= {release.version}) | nvidia-kernel-open-dkms (= {release.version})"
-    made = [_make(release, "nvidia-driver", "NVIDIA metapackage", *compute, "nvidia-kernel-support", also=(kernel,))]
+    made = [
+        _make(
+            release, "nvidia-driver", "NVIDIA metapackage", *compute, "nvidia-kernel-support", also=(kernel,)
+        )
+    ]
     for name, module in (("cuda-drivers", "nvidia-kernel-dkms"), ("nvidia-open", "nvidia-kernel-open-dkms")):
         fields = {"Source": name}
         if release.branch >= 590:
-            made.append(_make(release, name, "NVIDIA driver meta-package", "nvidia-driver", module, fields=fields))
+            made.append(
+                _make(release, name, "NVIDIA driver meta-package", "nvidia-driver", module, fields=fields)
+            )
             continue
         versioned = f"{name}-{release.branch}"
         made.append(_make(release, name, "NVIDIA driver meta-package", versioned, fields=fields))
-        made.append(_make(release, versioned, f"NVIDIA driver meta-package, branch {release.branch}", "nvidia-driver", module, fields=fields))
+        made.append(
+            _make(
+                release,
+                versioned,
+                f"NVIDIA driver meta-package, branch {release.branch}",
+                "nvidia-driver",
+                module,
+                fields=fields,
+            )
+        )
     return made
 
 
-def _pinning(release: Release) -> Package:
-    name = f"nvidia-driver-pinning-{release.branch}"
-    text = (
-        "Package: src:*nvidia*:any src:cuda-drivers:any src:cuda-compat:any\n"
-        f"Pin: version {release.branch}.*\nPin-Priority: 1000\n"
+def _pinning(release: Release, to: str) -> Package:
+    """The package that keeps apt on a branch ("580") or on one release ("580.178.04")."""
+    name = f"nvidia-driver-pinning-{to}"
+    version = f"{to}-*" if "." in to else f"{to}.*"
+    text = f"Package: src:*nvidia*:any src:cuda-drivers:any src:cuda-compat:any\nPin: version {version}\nPin-Priority: 1000\n"
+    fields = {
+        "Source": "nvidia-driver-pinning",
+        "Provides": "nvidia-driver-pinning",
+        "Conflicts": "nvidia-driver-pinning",
+    }
+    return Package(
+        name,
+        release.version,
+        f"keeps apt on NVIDIA driver {to}",
+        (),
+        fields,
+        {f"/etc/apt/preferences.d/{name}": text},
+        architecture="all",
     )
-    fields = {"Source": "nvidia-driver-pinning", "Provides": "nvidia-driver-pinning", "Conflicts": "nvidia-driver-pinning"}
-    return Package(name, release.version, f"keeps apt on driver branch {release.branch}", (), fields,
-                   {f"/etc/apt/preferences.d/{name}": text}, architecture="all")
 
 
 def service_scripts(units: list[str], first: str = "") -> dict[str, str]:
     """Maintainer scripts that enable, start, stop and forget systemd units, as debhelper writes them."""
     names = " ".join(units)
     return {
-        "postinst": _fill((FILES / "scripts/units.postinst").read_text(), {"@UNITS@": names, "@FIRST@": first}),
+        "postinst": _fill(
+            (FILES / "scripts/units.postinst").read_text(), {"@UNITS@": names, "@FIRST@": first}
+        ),
         "prerm": _fill((FILES / "scripts/units.prerm").read_text(), {"@UNITS@": names}),
         "postrm": _fill((FILES / "scripts/units.postrm").read_text(), {"@UNITS@": names}),
     }

@@ -8,7 +8,9 @@ from .deb import Link, Package
 def headers(kernel: str) -> Package:
     source = f"/usr/src/linux-headers-{kernel}"
     return Package(
-        f"linux-headers-{kernel}", "1-1", f"Header files for Linux {kernel}",
+        f"linux-headers-{kernel}",
+        "1-1",
+        f"Header files for Linux {kernel}",
         fields={"Source": "linux", "Section": "kernel"},
         files={
             f"{source}/Makefile": "modules:\n",

@@ -26,10 +26,14 @@ with tempfile.TemporaryDirectory(dir="/tmp") as bundle:
             json.dump(spec, file)
         name = f"lab-probe-{os.getpid()}"
         # NVIDIA's runtime edits the bundle when it creates; runc then runs what it made of it.
-        subprocess.run(["nvidia-container-runtime", "create", "--bundle", bundle, name], check=True, stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["nvidia-container-runtime", "create", "--bundle", bundle, name],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         subprocess.run(["runc", "delete", "--force", name], check=True)
-        ended = subprocess.run(["runc", "run", "--bundle", bundle, name])
+        ended = subprocess.run(["runc", "run", "--bundle", bundle, name], check=False)
     finally:
         subprocess.run(["umount", root], check=True)
 sys.exit(ended.returncode)

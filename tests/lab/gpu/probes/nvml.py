@@ -28,23 +28,36 @@ def mig(handle):
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         device = tell("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if not isinstance(device, str):
-            found.append({
-                "uuid": tell("nvmlDeviceGetUUID", device), "name": tell("nvmlDeviceGetName", device),
-                "gi": tell("nvmlDeviceGetGpuInstanceId", device), "ci": tell("nvmlDeviceGetComputeInstanceId", device),
-                "memory_mib": nvml.nvmlDeviceGetMemoryInfo(device).total >> 20,
-                "slices": nvml.nvmlDeviceGetAttributes_v2(device).gpuInstanceSliceCount,
-                "parent": tell("nvmlDeviceGetUUID", nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)),
-            })
+            found.append(
+                {
+                    "uuid": tell("nvmlDeviceGetUUID", device),
+                    "name": tell("nvmlDeviceGetName", device),
+                    "gi": tell("nvmlDeviceGetGpuInstanceId", device),
+                    "ci": tell("nvmlDeviceGetComputeInstanceId", device),
+                    "memory_mib": nvml.nvmlDeviceGetMemoryInfo(device).total >> 20,
+                    "slices": nvml.nvmlDeviceGetAttributes_v2(device).gpuInstanceSliceCount,
+                    "parent": tell(
+                        "nvmlDeviceGetUUID", nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+                    ),
+                }
+            )
     return found
 
 
 answer = {
-    "driver": tell("nvmlSystemGetDriverVersion"), "cuda": nvml.nvmlSystemGetCudaDriverVersion_v2(), "lost": lost,
+    "driver": tell("nvmlSystemGetDriverVersion"),
+    "cuda": nvml.nvmlSystemGetCudaDriverVersion_v2(),
+    "lost": lost,
     "gpus": [
         {
-            "uuid": tell("nvmlDeviceGetUUID", h), "name": tell("nvmlDeviceGetName", h), "minor": tell("nvmlDeviceGetMinorNumber", h),
-            "pci": nvml.nvmlDeviceGetPciInfo(h).busId, "memory_mib": nvml.nvmlDeviceGetMemoryInfo(h).total >> 20,
-            "cc": tell("nvmlDeviceGetCudaComputeCapability", h), "mig_mode": tell("nvmlDeviceGetMigMode", h), "mig": mig(h),
+            "uuid": tell("nvmlDeviceGetUUID", h),
+            "name": tell("nvmlDeviceGetName", h),
+            "minor": tell("nvmlDeviceGetMinorNumber", h),
+            "pci": nvml.nvmlDeviceGetPciInfo(h).busId,
+            "memory_mib": nvml.nvmlDeviceGetMemoryInfo(h).total >> 20,
+            "cc": tell("nvmlDeviceGetCudaComputeCapability", h),
+            "mig_mode": tell("nvmlDeviceGetMigMode", h),
+            "mig": mig(h),
             "link": tell("nvmlDeviceGetNvLinkState", h, 0),
         }
         for h in handles

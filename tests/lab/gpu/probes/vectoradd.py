@@ -38,7 +38,11 @@ for device in range(count.value):
     kernel, at = out()
     call("cuModuleGetFunction", at, module, b"no_such", expect=500)
     call("cuModuleGetFunction", at, module, b"vectoradd")
-    left, right, sums = (ctypes.c_float * N)(*range(N)), (ctypes.c_float * N)(*[0.5] * N), (ctypes.c_float * N)()
+    left, right, sums = (
+        (ctypes.c_float * N)(*range(N)),
+        (ctypes.c_float * N)(*[0.5] * N),
+        (ctypes.c_float * N)(),
+    )
     addresses = [ctypes.c_uint64() for _ in range(3)]
     for address in addresses:
         call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4 * N))
@@ -47,7 +51,9 @@ for device in range(count.value):
     call("cuMemcpyHtoD_v2", addresses[1], right, ctypes.c_size_t(4 * N))
     call("cuMemcpyHtoD_v2", addresses[1], right, ctypes.c_size_t(4 * N + 1), expect=1)
     length = ctypes.c_uint32(N)
-    values = (ctypes.c_void_p * 4)(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in (*addresses, length)))
+    values = (ctypes.c_void_p * 4)(
+        *(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in (*addresses, length))
+    )
     call("cuLaunchKernel", kernel, 0, 1, 1, 256, 1, 1, 0, None, values, None, expect=1)
     call("cuLaunchKernel", kernel, 1, 1, 1, 2048, 1, 1, 0, None, values, None, expect=1)
     call("cuLaunchKernel", kernel, 4, 1, 1, 256, 1, 1, 0, None, values, None)
