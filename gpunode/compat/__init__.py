@@ -207,6 +207,11 @@ def driver_family(packages: Mapping[str, Package]) -> dict[str, Package]:
     }
 
 
+def accessories(names: Iterable[str]) -> tuple[str, ...]:
+    """Those packages that may be there without a driver."""
+    return tuple(name for name in names if _matches(name, table("packages")["apt"]["accessories"]))
+
+
 def of_flavour(names: Iterable[str], flavour: Flavour) -> tuple[str, ...]:
     """Those packages that exist for kernel modules of this flavour only."""
     return tuple(name for name in names if _matches(name, table("packages")["apt"]["modules"][flavour]))

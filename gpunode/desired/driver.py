@@ -189,7 +189,8 @@ def _installed_flavour(facts: Facts) -> str | None:
 
 def _own_driver(host: Host, facts: Facts) -> None:
     """A driver that did not come from NVIDIA's repositories is not gpunode's to replace."""
-    family = compat.driver_family(facts.packages)
+    found = compat.driver_family(facts.packages)
+    family = {n: p for n, p in found.items() if compat.branch_of(p.version) or compat.from_nvidia([n])}
     if family and not compat.from_nvidia(family):
         some = ", ".join(f"{p.name} {p.version}" for p in list(family.values())[:3])
         more = f" and {len(family) - 3} more" if len(family) > 3 else ""

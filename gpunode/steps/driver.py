@@ -73,7 +73,8 @@ def _wrong(facts: Facts, wish: DriverWish) -> tuple[str, ...]:
     """Installed driver packages of another branch or of the other flavour, and pins that would bring them back."""
     family = compat.driver_family(facts.packages)
     other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
-    wrong = {name for name, p in family.items() if compat.branch_of(p.version) not in (None, wish.branch)}
+    parts = {**family, **{name: facts.packages[name] for name in compat.accessories(facts.packages)}}
+    wrong = {name for name, p in parts.items() if compat.branch_of(p.version) not in (None, wish.branch)}
     wrong |= {name for name in family if "-pinning-" in name and name not in wish.pin}
     wrong |= set(compat.of_flavour(family, other))
     return tuple(sorted(wrong))
