@@ -4,7 +4,8 @@ One file, the standard library only, Python 3.6 syntax, nothing of gpunode impor
 (wire.py) and leaves no program on the host. A job is one JSON object; the answer is one JSON object a line between
 `@gpunode-begin NONCE` and `@gpunode-end NONCE`.
 
-Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH.
+Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH. A job may say how many
+seconds a restarted unit must stay up (`settle`) and how many to wait for apt's locks (`apt_wait`).
 
 An apply is done by a process of its own, a transient systemd unit where there is systemd, which writes its messages
 to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
@@ -101,7 +102,9 @@ def environment() -> Dict[str, str]:
         NEEDRESTART_SUSPEND="1",
     )
     if not ROOT:
-        env["PATH"] = env.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        env["PATH"] = (
+            env.get("PATH", "") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin"
+        )
     return env
 
 
@@ -419,14 +422,22 @@ def read_gpu_users() -> List[Dict[str, Any]]:
 
 
 def uses_gpu(process: str) -> bool:
+    if any(target.startswith("/dev/nvidia") for target in links(process + "/fd")):
+        return True
+    return re.search(r"/dev/nvidia|/lib(cuda|nvidia-ml)\.so", text_of(process + "/maps") or "") is not None
+
+
+def links(folder: str) -> Iterator[str]:
+    """Where the symbolic links of a folder point; those that go away meanwhile are left out."""
     try:
-        for descriptor in os.listdir(below(process + "/fd")):
-            if os.readlink(below(process + "/fd/" + descriptor)).startswith("/dev/nvidia"):
-                return True
-        maps = text_of(process + "/maps") or ""
-        return "/dev/nvidia" in maps or "/libcuda.so" in maps or "/libnvidia-ml.so" in maps
+        names = os.listdir(below(folder))
     except OSError:
-        return False  # it ended meanwhile
+        return
+    for name in names:
+        try:
+            yield os.readlink(below(folder + "/" + name))
+        except OSError:
+            continue
 
 
 def command_of(pid: int) -> str:
@@ -531,12 +542,14 @@ def lock_holder() -> Optional[Dict[str, Any]]:
     try:
         with open(below(LOCK)) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
     except BlockingIOError:
-        holder = json.loads(text_of(LOCK) or "{}")
-        return holder if "run" in holder else None  # just taken, not yet said by whom
+        try:
+            return dict(json.loads(text_of(LOCK) or ""))
+        except ValueError:
+            return None  # just taken, not yet said by whom
     except OSError:
-        pass
-    return None
+        return None  # there never was an apply
 
 
 class Failure(Exception):
@@ -690,10 +703,14 @@ def put(
 def copy_labels(source: str, target: str) -> None:
     """Extended attributes (the SELinux label, ACLs) of a file that is about to be replaced."""
     try:
-        for name in os.listxattr(source):
-            os.setxattr(target, name, os.getxattr(source, name))
+        names = os.listxattr(source)
     except OSError:
-        pass  # there is no such file yet, or its file system has none
+        return  # there is no such file yet, or its file system has none
+    for name in names:
+        try:
+            os.setxattr(target, name, os.getxattr(source, name))
+        except OSError:
+            continue  # some are the kernel's own
 
 
 # --- Changing files ------------------------------------------------------------------------------------
@@ -810,6 +827,7 @@ def packages(this: Run, change: Message) -> Message:
         if status:
             raise install_failure(this, text, install)
     if change["hold"]:
+        wait_for_apt(this)
         answer = run("apt-mark", "hold", *change["hold"], timeout=180)
         if answer.status:
             raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
@@ -851,15 +869,13 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
 
 def follow_apt(this: Run, stream: BinaryIO) -> None:
     """Turn apt's status lines (`pmstatus:PACKAGE:PERCENT:WORDS`) into at most two progress messages a second."""
-    sent = 0.0
+    sent, said = 0.0, ("", "")
     for line in stream:
-        parts = line.decode("utf-8", "replace").strip().split(":", 3)
-        if len(parts) == 4 and parts[0] in ("dlstatus", "pmstatus") and time.monotonic() - sent > 0.5:
-            sent = time.monotonic()
-            try:
-                this.progress(parts[3], round(float(parts[2]), 1))
-            except ValueError:
-                continue  # a package name with its architecture shifts the parts; the next line will do
+        # A package's name may hold a colon, before its architecture.
+        found = re.match(r"[dp][lm]status:.*?:([\d.]+):(.*)", line.decode("utf-8", "replace"))
+        if found and found.groups() != said and time.monotonic() - sent > 0.5:
+            sent, said = time.monotonic(), (found.group(1), found.group(2))
+            this.progress(found.group(2), round(float(found.group(1)), 1))
 
 
 def wait_for_apt(this: Run) -> None:
@@ -899,7 +915,8 @@ def apt_locked(pid: Optional[int]) -> Failure:
 
 def refresh(this: Run) -> None:
     """`apt-get update`. Trouble with a repository that is not gpunode's is a warning: hosts have old ones."""
-    status, text = apt_get(this, "update")
+    patience = ("-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20")
+    status, text = apt_get(this, *patience, "update")
     own = own_repositories()
     problems = update_problems(text)
     for code, uri, words in problems:
@@ -914,7 +931,7 @@ def refresh(this: Run) -> None:
             "repository-unsigned": "apt does not trust the signature of %s: %s",
             "repository-expired": "the index of %s %s",
         }[code] % (uri, words)
-        if any(uri.startswith(mine) for mine in own):
+        if any((uri + "/").startswith(mine + "/") for mine in own):
             raise Failure(code, sentence, last(text, 12))
         this.warnings.append(sentence)
         this.progress(sentence)
@@ -1044,9 +1061,7 @@ def install_failure(this: Run, text: str, install: List[str]) -> Failure:
         have_words = "there is " + ", ".join(list(dict.fromkeys(there))[:8]) if there else "there is none"
         sentence = "no repository has %s %s; %s" % (version.group(2), version.group(1), have_words)
         return Failure("version-missing", sentence, this.warnings)
-    missing = re.findall(
-        SAID + r"(?:Unable to locate package|Couldn't find any package .*?') ?(\S*)", text, re.M
-    )
+    missing = re.findall(SAID + r"Unable to locate package (\S+)", text, re.M)
     missing += re.findall(SAID + r"Package '(\S+)' has no installation candidate", text, re.M)
     if missing:
         sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
@@ -1156,10 +1171,10 @@ def reasons(lines: List[str]) -> List[str]:
 
 def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:
     """A timer that puts the files back should this process not live to see whether the unit did."""
-    if not systemd() or not set(map(resolve, guards)) & set(this.originals()):
-        return None
     with open(below(this.live + "/restore.json"), "wb") as file:
         file.write(json.dumps({"unit": unit, "guards": guards}).encode())
+    if not systemd() or not set(map(resolve, guards)) & set(this.originals()):
+        return None
     name = "gpunode-restore-" + this.name
     after = "--on-active=%d" % RESTORE_SECONDS
     answer = run("systemd-run", "--quiet", "--collect", after, "--unit", name, *again(this, "restore"))
@@ -1265,6 +1280,8 @@ def work(this: Run) -> None:
         this.send({"type": "end", "ok": False})
         this.forget()
         return
+    if systemd():  # of a run that was killed: what it would put back is this run's to change now
+        run("systemctl", "stop", "gpunode-restore-*.timer")
     ok = True
     for this.n, change in enumerate(job["changes"]):
         start = time.monotonic()
@@ -1336,7 +1353,7 @@ def follow(this: Run) -> Iterator[Message]:
         while True:
             holder = lock_holder()
             alive = bool(holder and holder["run"] == this.name)
-            for line in iter(file.readline, b""):
+            for line in whole_lines(file):
                 message = json.loads(line)
                 if message["type"] in ("start", "done", "failed"):
                     begun = message["n"] if message["type"] == "start" else None
@@ -1346,12 +1363,24 @@ def follow(this: Run) -> Iterator[Message]:
             if not alive and (message or time.monotonic() > patience):
                 break
             time.sleep(0.05)
+    crash = last(text_of(this.record + "/crash.log") or "", 12)
+    if not message:
+        raise OSError("the apply did not start: " + (crash or ["its process said nothing"])[-1])
     if begun is not None:
         words = "the apply was killed, or the machine went down, in the middle of this"
-        yield Failure("interrupted", words, last(text_of(this.record + "/crash.log") or "", 12)).message(
-            begun
-        )
+        yield Failure("interrupted", words, crash).message(begun)
     yield {"type": "end", "ok": False}
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines written so far; one that is still being written is left for later."""
+    while True:
+        start = file.tell()
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(start)
+            return
+        yield line
 
 
 # --- Main ------------------------------------------------------------------------------------------------

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -99,6 +103,21 @@ def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host) -> None
         Service(DOCKER, "why", restart=True, guards=(DAEMON,)),
     )
     assert host.read(DAEMON) == "{}"
+
+
+def test_what_the_timer_runs_puts_the_files_back_when_the_apply_died(host: Host) -> None:
+    """The process was killed while it watched whether the unit stays up."""
+    host.unit(DOCKER, START.replace("bad", "none"))
+    host.write(DAEMON, "{}")
+    change = WriteFile(DAEMON, '{"a": 1}', "why", before="{}")
+    host.start({**host.job(change, Service(DOCKER, "why", restart=True, guards=(DAEMON,))), "settle": 30})
+    restarts = f"systemctl restart {DOCKER}"
+    wait_until(lambda: restarts in host.calls())
+    os.kill(json.loads(host.read("/run/gpunode.lock"))["pid"], signal.SIGKILL)
+    agent = host.path("/run/gpunode/run1/agent.py")
+    subprocess.run([sys.executable, "-I", "-S", agent, "restore", "run1"], env=host.environment, check=True)
+    assert host.read(DAEMON) == "{}"
+    assert host.calls().count(restarts) == 2
 
 
 def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:

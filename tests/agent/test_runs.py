@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
-from gpunode import facts, wire
+from gpunode import agent, facts, wire
 from gpunode.model import Packages, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -69,6 +70,17 @@ def test_a_follower_that_loses_its_reader_ends_quietly(host: Host) -> None:
     assert follower.stderr.read() == b""
     wait_until(lambda: '"end"' in log(host))
     assert host.read("/etc/after") == "1"
+
+
+def test_a_message_that_is_still_being_written_is_waited_for(tmp_path: Path) -> None:
+    """A follower reads while the apply writes; facts are long lines."""
+    path = tmp_path / "messages.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n"')
+    with path.open("rb") as file:
+        assert list(agent.whole_lines(file)) == [b'{"n": 1}\n']
+        with path.open("ab") as more:
+            more.write(b": 2}\n")
+        assert list(agent.whole_lines(file)) == [b'{"n": 2}\n']
 
 
 def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> None:
