@@ -137,11 +137,12 @@ def bring_up(
     rollout = plugin.deploy(
         api, inventory.cluster.namespace, image_of(inventory), seconds=PLUGIN_SECONDS, tell=tell, only=names
     )
-    troubles += [f"{row.node}: {row.trouble}" for row in rollout.rows if row.trouble]
+    bad = {row.node: row.trouble for row in rollout.rows if row.trouble}
+    troubles += [f"{node}: {trouble}" for node, trouble in bad.items()]
     expected: dict[str, tuple[str, ...]] = {}
     for host in chosen:
         seen = good[host.name].facts
-        if host.name in found and seen is not None:
+        if host.name in found and found[host.name].name not in bad and seen is not None:
             uuids = tuple(gpu.uuid for gpu in seen.gpus)
             try:
                 plugin.wait_allocatable(
@@ -159,7 +160,7 @@ def bring_up(
         report.note(f"✗ {trouble}")
     if not run:
         return 1 if troubles else 0
-    results = vectoradd(api, inventory, expected, report)
+    results = vectoradd(api, inventory, expected, report) if expected else ()
     return 0 if not troubles and all(result.passed for result in results) else 1
 
 
