@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from gpunode import agent
 from gpunode.model import Packages
 from tests.agent.conftest import Host
 
@@ -185,18 +186,54 @@ REFRESH: list[tuple[str, str, int, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "text", "status", "words", "detail"), REFRESH)
-def test_a_repository_of_ours_that_cannot_be_read_ends_it(
-    host: Host, code: str, text: str, status: int, words: str, detail: str
-) -> None:
-    """Also where apt-get update says so and exits with 0."""
+@pytest.fixture
+def this(host: Host, monkeypatch: pytest.MonkeyPatch) -> agent.Run:
+    """The agent's functions in this process, working on the host's folder."""
+    monkeypatch.setattr(agent, "ROOT", str(host.root))
+    monkeypatch.setattr(agent, "ENV", host.environment)
     host.write("/etc/apt/sources.list.d/gpunode-cuda.list", f"deb [signed-by=/x.asc] {URI}/ ./\n")
     host.write("/etc/apt/sources.list.d/nvidia.list", f"deb {URI} ./\n")
+    return agent.Run("run1")
+
+
+@pytest.mark.parametrize(("code", "text", "status", "words", "detail"), REFRESH)
+def test_a_repository_of_ours_that_cannot_be_read_ends_it(
+    this: agent.Run,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    text: str,
+    status: int,
+    words: str,
+    detail: str,
+) -> None:
+    """Also where apt-get update says so and exits with 0."""
+    monkeypatch.setattr(agent, "apt_get", lambda *arguments: (status, text))
+    with pytest.raises(agent.Failure) as failure:
+        agent.refresh(this)
+    assert failure.value.code == code
+    assert words in failure.value.error
+    assert not detail or detail in failure.value.detail
+
+
+def test_nothing_is_installed_after_a_repository_has_failed(host: Host) -> None:
+    """What is cached of it may be old, or another's."""
+    host.write("/etc/apt/sources.list.d/gpunode-cuda.list", f"deb [signed-by=/x.asc] {URI}/ ./\n")
+    code, text, status, words, _ = REFRESH[0]
     host.apt(update=said(text, status), install="touch $GPUNODE_ROOT/state/done")
     failed = host.fail(Packages("why", install=("cuda-drivers",), refresh=True))
-    assert (failed["code"], not host.path("/state/done").exists()) == (code, True)
-    assert words in failed["error"]
-    assert not detail or detail in failed["detail"]
+    assert (failed["code"], failed["error"]) == (code, words)
+    assert not host.path("/state/done").exists()
+
+
+def test_a_repository_whose_name_begins_like_ours_is_not_ours(
+    this: agent.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """http://apt.example/cuda-old is the user's."""
+    text = f"W: Failed to fetch {URI}-old/InRelease  404  Not Found\n"
+    monkeypatch.setattr(agent, "apt_get", lambda *arguments: (0, text))
+    monkeypatch.setattr(this, "progress", lambda *arguments: None)
+    agent.refresh(this)
+    assert this.warnings == [f"apt could not fetch from {URI}-old: 404  Not Found"]
 
 
 def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host) -> None:
@@ -299,17 +336,23 @@ FAILURES: list[tuple[str, str, str, str]] = [
 
 @pytest.mark.parametrize(("code", "text", "words", "detail"), FAILURES)
 def test_why_an_install_failed_is_said_in_a_sentence(
-    host: Host, code: str, text: str, words: str, detail: str
+    host: Host, this: agent.Run, code: str, text: str, words: str, detail: str
 ) -> None:
-    """Whether it shows in the dry run or in earnest."""
+    """With the lines that show it."""
     host.write("/var/lib/dkms/nvidia/580.178.04/build/make.log", "nv.c:12: error: implicit declaration\n")
     host.program("apt-cache", "echo ' hello | 2.10-3 | http://x'; echo ' hello | 2.10-2 | http://y'")
-    step = "install" if "dpkg" in text else "dry"
-    host.apt(**{step: said(LISTS + text, 100)})
-    failed = host.fail(Packages("why", install=("hello",)))
-    assert failed["code"] == code
-    assert words in failed["error"]
-    assert not detail or detail in failed["detail"]
+    failure = agent.install_failure(this, LISTS + text, ["hello"])
+    assert failure.code == code
+    assert words in failure.error
+    assert not detail or detail in failure.detail
+
+
+@pytest.mark.parametrize("step", ["dry", "install"])
+def test_a_failure_of_apt_ends_it(host: Host, step: str) -> None:
+    """Whether it shows in the dry run or in earnest."""
+    host.apt(**{step: said("E: Unable to locate package hello\n", 100)})
+    assert host.fail(Packages("why", install=("hello",), hold=("hello",)))["code"] == "package-missing"
+    assert not [call for call in host.calls() if call.startswith("apt-mark")]
 
 
 def test_an_interrupted_dpkg_is_finished_first(host: Host) -> None:
