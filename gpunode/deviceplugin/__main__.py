@@ -111,14 +111,14 @@ def main() -> int:
 
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(Logfmt())
-    logging.basicConfig(level=logging.INFO, handlers=[output])
+    logging.basicConfig(level=logging.WARNING, handlers=[output])
     try:
         config, attention = read(sys.argv[1:], os.environ), Attention.read(os.environ)
     except BadConfig as error:
         log.critical("%s", error)
         return 2
     while True:
-        logging.getLogger().setLevel(config.log_level.upper())
+        log.setLevel(config.log_level.upper())
         try:
             told = asyncio.run(until_told(pynvml, config, attention))
         except (NvmlUnavailable, Unfit) as error:

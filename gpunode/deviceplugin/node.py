@@ -98,6 +98,11 @@ class Node:
         if not found:
             self._say("NVML", f"no GPU on this node; looking again every {LOOK_AGAIN:.0f} s")
         await self._connections(found)
+        for device in (one for one in found if one not in self._devices):
+            fields = {"device": device.uuid, "index": device.index, "product": device.name, "bus": device.bus}
+            log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
+        for device in (one for one in self._devices if one not in found):
+            log.warning("gone", extra={"device": device.uuid, "index": device.index})
         self._devices = tuple(found)
         try:
             self._board.offer(offers(found, self._config.mig_strategy, self._config.shares))
@@ -166,8 +171,11 @@ class Node:
         """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
         for device in devices:
             health = self._health[device.uuid]
-            if health.why is None:
-                health.probed(why, time.monotonic())
+            before = health.why
+            health.probed(
+                why, time.monotonic()
+            )  # each time: the quiet time counts from the end of the trouble
+            if before is None:
                 self._judge(device.uuid, why)
 
     def _judge(self, uuid: str, why: str | None) -> None:

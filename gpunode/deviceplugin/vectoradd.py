@@ -134,7 +134,8 @@ class Cuda:
         raw = (c_char * 16)()
         newer = hasattr(self._library, "cuDeviceGetUuid_v2")
         self.call("cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid", byref(raw), c_int(device))
-        return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+        kind = "MIG" if newer and " MIG " in self.name(device) else "GPU"
+        return f"{kind}-{uuid.UUID(bytes=bytes(raw))}"
 
     def add(self, device: int, left: array[float], right: array[float]) -> array[float]:
         """left + right, computed by the GPU."""
