@@ -101,8 +101,10 @@ def deploy(
             done, all_ = len(able) - len(waiting), len(able)
             why = _grouped(api, namespace, [targets[name] for name in waiting[:NAMED]], by_node)
             tell(f"the plugin runs on {done} of {all_} Ready nodes; {why}")
+    fresh = {node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")}  # GPUs came meanwhile
     rows = tuple(
-        _row(api, namespace, node, by_node.get(name), name in waiting) for name, node in targets.items()
+        _row(api, namespace, fresh.get(name, node), by_node.get(name), name in waiting)
+        for name, node in targets.items()
     )
     return Rollout(differences, rows)
 
@@ -143,6 +145,8 @@ def why_not(api: Api, node: Node, expected: int, namespace: str) -> str:
     log = f"; the plugin's log: {said.splitlines()[-1]}" if said else ""
     if node.capacity == 0:
         return f"the plugin runs, but its kubelet was offered no GPU{log}"
+    if node.allocatable == 0:
+        return f"the kubelet offers none of its {node.capacity} GPUs yet{log}"
     if node.allocatable < node.capacity:
         return f"{node.capacity - node.allocatable} of {node.capacity} GPUs are unhealthy{log}"
     return f"the kubelet counts {node.capacity} GPUs, the host has {expected}{log}"

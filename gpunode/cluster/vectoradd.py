@@ -75,18 +75,16 @@ class _Job:
     names: list[str] = field(default_factory=list)
     users: tuple[str, ...] = ()
     why: str = ""
+    offered: int = 0
     results: dict[str, Result] = field(default_factory=dict)
 
     def verdict(self) -> NodeResult:
         seen = {result.uuid for result in self.results.values()}
-        uncovered, why = tuple(uuid for uuid in self.target.uuids if uuid not in seen), self.why
-        if "" in seen:  # an image that does not tell: only their number is known
-            missing, uncovered = len(self.target.uuids) - len(self.results), ()
-            why = why or (
-                f"{missing} of {len(self.target.uuids)} GPUs were not covered"
-                if missing > 0 and not self.users
-                else ""
-            )
+        wanted, why = self.target.uuids, self.why
+        # An image that does not tell which GPU it had: only their number is known.
+        uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
+        if len(self.results) < len(wanted) and not self.users:
+            why = why or f"the node offered {self.offered} of {len(wanted)} GPUs"
         results = tuple(self.results[name] for name in self.names)
         return NodeResult(self.target.node, results, uncovered, self.users, why)
 
@@ -145,9 +143,10 @@ class _Run:
             if not _leaving(pod)
         }
         job.users = tuple(f"{name} ({count})" for name, count in held.items() if count)
-        free = node.allocatable - sum(held.values())
+        job.offered = node.allocatable
+        free = job.offered - sum(held.values())
         if free <= 0:
-            users = f"all {node.allocatable} GPUs are held by {', '.join(job.users)}"
+            users = f"all {job.offered} GPUs are held by {', '.join(job.users)}"
             job.why = users if job.users else "the node offers no GPU"
         for _ in range(free):
             name = f"vectoradd-{self.id}-{self.count}"

@@ -211,6 +211,8 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     assert why(api, "a", 8) == "the kubelet counts 4 GPUs, the host has 8"
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy"
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
+    assert why(api, "a", 4) == "the kubelet offers none of its 4 GPUs yet"
     crashed = {"exitCode": 2, "reason": "Error"}
     state = {"waiting": {"reason": "CrashLoopBackOff"}}
     status = {

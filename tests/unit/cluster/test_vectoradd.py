@@ -103,6 +103,7 @@ def test_a_gpu_that_no_pod_was_given_is_a_failure(
     add_node(fake, "a", 1)
     (result,) = run(api, told, A)
     assert result.uncovered == ("GPU-2",)
+    assert result.why == "the node offered 1 of 2 GPUs"
     assert not result.passed
 
 
