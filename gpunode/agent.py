@@ -1004,15 +1004,12 @@ def dry_run(this: Run, wanted: List[str], install: List[str], remove: List[str])
     status, text = apt_get(this, "install", "--print-uris", *allow, *wanted)
     if status:
         raise install_failure(this, text, install)
-    extra = [name for name in listed(text, "REMOVED") if name not in remove]
-    if extra:
-        sentence = "installing %s would remove %s" % (" ".join(install), " ".join(extra))
-        raise Failure("would-remove", sentence, last(text, 12))
     pinned = [entry.split("=")[0] for entry in install if "=" in entry]
-    extra = [name for name in listed(text, "DOWNGRADED") if name not in pinned]
-    if extra:
-        sentence = "installing %s would downgrade %s" % (" ".join(install), " ".join(extra))
-        raise Failure("would-downgrade", sentence, last(text, 12))
+    for code, heading, agreed in (("remove", "REMOVED", remove), ("downgrade", "DOWNGRADED", pinned)):
+        extra = [name for name in listed(text, heading) if name not in agreed]
+        if extra:
+            sentence = "apt would also %s %s, which was not planned" % (code, " ".join(extra))
+            raise Failure("would-" + code, sentence, last(text, 12))
     room(text)
 
 
