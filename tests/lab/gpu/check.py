@@ -47,6 +47,17 @@ def legacy(host: Host) -> None:
     compute(host, 2)
     containers(host, facts)
     faults(host, facts)
+    used = (
+        "python3 -c 'import ctypes, signal; print(ctypes.CDLL(\"libcuda.so.1\").cuInit(0), flush=True); signal.pause()' > /root/user & "
+        "until grep -q 0 /root/user; do sleep 0.1; done; ls -l /proc/$!/fd; modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; "
+        "modprobe nvidia; kill $!; wait"
+    )
+    done = host.exec(["sh", "-c", used], check=False)
+    expect(
+        "a CUDA process holds the device nodes",
+        "-> /dev/nvidia-uvm" in done.stdout and "-> /dev/nvidiactl" in done.stdout,
+    )
+    expect("the module stays while it does", "Module nvidia is in use" in done.stderr)
 
     host.exec(["rm", "/etc/apt/preferences.d/nvidia-driver-pinning-580"])
     install(host, "cuda-drivers")

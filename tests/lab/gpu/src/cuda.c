@@ -78,6 +78,7 @@ struct context {
     CUdevice device;
     CUresult error;
     struct context *below;
+    int held; /* the GPU's device node */
 };
 struct module {
     CUcontext context;
@@ -205,6 +206,8 @@ EXPORT CUresult cuInit(unsigned flags)
     choose(&s);
     if (!count)
         return CUDA_ERROR_NO_DEVICE;
+    hold("/dev/nvidiactl");
+    hold("/dev/nvidia-uvm");
     initialized = 1;
     return CUDA_SUCCESS;
 }
@@ -332,6 +335,12 @@ EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice devic
 
 /* Contexts */
 
+static int hold_device(CUdevice device)
+{
+    struct state s __attribute__((cleanup(state_free))) = {0};
+    return driver_state(&s) ? -1 : hold_gpu(&s, gpus[device].gpu);
+}
+
 static CUresult usable(CUdevice device)
 {
     DEVICE(device);
@@ -347,7 +356,7 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice devi
         return result;
     VALUE(context);
     *context = calloc(1, sizeof **context);
-    **context = (struct context){device, CUDA_SUCCESS, current};
+    **context = (struct context){device, CUDA_SUCCESS, current, hold_device(device)};
     current = *context;
     return CUDA_SUCCESS;
 }
@@ -358,6 +367,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
     VALUE(context && (context < primary || context >= primary + GPUS));
     if (current == context)
         current = context->below;
+    close(context->held);
     free(context);
     return CUDA_SUCCESS;
 }
@@ -369,7 +379,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         return result;
     VALUE(context);
     if (!primary_users[device]++)
-        primary[device] = (struct context){device, CUDA_SUCCESS, NULL};
+        primary[device] = (struct context){device, CUDA_SUCCESS, NULL, hold_device(device)};
     *context = &primary[device];
     return CUDA_SUCCESS;
 }
@@ -379,7 +389,8 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     DEVICE(device);
     if (!primary_users[device])
         return CUDA_ERROR_INVALID_CONTEXT;
-    primary_users[device]--;
+    if (!--primary_users[device])
+        close(primary[device].held);
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }

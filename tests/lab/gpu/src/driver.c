@@ -23,6 +23,18 @@ int may_open(const char *path)
     return fd >= 0 || errno == ENXIO || errno == ENODEV;
 }
 
+int hold(const char *path)
+{
+    return open(path, O_PATH | O_CLOEXEC); /* needs no driver behind the node */
+}
+
+int hold_gpu(const struct state *s, int gpu)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/nvidia%lld", state_int(s, -1, "gpus.%d.minor", gpu));
+    return hold(path);
+}
+
 int gpu_visible(const struct state *s, int gpu)
 {
     char path[64];

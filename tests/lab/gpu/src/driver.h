@@ -11,6 +11,9 @@ enum { GPUS = 64, MIGS = 16 };
 int driver_state(struct state *s);
 /* Whether this process may open a device node. One without a driver behind it says ENXIO: that is allowed. */
 int may_open(const char *path);
+/* Holds a device node open for the rest of the world to see (/proc/PID/fd); close() ends it. */
+int hold(const char *path);
+int hold_gpu(const struct state *s, int gpu);
 /* Whether it may open the GPU (configuration number), and both capability nodes of a MIG device. */
 int gpu_visible(const struct state *s, int gpu);
 int mig_visible(const struct state *s, int gpu, int mig);

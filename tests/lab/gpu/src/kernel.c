@@ -87,21 +87,28 @@ static int users(const struct state *s, const char *module)
     return count;
 }
 
-/* Processes of the node that use the driver's libraries: on a real host they hold /dev/nvidia* open. */
+/* Processes of the node, those in its containers too, that hold the driver's device nodes open. */
 static int holders(void)
 {
     int count = 0;
+    char target[64];
     DIR *proc = opendir("/proc");
-    for (struct dirent *entry; proc && (entry = readdir(proc));) {
-        if (!isdigit((unsigned char)*entry->d_name))
+    for (struct dirent *process; proc && (process = readdir(proc));) {
+        if (!isdigit((unsigned char)*process->d_name))
             continue;
-        char *maps = read_text(text("/proc/%s/maps", entry->d_name));
-        char *name = read_text(text("/proc/%s/comm", entry->d_name));
-        if ((maps && (strstr(maps, "/libcuda.so.") || strstr(maps, "/libnvidia-ml.so."))) ||
-            (name && !strcmp(name, "nvidia-persiste\n")))
-            count++;
-        free(maps);
-        free(name);
+        char *path = text("/proc/%s/fd", process->d_name);
+        DIR *files = opendir(path);
+        for (struct dirent *file; files && (file = readdir(files));) {
+            ssize_t n = readlinkat(dirfd(files), file->d_name, target, sizeof target - 1);
+            target[n > 0 ? n : 0] = 0;
+            if (!strncmp(target, "/dev/nvidia", strlen("/dev/nvidia"))) {
+                count++;
+                break;
+            }
+        }
+        if (files)
+            closedir(files);
+        free(path);
     }
     if (proc)
         closedir(proc);
@@ -339,10 +346,8 @@ int unload_module(const char *name)
         fail("%s is not a module of the NVIDIA driver", name);
     const char *module = MODULES[index].module;
     state_take(&s);
-    if (!loaded(&s, module)) {
-        fprintf(stderr, "modprobe: FATAL: Module %s is not in use.\n", name);
-        return 1;
-    }
+    if (!loaded(&s, module))
+        return 0; /* as modprobe without --first-time */
     if (users(&s, module) || (index == 0 && holders())) {
         fprintf(stderr, "modprobe: FATAL: Module %s is in use.\n", name);
         return 1;

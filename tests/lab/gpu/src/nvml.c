@@ -13,6 +13,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int initialized;
 static int count;
 static struct device gpus[GPUS], migs[GPUS][MIGS];
+static int held[GPUS + 1]; /* the device nodes, /dev/nvidiactl after the GPUs */
 
 nvmlReturn_t enter_system(struct state *s, const char *function)
 {
@@ -123,8 +124,9 @@ static nvmlReturn_t start(void)
         gpus[count] = (struct device){i, count, -1};
         for (int m = 0; m < MIGS; m++)
             migs[count][m] = (struct device){i, m, m};
-        count++;
+        held[count++] = hold_gpu(&s, i);
     }
+    held[count] = hold("/dev/nvidiactl");
     initialized = 1;
     return NVML_SUCCESS;
 }
@@ -149,8 +151,9 @@ EXPORT nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&starting);
     nvmlReturn_t result = initialized ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (initialized)
-        initialized--;
+    if (initialized && !--initialized)
+        for (int i = 0; i <= count; i++)
+            close(held[i]);
     pthread_mutex_unlock(&starting);
     return result;
 }

@@ -1,5 +1,7 @@
 /* nvidia-persistenced: loads the driver, then only is there, with a socket and a pid file, until SIGTERM. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <glob.h>
 #include <grp.h>
 #include <pwd.h>
 #include <signal.h>
@@ -55,6 +57,10 @@ int main(int argc, char **argv)
     }
     if (daemon(0, 0))
         return 1;
+    glob_t nodes = {0};
+    glob("/dev/nvidia[0-9c]*", 0, NULL, &nodes);
+    for (size_t i = 0; i < nodes.gl_pathc; i++)
+        open(nodes.gl_pathv[i], O_PATH); /* held, for the rest of the world to see */
     FILE *file = fopen(FOLDER "/nvidia-persistenced.pid", "w");
     if (file) {
         fprintf(file, "%d\n", getpid());
