@@ -8,9 +8,12 @@ from __future__ import annotations
 TOOL = "/usr/local/sbin/lab-gpu"
 
 
-def xid(gpu: int, number: int) -> list[str]:
-    """The driver reports this Xid of the GPU: an NVML event and a line in the node's kernel log."""
-    return [TOOL, "xid", str(gpu), str(number)]
+def xid(gpu: int, number: int, instance: tuple[int, int] | None = None) -> list[str]:
+    """The driver reports this Xid of the GPU: an NVML event and a line in the node's kernel log.
+
+    `instance`: GPU instance and compute instance id, when it is of one MIG device.
+    """
+    return [TOOL, "xid", str(gpu), str(number), *(str(number) for number in instance or ())]
 
 
 def lose(gpu: int) -> list[list[str]]:

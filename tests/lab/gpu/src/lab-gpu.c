@@ -2,7 +2,8 @@
  *
  *   lab-gpu boot                    at each start of the node, before everything that looks
  *   lab-gpu load|unload MODULE      called by modprobe
- *   lab-gpu xid GPU NUMBER [TEXT]   the driver reports an Xid of the GPU (index as in /etc/lab-gpus.json)
+ *   lab-gpu xid GPU NUMBER [GI CI]  the driver reports an Xid of the GPU (number as in /etc/lab-gpus.json), or of
+ *                                   one of its MIG instances
  *   lab-gpu set KEY VALUE           change the state, e.g. `set gpus.0.lost 1`
  *   lab-gpu unset KEY               forget a key and everything below it
  *   lab-gpu show                    print the state
@@ -206,22 +207,6 @@ void state_put(struct state *s)
     close(lock);
 }
 
-static void xid(const char *gpu, const char *number, const char *what)
-{
-    struct state s;
-    state_take(&s);
-    const char *pci = state_get(&s, "gpus.%s.pci", gpu);
-    if (!pci)
-        fail("no GPU %s in this node", gpu);
-    long long next = state_int(&s, 1, "events.next");
-    state_set(&s, text("%s %s", gpu, number), "events.%lld", next);
-    state_set(&s, text("%lld", next + 1), "events.next");
-    if (next > 64)
-        state_unset(&s, text("events.%lld", next - 64));
-    kernel_log("NVRM: Xid (PCI:%.10s): %s, pid='<unknown>', name=<unknown>, %s", pci, number, what);
-    state_put(&s);
-}
-
 static const char *xid_text(const char *number)
 {
     switch (atoi(number)) {
@@ -236,6 +221,22 @@ static const char *xid_text(const char *number)
     }
 }
 
+static void xid(const char *gpu, const char *number, const char *instance)
+{
+    struct state s;
+    state_take(&s);
+    const char *pci = state_get(&s, "gpus.%s.pci", gpu);
+    if (!pci)
+        fail("no GPU %s in this node", gpu);
+    long long next = state_int(&s, 1, "events.next");
+    state_set(&s, text("%s %s%s", gpu, number, instance), "events.%lld", next);
+    state_set(&s, text("%lld", next + 1), "events.next");
+    if (next > 64)
+        state_unset(&s, text("events.%lld", next - 64));
+    kernel_log("NVRM: Xid (PCI:%.10s): %s, pid='<unknown>', name=<unknown>, %s", pci, number, xid_text(number));
+    state_put(&s);
+}
+
 int main(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
@@ -247,8 +248,8 @@ int main(int argc, char **argv)
         return load_module(argv[2]);
     if (!strcmp(command, "unload") && argc == 3)
         return unload_module(argv[2]);
-    if (!strcmp(command, "xid") && (argc == 4 || argc == 5)) {
-        xid(argv[2], argv[3], argc == 5 ? argv[4] : xid_text(argv[3]));
+    if (!strcmp(command, "xid") && (argc == 4 || argc == 6)) {
+        xid(argv[2], argv[3], argc == 6 ? text(" %s %s", argv[4], argv[5]) : "");
         return 0;
     }
     if (!strcmp(command, "set") && argc == 4) {
@@ -272,6 +273,6 @@ int main(int argc, char **argv)
         fputs(content, stdout);
         return 0;
     }
-    fprintf(stderr, "usage: lab-gpu boot | load MODULE | unload MODULE | xid GPU NUMBER [TEXT] | set KEY VALUE | unset KEY | show\n");
+    fprintf(stderr, "usage: lab-gpu boot | load MODULE | unload MODULE | xid GPU NUMBER [GI CI] | set KEY VALUE | unset KEY | show\n");
     return 2;
 }
