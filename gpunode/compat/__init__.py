@@ -177,6 +177,12 @@ def driver_pin(branch: int, version: str) -> tuple[str, ...]:
     return (pin["name"].format(version=version),) if branch >= pin["first"] else ()
 
 
+def driver_patterns() -> tuple[str, ...]:
+    """Patterns of the names of all driver packages, as apt's preferences take them."""
+    apt = table("packages")["apt"]
+    return (*apt["driver_family"], *apt["accessories"])
+
+
 def headers(kernel: str) -> str:
     """The package with the headers of a running kernel."""
     return str(table("packages")["apt"]["headers"]).format(kernel=kernel)
@@ -234,6 +240,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def is_meta(name: str) -> bool:
     """Whether a package is one that stands for a whole driver in NVIDIA's repositories."""
     return re.fullmatch(r"(cuda-drivers|nvidia-open)(-\d+)?", name) is not None
+
+
+def is_pin(name: str) -> bool:
+    """Whether a package is one that keeps apt on a branch."""
+    return name.startswith(str(table("packages")["apt"]["pin"]["name"]).partition("{")[0])
 
 
 def is_installed(packages: Mapping[str, Package], wish: str) -> bool:

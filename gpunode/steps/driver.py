@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode import compat
-from gpunode.model import Change, Desired, DriverWish, Facts, KernelModule, Packages, Reboot
+from gpunode.model import Change, Desired, DriverWish, Facts, KernelModule, Packages, Reboot, RemoveFile
 from gpunode.render import Unfit, template
 from gpunode.steps import files, users
 
@@ -23,8 +23,9 @@ UNLOAD = (
     "nvidia",
 )
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
+PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"
 
-FILES = (AT_BOOT,)
+FILES = (AT_BOOT, PREFERENCE)
 UNITS = ()
 PACKAGES = (
     "cuda-drivers*",
@@ -44,6 +45,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     wrong = _wrong(facts, wish)
     return (
+        *_pin(facts, wish),
         *_packages(facts, wish, missing(facts, desired), wrong),
         *files.write(
             facts,
@@ -70,19 +72,39 @@ def missing(facts: Facts, desired: Desired) -> tuple[str, ...]:
 
 
 def _wrong(facts: Facts, wish: DriverWish) -> tuple[str, ...]:
-    """Installed driver packages of another branch or of the other flavour, and pins that would bring them back."""
+    """Installed driver packages of another branch or of the other flavour."""
     family = compat.driver_family(facts.packages)
     other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
     parts = {**family, **{name: facts.packages[name] for name in compat.accessories(facts.packages)}}
     wrong = {name for name, p in parts.items() if compat.branch_of(p.version) not in (None, wish.branch)}
-    wrong |= {name for name in family if "-pinning-" in name and name not in wish.pin}
     wrong |= set(compat.of_flavour(family, other))
-    return tuple(sorted(wrong))
+    return tuple(sorted(wrong - set(_pins(facts))))
+
+
+def _pins(facts: Facts) -> tuple[str, ...]:
+    return tuple(sorted(name for name in facts.packages if compat.is_pin(name)))
+
+
+def _pin(facts: Facts, wish: DriverWish) -> Iterator[Change]:
+    """apt kept on the branch: by NVIDIA's package for it, of which only one fits, else by a file of ours."""
+    others = tuple(name for name in _pins(facts) if name not in wish.pin)
+    why = f"keeps apt on driver branch {wish.branch}"
+    absent = tuple(name for name in wish.pin if name not in facts.packages)
+    if absent or others:
+        yield Packages(why, install=absent, remove=others)
+    there = files.text(facts, PREFERENCE)
+    if not wish.pin:
+        name = PREFERENCE.lstrip("/")
+        text = template(name, packages=compat.driver_patterns(), version=f"{wish.branch}.*")
+        yield from files.write(facts, PREFERENCE, text, why)
+    elif there is not None:
+        yield RemoveFile(PREFERENCE, there, f"{', '.join(wish.pin)} says it now")
 
 
 def _packages(
     facts: Facts, wish: DriverWish, install: tuple[str, ...], wrong: tuple[str, ...]
 ) -> Iterator[Packages]:
+    """The wrong ones out first: branches share names, and apt parts them safely only one after the other."""
     fabric = compat.fabric_packages(facts.packages)
     if wrong and fabric:
         raise Unfit(
@@ -90,23 +112,17 @@ def _packages(
             hint="gpunode does not manage NVSwitch hosts yet: change driver and fabric packages together by hand, "
             "or set `driver: none`.",
         )
-    pin = tuple(package for package in install if package in wish.pin)
-    if pin:
-        yield Packages(f"keeps apt on driver branch {wish.branch}", install=pin)
-    rest = tuple(package for package in install if package not in pin)
+    if wrong:
+        yield Packages("another branch or flavour than the one that fits", remove=wrong)
+    rest = tuple(package for package in install if package not in wish.pin)
     names = [package.partition("=")[0] for package in wish.packages if "=" in package]
     # apt may forget a hold when it installs, so all are held again then
     again = any("=" in package for package in rest)
     hold = tuple(n for n in names if again or n not in facts.packages or not facts.packages[n].held)
-    if rest or wrong:
-        yield Packages(_sentence(wish, wrong), install=rest, remove=wrong, hold=hold)
+    if rest:
+        yield Packages(wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
     elif hold:
         yield Packages("an upgrade by others would part library and loaded module", hold=hold)
-
-
-def _sentence(wish: DriverWish, wrong: tuple[str, ...]) -> str:
-    why = wish.why[0].upper() + wish.why[1:]
-    return f"{why}; what is installed is another branch or flavour" if wrong else why
 
 
 def _modules(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
