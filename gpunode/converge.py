@@ -25,15 +25,25 @@ RECONNECT_SECONDS = 60.0
 # What to do next, by the agent's failure codes.
 HINTS = {
     "apt-locked": "Let the other package manager finish, then run again.",
-    "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy, then run again.",
-    "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs the repository.",
-    "package-missing": "The repository does not hold this package: check `repositories` in the inventory.",
+    "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
+    "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
+    "repository-expired": "The mirror is stale, or the host's clock is wrong.",
+    "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
+    "sources-broken": "Mend the list file that apt complains about, then run again.",
+    "package-missing": "Check `repositories` in the inventory: they do not hold this package.",
     "version-missing": "Choose one of the versions that are there, or leave the version open.",
-    "disk-full": "Make room on that file system, then run again; nothing of the step is half done.",
+    "dependencies": "Something installed stands against it; see `apt-get install` of these packages on the host.",
+    "would-remove": "gpunode removes nothing that was not in the plan: remove it by hand if it may go.",
+    "would-downgrade": "Ask for that version in the inventory (`driver`, `toolkit`) if it is wanted.",
+    "headers-missing": "Install the running kernel's headers, or boot a kernel that has them.",
+    "disk-full": "Make room on that file system, then run again.",
     "changed-underneath": "Somebody changed it after the plan was made: run again to plan on what is there now.",
     "check-failed": "The file was left as it was; mend what its program complains about.",
-    "unit-failed": "What the run had changed for this unit was put back.",
+    "unit-failed": "What this run had changed for the unit was put back.",
     "module-in-use": "Stop what uses the GPUs (drain the node), then run again.",
+    "module-failed": "`dmesg | grep NVRM` on the host says more.",
+    "interrupted": "Run again: it plans from what is there now.",
+    "unsupported-package-manager": "gpunode installs packages with apt so far; install them by hand, with `driver: none`.",
 }
 
 Tell = Callable[[Event], None]

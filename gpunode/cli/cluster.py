@@ -161,6 +161,7 @@ def bring_up(
     if not run:
         return 1 if troubles else 0
     results = vectoradd(api, inventory, expected, report) if expected else ()
+    show(results, report)
     return 0 if not troubles and all(result.passed for result in results) else 1
 
 
@@ -172,10 +173,10 @@ def vectoradd(
     *,
     image: str | None = None,
 ) -> tuple[NodeResult, ...]:
-    """Run it on the free GPUs of the nodes (node → the UUIDs it should have) and report a row per GPU."""
+    """Run it on the free GPUs of the nodes: node → the UUIDs it should have."""
     from gpunode.cluster import vectoradd as pods
 
-    results = pods.run(
+    return pods.run(
         api,
         [pods.Target(node, tuple(uuids)) for node, uuids in expected.items()],
         namespace=inventory.cluster.namespace,
@@ -184,6 +185,10 @@ def vectoradd(
         tell=tells(report),
         args=() if image else pods.ARGS,
     )
+
+
+def show(results: Sequence[NodeResult], report: Report) -> None:
+    """Report a row per GPU, and why a node has none."""
     rows: list[tuple[object, ...]] = [
         (one.node, one.uuid, one.gpu, "passed" if one.passed else "failed", one.seconds, one.why)
         for result in results
@@ -205,4 +210,3 @@ def vectoradd(
     for result in results:
         if result.why:
             report.note(f"✗ {result.node}: {result.why}")
-    return results

@@ -46,6 +46,7 @@ def vectoradd(
     for why in missing.values():
         out.note(f"✗ {why}")
     results = cluster.vectoradd(api, loaded, {node.name: () for node in found.values()}, out, image=image)
+    cluster.show(results, out)
     if logs:
         for result in results:
             for one in result.results:

@@ -33,6 +33,8 @@ WORDS = {
 class Human:
     def __init__(self, *, quiet: bool) -> None:
         self._out = Console(highlight=False, soft_wrap=True)
+        if not self._out.is_terminal:
+            self._out.width = 1000  # a file or a pipe has no width: nothing is cut
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._quiet = quiet
         self._live: Live | None = None
@@ -114,9 +116,11 @@ class Human:
             self._out.print(f"   [dim]· {', '.join(unknown)}: not judged, they follow from the above[/]")
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
+        if not rows:
+            return
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
         for column in columns:
-            table.add_column(column.upper(), no_wrap=True)
+            table.add_column(column.upper(), overflow="fold")
         for row in rows:
             table.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
         self._out.print(table)
