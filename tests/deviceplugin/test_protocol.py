@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
 import grpc
 import pytest
 
-from gpunode.deviceplugin import service
+from gpunode.deviceplugin import directory, service
 from gpunode.deviceplugin import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
@@ -129,6 +130,25 @@ def test_registers_again_after_a_kubelet_restart(play, plugin):
                 await kubelet.restart()
 
     play(scene)
+
+
+def test_without_inotify_it_looks_every_now_and_then(play, plugin, monkeypatch, caplog):
+    """Busy nodes have no inotify instance left; a kubelet restart is noticed all the same."""
+
+    def exhausted(path):
+        raise OSError(errno.EMFILE, "inotify_init1: Too many open files", str(path))
+
+    monkeypatch.setattr(directory, "watch", exhausted)
+    monkeypatch.setattr(directory, "POLL", 0.05)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            await kubelet.restart()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+    assert "raise fs.inotify.max_user_instances" in caplog.text
 
 
 def test_serves_again_when_only_its_socket_was_removed(play, plugin):
