@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -102,12 +104,32 @@ def config_path(facts: Facts) -> str:
 
 def config(facts: Facts) -> Mapping[str, Any]:
     """Its configuration file's content; {} where there is none or it is no mapping."""
-    text = _text(facts, config_path(facts))
+    return _load(_text(facts, config_path(facts)))[0]
+
+
+def config_gates(facts: Facts) -> dict[str, bool]:
+    """The feature gates that its configuration file sets."""
+    found = config(facts).get("featureGates")
+    return {str(name): bool(state) for name, state in found.items()} if isinstance(found, dict) else {}
+
+
+def config_problem(facts: Facts) -> str | None:
+    """Why its configuration file cannot be read, as `file:line:column: cause`; None when it can."""
+    problem = _load(_text(facts, config_path(facts)))[1]
+    return f"{config_path(facts)}{problem}" if problem else None
+
+
+@lru_cache(maxsize=64)  # a plan asks several times, and many hosts have the same text
+def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
     try:
         data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-    except yaml.YAMLError:
-        return {}
-    return data if isinstance(data, dict) else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        return MappingProxyType({}), f"{where}: not valid YAML: {error.problem}"
+    except yaml.YAMLError as error:
+        return MappingProxyType({}), f": not valid YAML: {error}"
+    return MappingProxyType(data if isinstance(data, dict) else {}), None
 
 
 def read_environment(text: str) -> dict[str, str]:
@@ -137,6 +159,8 @@ def _settings(unit_text: str) -> Iterator[tuple[str, str]]:
 
 def _words(text: str) -> list[str]:
     """Split as systemd does; a line with a lone quote is split at its spaces."""
+    if not re.search(r"[\"'\\]", text):
+        return text.split()
     try:
         return shlex.split(text)
     except ValueError:

@@ -21,8 +21,8 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     if wish is None and "nvidia" not in facts.modules:
         notes.append("No nvidia module is loaded, and `driver: none` leaves that to others.")
     minor = node.minor(host, facts)
-    runtime = node.runtime(host, facts, minor)
     node.check(host, facts, minor)
+    runtime = node.runtime(host, facts, minor)
     gates, reasons = node.gates(host, facts, minor)
     toolkit = () if host.toolkit == "none" else _toolkit(host, facts)
     return Desired(

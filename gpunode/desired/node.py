@@ -95,6 +95,13 @@ def _loaded(facts: Facts, unit: str) -> bool:
 
 def check(host: Host, facts: Facts, minor: int) -> None:
     """Refuse what would keep the kubelet from starting again."""
+    problem = kubelet.config_problem(facts)
+    if problem is not None:
+        raise Refused(
+            host.name,
+            problem,
+            hint="Mend the file (the kubelet reads it too), then run again; it was not touched.",
+        )
     if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
         return
     arguments = kubelet.next_start(facts)
@@ -120,8 +127,7 @@ def gates(host: Host, facts: Facts, minor: int) -> tuple[Mapping[str, bool | Non
     for name, state in host.feature_gates.items():
         _wishable(host, name, state, minor)
         wished[name], reasons[name] = state, "the inventory asks for it"
-    present = dict(kubelet.config(facts).get("featureGates") or {})
-    present |= kubelet.gates(kubelet.next_start(facts))
+    present = kubelet.config_gates(facts) | kubelet.gates(kubelet.next_start(facts))
     for name, gate in compat.gates().items():
         if name in wished:
             continue

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
 
 from gpunode.render.unfit import Unfit
+
+if sys.version_info >= (3, 11):
+    import tomllib
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -31,6 +36,9 @@ HEADER = re.compile(r"^[ \t]*\[(?!\[)(?P<key>.+)\][ \t]*(?:#.*)?$")
 
 def parse(text: str, path: str) -> dict[str, Any]:
     """The file as data."""
+    if sys.version_info >= (3, 11):  # ten times as fast, and a fleet's worth of dumps is a lot
+        with suppress(tomllib.TOMLDecodeError):
+            return tomllib.loads(text)
     try:
         return tomlkit.parse(text).unwrap()
     except ParseError as error:
@@ -44,7 +52,7 @@ def parse(text: str, path: str) -> dict[str, Any]:
 def section(data: Mapping[str, Any], path: str) -> Path:
     """Where a file of this `version` keeps the CRI plugin's `containerd` table."""
     version = data.get("version", 1)
-    if version not in PLUGINS:
+    if not isinstance(version, int) or version not in PLUGINS:
         raise Unfit(
             f"{path}: `version = {version}` is none that gpunode knows (1 to 4)",
             hint="Set `runtime: none` for this host and add the nvidia runtime by hand.",
@@ -52,12 +60,12 @@ def section(data: Mapping[str, Any], path: str) -> Path:
     return ("plugins", PLUGINS[version], "containerd")
 
 
-def lookup(data: Mapping[str, Any], path: Path) -> Any:
-    """The value at `path`, {} where there is none."""
-    value: Any = data
+def lookup(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The table at `path`, {} where there is none."""
     for part in path:
-        value = value.get(part, {}) if isinstance(value, Mapping) else {}
-    return value
+        value = data.get(part)
+        data = value if isinstance(value, Mapping) else {}
+    return data
 
 
 def is_right(data: Mapping[str, Any], path: str, *, default: bool) -> bool:
@@ -65,7 +73,7 @@ def is_right(data: Mapping[str, Any], path: str, *, default: bool) -> bool:
     cri = lookup(data, section(data, path))
     runtime = lookup(cri, ("runtimes", "nvidia"))
     named = cri.get("default_runtime_name") == "nvidia"
-    return bool(lookup(runtime, ("options", "BinaryName")) == BINARY) and named == default
+    return lookup(runtime, ("options",)).get("BinaryName") == BINARY and named == default
 
 
 def containerd_toml(

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 import yaml
 
-from gpunode.render.unfit import Unfit
-
 Gates: TypeAlias = Mapping[str, bool | None]
 """Wished gates; None: must not be set."""
 
@@ -103,20 +101,16 @@ def _is_comment(text: str, offset: int) -> bool:
     return line.lstrip().startswith(("#", ";"))
 
 
-def config_gates(text: str, gates: Gates, path: str) -> str:
-    """A KubeletConfiguration whose `featureGates` agree with what is wished; only what it sets is changed."""
-    try:
-        root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
-        raise Unfit(
-            f"{where}: not valid YAML: {error.problem}",
-            hint="Mend the file (the kubelet reads it too), then run again; it was not touched.",
-        ) from None
+def config_gates(text: str, gates: Gates) -> str:
+    """A KubeletConfiguration whose `featureGates` agree with what is wished; only what it sets is changed.
+
+    The text is valid YAML: a host whose configuration is not is refused before.
+    """
+    if "featureGates" not in text:
+        return text
     for name in gates:
-        text = _config_gate(text, _gates_node(root), name, gates[name])
         root = yaml.compose(text, yaml.SafeLoader)
+        text = _config_gate(text, _gates_node(root), name, gates[name])
     return text
 
 

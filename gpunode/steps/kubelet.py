@@ -49,7 +49,7 @@ def _files(facts: Facts, desired: Desired) -> Iterator[WriteFile]:
     texts = {path: kubelet_args(files.text(facts, path) or "", gates) for path in _places(facts)}
     config = kubelet.config_path(facts)
     if text := files.text(facts, config):
-        texts[config] = config_gates(text, gates, config)
+        texts[config] = config_gates(text, gates)
     absent = {name: state for name, state in gates.items() if state is not None and name not in now}
     if absent:
         path, content = _add(facts, absent, texts)
@@ -64,8 +64,7 @@ def _files(facts: Facts, desired: Desired) -> Iterator[WriteFile]:
 
 def _set_now(facts: Facts) -> dict[str, bool]:
     """The gates that the files as they are would set."""
-    config = kubelet.config(facts).get("featureGates") or {}
-    return {**config, **kubelet.gates(kubelet.next_start(facts))}
+    return kubelet.config_gates(facts) | kubelet.gates(kubelet.next_start(facts))
 
 
 def _add(facts: Facts, gates: Mapping[str, bool | None], texts: Mapping[str, str]) -> tuple[str, str]:
@@ -100,7 +99,7 @@ def _restart(facts: Facts, desired: Desired, *, changed: bool) -> str | None:
         return f"it is not running ({unit.sub})" if unit else "it is not running"
     if changed:
         return "it reads its gates at its start"
-    running = {**(kubelet.config(facts).get("featureGates") or {}), **kubelet.gates(kubelet.started(facts))}
+    running = kubelet.config_gates(facts) | kubelet.gates(kubelet.started(facts))
     for name, state in desired.gates.items():
         if running.get(name) != state:
             return f"the running one was started with another {name}"

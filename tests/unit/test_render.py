@@ -199,7 +199,7 @@ def test_a_gate_is_set_where_arguments_are(before: str, after: str) -> None:
 )
 def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str) -> None:
     """Only what the file sets is changed, in its own style."""
-    assert config_gates(before, gates, "config.yaml") == after
+    assert config_gates(before, gates) == after
 
 
 def test_a_template_that_is_missing_is_named() -> None:
