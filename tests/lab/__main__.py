@@ -12,7 +12,9 @@ CANNOT_RUN = 77
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m tests.lab", description="A real cluster to test gpunode on.")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m tests.lab", description="A real cluster to test gpunode on."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="bring the lab up; safe to repeat")
     commands.add_parser("down", help="stop it and remove what it made, but the cache")

@@ -1,8 +1,8 @@
 """What tests use: the running lab, its hosts, and the ways to break them.
 
-    lab = load()
-    lab.node("modern").reset()
-    with faults.sshd_stopped(lab.node("legacy")): ...
+lab = load()
+lab.node("modern").reset()
+with faults.sshd_stopped(lab.node("legacy")): ...
 """
 
 from __future__ import annotations
@@ -39,10 +39,20 @@ class Node:
         self, argv: Sequence[str], *, input: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root in the host, past SSH: for tests that look or break things."""
-        words = [DOCKER, "-H", self.slot.docker_host, "exec", *(["-i"] if input is not None else []), self.name, *argv]
+        words = [
+            DOCKER,
+            "-H",
+            self.slot.docker_host,
+            "exec",
+            *(["-i"] if input is not None else []),
+            self.name,
+            *argv,
+        ]
         done = subprocess.run(words, input=input, capture_output=True, text=True, check=False)
         if check and done.returncode:
-            raise LabError(f"{self.name}: {' '.join(argv)[:200]} ended with {done.returncode}: {done.stdout}{done.stderr}")
+            raise LabError(
+                f"{self.name}: {' '.join(argv)[:200]} ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done
 
     def read(self, path: str) -> str:

@@ -47,5 +47,5 @@ def sources(slot: Slot) -> str:
 
 
 def _serve(slot: Slot, name: str, port: int, folder: Path) -> None:
-    server = ["-m", "http.server", "--bind", slot.gateway, "--directory", folder, str(port)]
-    process.start(slot.state, name, [sys.executable, *server])
+    server = [sys.executable, "-m", "http.server", "--bind", slot.gateway, "--directory", str(folder)]
+    process.start(slot.state, name, [*server, str(port)])

@@ -7,12 +7,11 @@ what the programs answer to `--version`.
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import cache
-from .progress import LabError
+from .process import run
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
@@ -55,7 +54,12 @@ TOOLKIT = Part(
     "container-toolkit",
     tuple(
         f"{_TOOLKIT}/cmd/{c}"
-        for c in ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-cdi-hook")
+        for c in (
+            "nvidia-ctk",
+            "nvidia-container-runtime",
+            "nvidia-container-runtime-hook",
+            "nvidia-cdi-hook",
+        )
     ),
     # as upstream links it: NVML's symbols are looked up when libnvidia-ml.so.1 has been opened
     "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
@@ -85,13 +89,3 @@ def pause() -> Path:
 
     source = HERE / "images" / "pause.c"
     return cache.entry("pause", [source], build)
-
-
-def run(argv: list[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, text: str = "") -> str:
-    """Run a command quietly and return its output; a failure shows the end of what it said."""
-    command = [str(word) for word in argv]
-    done = subprocess.run(command, cwd=cwd, env=env, input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise LabError(f"{' '.join(command)[:300]} ended with {done.returncode}:\n{last}")
-    return done.stdout

@@ -36,7 +36,9 @@ def key(inputs: Iterable[str | Path]) -> str:
                     continue
                 name = "" if file == part else str(file.relative_to(part))
                 content = os.readlink(file).encode() if file.is_symlink() else file.read_bytes()
-                runs = not file.is_symlink() and os.access(file, os.X_OK) and bool(file.stat().st_mode & 0o111)
+                runs = (
+                    not file.is_symlink() and os.access(file, os.X_OK) and bool(file.stat().st_mode & 0o111)
+                )
                 digest.update(f"{name}\0{runs:d}\0{len(content)}\0".encode() + content)
         else:
             digest.update(part.encode() + b"\0")

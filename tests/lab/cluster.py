@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import ssl
@@ -11,8 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from . import process
-from .builds import run
+from . import pki, process
 from .progress import LabError, wait
 from .slot import Slot
 
@@ -22,7 +20,7 @@ DAEMONS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"
 
 def up(slot: Slot, programs: Path) -> None:
     """Start what does not run, and wait until the apiserver is ready."""
-    pki(slot)
+    pki.ensure(slot)
     etcd, peer = f"http://127.0.0.1:{slot.etcd_port}", f"http://127.0.0.1:{slot.etcd_port + 1}"
     process.start(
         slot.state,
@@ -44,9 +42,9 @@ def up(slot: Slot, programs: Path) -> None:
         "kube-controller-manager",
         [
             programs / "kube-controller-manager",
-            f"--kubeconfig={kubeconfig(slot, 'controller-manager')}",
-            f"--service-account-private-key-file={_pki(slot)}/sa.key",
-            f"--root-ca-file={_pki(slot)}/ca.crt",
+            f"--kubeconfig={pki.kubeconfig(slot, 'controller-manager')}",
+            f"--service-account-private-key-file={pki.folder(slot)}/sa.key",
+            f"--root-ca-file={pki.folder(slot)}/ca.crt",
             "--use-service-account-credentials=true",  # each controller has only the rights of its own role
             f"--service-cluster-ip-range={SERVICES}",
             "--leader-elect=false",
@@ -58,7 +56,7 @@ def up(slot: Slot, programs: Path) -> None:
         "kube-scheduler",
         [
             programs / "kube-scheduler",
-            f"--kubeconfig={kubeconfig(slot, 'scheduler')}",
+            f"--kubeconfig={pki.kubeconfig(slot, 'scheduler')}",
             "--leader-elect=false",
             "--secure-port=0",
         ],
@@ -67,7 +65,7 @@ def up(slot: Slot, programs: Path) -> None:
 
 def start_apiserver(slot: Slot, programs: Path) -> None:
     """Start the apiserver and wait until it is ready."""
-    keys = _pki(slot)
+    keys = pki.folder(slot)
     process.start(
         slot.state,
         "kube-apiserver",
@@ -94,30 +92,36 @@ def start_apiserver(slot: Slot, programs: Path) -> None:
         ],
     )
     log = process.log(slot.state, "kube-apiserver")
-    wait("a ready apiserver", lambda: ready(slot) or not process.running(slot.state, "kube-apiserver"), 60, log)
+    wait(
+        "a ready apiserver", lambda: ready(slot) or not process.running(slot.state, "kube-apiserver"), 60, log
+    )
     if not process.running(slot.state, "kube-apiserver"):
         raise LabError(f"the apiserver ended: {log.read_text().splitlines()[-1]}")
 
 
 def down(slot: Slot) -> None:
     for name in DAEMONS:
-        process.stop(slot.state, name, patience=1)  # the apiserver waits for its watches, and all data goes anyway
+        process.stop(
+            slot.state, name, patience=1
+        )  # the apiserver waits for its watches, and all data goes anyway
 
 
 def ready(slot: Slot) -> bool:
     try:
-        return request(slot, "GET", "/readyz") == "ok"
+        return bool(request(slot, "GET", "/readyz") == "ok")
     except OSError:
         return False
 
 
 def request(slot: Slot, method: str, path: str, body: Any = None) -> Any:
     """One call to the apiserver as its administrator; JSON is decoded, other answers come as text."""
-    keys = _pki(slot)
+    keys = pki.folder(slot)
     context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
     context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
     data = None if body is None else json.dumps(body).encode()
-    call = urllib.request.Request(slot.server + path, data, {"Content-Type": "application/json"}, method=method)
+    call = urllib.request.Request(
+        slot.server + path, data, {"Content-Type": "application/json"}, method=method
+    )
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
@@ -132,7 +136,9 @@ def forget_node(slot: Slot, name: str) -> None:
     paths = [f"/api/v1/namespaces/{p['metadata']['namespace']}/pods/{p['metadata']['name']}" for p in pods]
     for path in [f"/api/v1/nodes/{name}", *paths]:
         try:
-            request(slot, "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+            request(
+                slot, "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+            )
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
@@ -148,76 +154,3 @@ def node_ready(slot: Slot, name: str) -> bool:
     renewed = datetime.datetime.fromisoformat(lease["spec"]["renewTime"].replace("Z", "+00:00"))
     alive = datetime.datetime.now(datetime.timezone.utc) - renewed < datetime.timedelta(seconds=20)
     return alive and any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
-
-
-# name -> subject, what the certificate is for
-_CERTIFICATES = {
-    "apiserver": ("/CN=kube-apiserver", "serverAuth"),
-    "apiserver-kubelet-client": ("/O=system:masters/CN=kube-apiserver-kubelet-client", "clientAuth"),
-    "controller-manager": ("/CN=system:kube-controller-manager", "clientAuth"),
-    "scheduler": ("/CN=system:kube-scheduler", "clientAuth"),
-    "admin": ("/O=system:masters/CN=kubernetes-admin", "clientAuth"),
-    "nobody": ("/CN=nobody", "clientAuth"),  # is known, may do nothing
-    "modern": ("/O=system:nodes/CN=system:node:modern", "clientAuth"),
-    "legacy": ("/O=system:nodes/CN=system:node:legacy", "clientAuth"),
-}
-
-
-def pki(slot: Slot) -> Path:
-    """The cluster's certificates, laid out as kubeadm names them; made on the first start."""
-    keys = _pki(slot)
-    if (keys / "complete").exists():
-        return keys
-    keys.mkdir(parents=True, exist_ok=True)
-    curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]
-    run(["openssl", *curve, keys / "sa.key"])
-    run(["openssl", *curve, keys / "ca.key"])
-    ca = ["-x509", "-new", "-key", keys / "ca.key", "-subj", "/CN=kubernetes", "-days", "3650"]
-    usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-    run(["openssl", "req", *ca, *usage, "-out", keys / "ca.crt"])
-    for name, (subject, purpose) in _CERTIFICATES.items():
-        run(["openssl", *curve, keys / f"{name}.key"])
-        query = ["-new", "-key", keys / f"{name}.key", "-subj", subject, "-out", keys / f"{name}.csr"]
-        run(["openssl", "req", *query])
-        names = f"IP:{slot.gateway},IP:10.96.0.1,DNS:kubernetes.default.svc" if name == "apiserver" else f"DNS:{name}"
-        (keys / f"{name}.ext").write_text(f"extendedKeyUsage={purpose}\nsubjectAltName={names}\n")
-        by = ["-CA", keys / "ca.crt", "-CAkey", keys / "ca.key", "-CAcreateserial", "-days", "3650"]
-        which = ["-in", keys / f"{name}.csr", "-extfile", keys / f"{name}.ext", "-out", keys / f"{name}.crt"]
-        run(["openssl", "x509", "-req", *by, *which])
-    (keys / "complete").touch()
-    return keys
-
-
-def kubeconfig(slot: Slot, user: str) -> Path:
-    """A kubeconfig of one user of the PKI, complete in itself."""
-    keys = pki(slot)
-
-    def data(name: str) -> str:
-        return base64.b64encode((keys / name).read_bytes()).decode()
-
-    path = keys / f"{user}.conf"
-    path.write_text(
-        f"""apiVersion: v1
-kind: Config
-clusters:
-- name: lab
-  cluster:
-    server: {slot.server}
-    certificate-authority-data: {data("ca.crt")}
-users:
-- name: {user}
-  user:
-    client-certificate-data: {data(f"{user}.crt")}
-    client-key-data: {data(f"{user}.key")}
-contexts:
-- name: lab
-  context: {{cluster: lab, user: {user}}}
-current-context: lab
-"""
-    )
-    path.chmod(0o600)
-    return path
-
-
-def _pki(slot: Slot) -> Path:
-    return slot.state / "pki"

@@ -7,13 +7,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import process
-from .builds import run
+from .process import run, succeeds
 from .progress import CannotRun, LabError, wait
 from .slot import Slot
 
@@ -33,7 +32,7 @@ def up(slot: Slot) -> None:
         _start(slot)
     _network(slot)
     for rule in _rules(slot):
-        if subprocess.run(["iptables", *_with(rule, "-C")], capture_output=True).returncode:
+        if not succeeds(["iptables", *_with(rule, "-C")]):
             run(["iptables", *rule])
 
 
@@ -104,9 +103,9 @@ def clear(slot: Slot) -> None:
     for target in reversed(_mounts(slot)):
         run(["umount", "-l", target])
     for rule in _rules(slot):
-        while subprocess.run(["iptables", *_with(rule, "-D")], capture_output=True).returncode == 0:
+        while succeeds(["iptables", *_with(rule, "-D")]):
             pass
-    subprocess.run(["ip", "link", "delete", slot.bridge], capture_output=True)
+    succeeds(["ip", "link", "delete", slot.bridge])
     for top in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*"):
         for folder, _, _ in os.walk(top, topdown=False):
             os.rmdir(folder)
@@ -129,8 +128,7 @@ def _bridge(slot: Slot) -> Path:
 
 
 def _answers(slot: Slot) -> bool:
-    done = subprocess.run([DOCKER, "-H", slot.docker_host, "version"], capture_output=True)
-    return done.returncode == 0
+    return succeeds([DOCKER, "-H", slot.docker_host, "version"])
 
 
 def _rules(slot: Slot) -> list[list[str]]:

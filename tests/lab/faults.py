@@ -46,7 +46,13 @@ def cut_ssh(node: Node) -> None:
 def host_key_changed(node: Node) -> Iterator[None]:
     """The host answers with a key that known_hosts does not hold."""
     key = "/etc/ssh/ssh_host_ed25519_key"
-    node.exec(["sh", "-c", f"mkdir -p {_HIDDEN} && mv {key} {key}.pub {_HIDDEN} && ssh-keygen -q -t ed25519 -N '' -f {key}"])
+    node.exec(
+        [
+            "sh",
+            "-c",
+            f"mkdir -p {_HIDDEN} && mv {key} {key}.pub {_HIDDEN} && ssh-keygen -q -t ed25519 -N '' -f {key}",
+        ]
+    )
     node.exec(["systemctl", "restart", "ssh"])
     node.wait_for_ssh()
     try:
@@ -94,9 +100,13 @@ def minimal_python(node: Node) -> Iterator[None]:
     """python3 is what Debian's python3-minimal holds: no json, no subprocess's friends beyond the smallest set."""
     saved = f"{_HIDDEN}/stdlib"
     node.exec(
-        ["sh", "-c", f"mkdir -p {_HIDDEN} && dpkg -L libpython3.11-stdlib | grep '^/usr/lib/python3' > {saved}.all &&"
-         f" while read -r f; do if [ ! -d $f ]; then echo $f; fi; done < {saved}.all > {saved}.list &&"
-         f" tar -cf {saved}.tar -T {saved}.list && xargs rm -f < {saved}.list && rm -rf /usr/lib/python3.11/json"]
+        [
+            "sh",
+            "-c",
+            f"mkdir -p {_HIDDEN} && dpkg -L libpython3.11-stdlib | grep '^/usr/lib/python3' > {saved}.all &&"
+            f" while read -r f; do if [ ! -d $f ]; then echo $f; fi; done < {saved}.all > {saved}.list &&"
+            f" tar -cf {saved}.tar -T {saved}.list && xargs rm -f < {saved}.list && rm -rf /usr/lib/python3.11/json",
+        ]
     )
     try:
         yield
@@ -143,8 +153,12 @@ def disk_full(node: Node, folder: str) -> Iterator[None]:
     """
     quoted = f"d={folder}; t=/run/lab-full"
     node.exec(
-        ["sh", "-c", f"{quoted}; mkdir $t && size=$(du -sk $d | cut -f1) && mount -t tmpfs -o size=$((size + 64))k lab-full $t"
-         " && cp -a $d/. $t && mount --bind $t $d && { dd if=/dev/zero of=$d/.lab-full bs=4k 2>/dev/null || true; }"]
+        [
+            "sh",
+            "-c",
+            f"{quoted}; mkdir $t && size=$(du -sk $d | cut -f1) && mount -t tmpfs -o size=$((size + 64))k lab-full $t"
+            " && cp -a $d/. $t && mount --bind $t $d && { dd if=/dev/zero of=$d/.lab-full bs=4k 2>/dev/null || true; }",
+        ]
     )
     try:
         yield

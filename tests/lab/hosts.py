@@ -32,8 +32,22 @@ MODERN = Host(
         _h100(3, "0000:c3:00.0", 1),
     ],
     pci=[
-        {"pci": "0000:02:00.0", "vendor": "1a03", "device": "2000", "class": "030000", "numa": 0, "driver": "ast"},
-        {"pci": "0000:2a:00.0", "vendor": "15b3", "device": "1021", "class": "020000", "numa": 0, "driver": "mlx5_core"},
+        {
+            "pci": "0000:02:00.0",
+            "vendor": "1a03",
+            "device": "2000",
+            "class": "030000",
+            "numa": 0,
+            "driver": "ast",
+        },
+        {
+            "pci": "0000:2a:00.0",
+            "vendor": "15b3",
+            "device": "1021",
+            "class": "020000",
+            "numa": 0,
+            "driver": "mlx5_core",
+        },
     ],
 )
 
@@ -44,7 +58,16 @@ LEGACY = Host(
         {"model": "P100-PCIE-16GB", "pci": "0000:04:00.0", "numa": 0},
         {"model": "P100-PCIE-16GB", "pci": "0000:82:00.0", "numa": 1},
     ],
-    pci=[{"pci": "0000:07:00.0", "vendor": "8086", "device": "1521", "class": "020000", "numa": 0, "driver": "igb"}],
+    pci=[
+        {
+            "pci": "0000:07:00.0",
+            "vendor": "8086",
+            "device": "1521",
+            "class": "020000",
+            "numa": 0,
+            "driver": "igb",
+        }
+    ],
 )
 
 HOSTS = (MODERN, LEGACY)

@@ -6,6 +6,7 @@ cache, so that a warm start only loads it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import tarfile
@@ -14,19 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import builds, cache, machine
-from .builds import HERE, run
+from .builds import HERE
 from .docker import NETWORK, docker
-from .progress import step
+from .process import run
+from .progress import LabError, step
 from .slot import Slot
 
 FILES = HERE / "images"
+NAMES = ("modern", "legacy", "python")
 PAUSE = "gpunode-lab/pause:1"
 BUSYBOX = "gpunode-lab/busybox:1"
 
-HOST = (
-    "systemd systemd-sysv dbus openssh-server sudo python3 iproute2 iptables kmod procps gnupg conntrack socat"
-    " containernetworking-plugins ca-certificates pciutils less"
-).split()
+HOST = [
+    *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "iproute2", "iptables", "kmod"),
+    *("procps", "gnupg", "conntrack", "socat", "containernetworking-plugins", "ca-certificates", "pciutils"),
+    "less",
+]
 MODERN = ["runc"]
 LEGACY = ["docker.io"]
 PYTHON = ["python3-minimal", "libpython3-stdlib"]
@@ -54,7 +58,8 @@ def ensure(slot: Slot) -> Images:
         _image(slot, "modern", MODERN, {"kubelet": modern / "kubelet", **commands})
         _image(slot, "legacy", LEGACY, {"kubelet": legacy / "kubelet"})
         _image(slot, "python", PYTHON, {})
-        names = [f"gpunode-lab/{name}:new" for name in ("modern", "legacy", "python")]
+        _flatten(slot, "gpunode-lab/python:new")
+        names = [f"gpunode-lab/{name}:new" for name in NAMES]
         docker(slot, "save", "-o", folder / "images.tar", *names)
         for name in names:
             packages = docker(slot, "run", "--rm", "--network=none", "--entrypoint=dpkg-query", name, "-W")
@@ -69,26 +74,44 @@ def ensure(slot: Slot) -> Images:
         build,
     )
     tag = folder.name.removeprefix("images-")
-    images = Images(*(f"gpunode-lab/{name}:{tag}" for name in ("modern", "legacy", "python")), folder / "small.tar")
+    modern_image, legacy_image, python_image = (f"gpunode-lab/{name}:{tag}" for name in NAMES)
+    images = Images(modern_image, legacy_image, python_image, folder / "small.tar")
     if docker(slot, "images", "-q", images.legacy) == "":
         with step("load the hosts' images"):
             docker(slot, "load", "-i", folder / "images.tar")
-            for name in ("modern", "legacy", "python"):
+            for name in NAMES:
                 docker(slot, "tag", f"gpunode-lab/{name}:new", f"gpunode-lab/{name}:{tag}")
+        _forget_old(slot, tag)
     return images
+
+
+def _forget_old(slot: Slot, tag: str) -> None:
+    """Remove the images of earlier inputs, but those that a host still runs from."""
+    names = docker(
+        slot, "images", "--filter=reference=gpunode-lab/*", "--format={{.Repository}}:{{.Tag}}"
+    ).split()
+    for name in names:
+        if not name.endswith((f":{tag}", ":new", ":1")):
+            with contextlib.suppress(LabError):
+                docker(slot, "rmi", name)
 
 
 def _debian(slot: Slot) -> None:
     """A minimal Debian 12 as an image."""
-    with step("debootstrap"), tempfile.TemporaryDirectory(dir=cache.root()) as work:
-        root = Path(work) / "root"
-        keyring = f"--keyring={machine.KEYRING}"
-        run(["debootstrap", "--variant=minbase", keyring, "bookworm", root, machine.mirror()])
-        shutil.rmtree(root / "var/cache/apt/archives")
-        (root / "etc/apt/sources.list").unlink()  # ours comes as a file of sources.list.d
-        archive = Path(work) / "root.tar"
-        run(["tar", "-C", root, "--numeric-owner", "-cf", archive, "."])
-        docker(slot, "import", archive, "gpunode-lab/debian:new")
+
+    def build(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=cache.root()) as work:
+            root = Path(work) / "root"
+            keyring = f"--keyring={machine.KEYRING}"
+            run(["debootstrap", "--variant=minbase", keyring, "bookworm", root, machine.mirror()])
+            shutil.rmtree(root / "var/cache/apt/archives")
+            (root / "etc/apt/sources.list").unlink()  # ours comes as a file of sources.list.d
+            run(["tar", "-C", root, "--numeric-owner", "-cf", folder / "root.tar", "."])
+
+    archive = (
+        cache.entry("debian", [machine.versions(["base-files", "libc6", "apt", "dpkg"])], build) / "root.tar"
+    )
+    docker(slot, "import", archive, "gpunode-lab/debian:new")
 
 
 def _image(slot: Slot, name: str, packages: list[str], commands: dict[str, Path]) -> None:
@@ -102,10 +125,19 @@ def _image(slot: Slot, name: str, packages: list[str], commands: dict[str, Path]
         (context / "bin").mkdir()
         for command, path in commands.items():
             shutil.copy2(path, context / "bin" / command)
-        file = ["-f", FILES / f"{name}.Dockerfile"]
+        file = f"--file={FILES / name}.Dockerfile"
         tag = f"gpunode-lab/{name}:new"
         arguments = ["--build-arg", f"PACKAGES={' '.join(packages)}"]
-        docker(slot, "build", f"--network={NETWORK}", *file, "-t", tag, *arguments, context)
+        docker(slot, "build", f"--network={NETWORK}", file, "-t", tag, *arguments, context)
+
+
+def _flatten(slot: Slot, name: str) -> None:
+    """Make the image one layer: what its later layers remove or replace is gone from its size, and from each copy."""
+    container = docker(slot, "create", name)
+    with tempfile.NamedTemporaryFile(dir=cache.root()) as archive:
+        docker(slot, "export", "-o", archive.name, container)
+        docker(slot, "rm", container)
+        docker(slot, "import", "--change", 'CMD ["python3"]', archive.name, name)
 
 
 def _small(slot: Slot, pause: Path) -> None:

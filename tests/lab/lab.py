@@ -7,12 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
-from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, plugin, process, slot
+from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, pki, plugin, process, slot
 from .builds import CHECKOUT
 from .hosts import HOSTS, host
 from .progress import say, step, wait
 from .slot import Slot
-
 
 
 def up() -> None:
@@ -23,6 +22,7 @@ def up() -> None:
     if running is None or not process.running(running.state, "dockerd"):
         machine.check_room(cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
     machine.install()
+    machine.raise_limits()
     for gone in slot.abandoned():
         say(f"clearing the lab of {gone.checkout}, which is gone")
         _down(gone)
@@ -47,7 +47,10 @@ def status() -> int:
     if mine is None:
         print("down")
         return 1
-    parts = {name: process.running(mine.state, name) for name in ("dockerd", *reversed(cluster.DAEMONS), "http-nvidia", "http-distribution")}
+    parts = {
+        name: process.running(mine.state, name)
+        for name in ("dockerd", *reversed(cluster.DAEMONS), "http-nvidia", "http-distribution")
+    }
     parts |= {f"sshd of {each.name}": nodes.answers_ssh(mine, each) for each in HOSTS}
     for name, good in parts.items():
         print(f"{'up  ' if good else 'DOWN'}  {name}")
@@ -60,8 +63,10 @@ def status() -> int:
 
 def _up(mine: Slot) -> None:
     with step("programs"):
-        programs = {part.name: builds.go(part) for part in
-                    (builds.KUBERNETES, builds.KUBERNETES_LEGACY, builds.CONTAINERD, builds.TOOLKIT)}
+        programs = {
+            part.name: builds.go(part)
+            for part in (builds.KUBERNETES, builds.KUBERNETES_LEGACY, builds.CONTAINERD, builds.TOOLKIT)
+        }
     with step("docker"):
         docker.up(mine)
     loaded = images.ensure(mine)
@@ -84,7 +89,7 @@ def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, arch
     """Write what tests and people need to reach the lab."""
     out = mine.out
     for name, user in (("kubeconfig", "admin"), ("kubeconfig-nobody", "nobody")):
-        shutil.copy(cluster.kubeconfig(mine, user), out / name)
+        shutil.copy(pki.kubeconfig(mine, user), out / name)
     uri = f"http://{mine.gateway}:{aptserver.NVIDIA}"
     shutil.copy(apt / "key.asc", out / "apt-key.asc")
     shutil.copy(archive, out / "plugin.tar")
@@ -105,7 +110,12 @@ def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, arch
             }
             for each in HOSTS
         },
-        "images": {"base": loaded.python, "pause": images.PAUSE, "busybox": images.BUSYBOX, "plugin_archive": f"{out}/plugin.tar"},
+        "images": {
+            "base": loaded.python,
+            "pause": images.PAUSE,
+            "busybox": images.BUSYBOX,
+            "plugin_archive": f"{out}/plugin.tar",
+        },
         "docker_host": mine.docker_host,
         "programs": str(programs),
     }

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .builds import run
+from .process import run
 from .progress import CannotRun, step
 
 PACKAGES = (
@@ -31,6 +31,7 @@ PACKAGES = (
 MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
 DISK_GIB = 8  # the running lab; Go's caches and the lab's take as much again when they are filled
 COLD_DISK_GIB = 20
+INOTIFY_INSTANCES = 2048
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
@@ -40,11 +41,15 @@ def check() -> None:
         raise CannotRun("The lab needs root: it starts a container daemon and network bridges.")
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     if (release.get("ID"), release.get("VERSION_ID")) != ("debian", "12"):
-        raise CannotRun(f"The lab needs Debian 12; this is {release.get('PRETTY_NAME', 'an unknown system')}.")
+        raise CannotRun(
+            f"The lab needs Debian 12; this is {release.get('PRETTY_NAME', 'an unknown system')}."
+        )
     if platform.machine() != "x86_64":
         raise CannotRun(f"The lab needs an x86_64 machine; this is {platform.machine()}.")
     if not Path("/sys/fs/cgroup/memory").is_dir() or not Path("/sys/fs/cgroup/devices").is_dir():
-        raise CannotRun("The lab needs the cgroup v1 hierarchies mounted under /sys/fs/cgroup; this machine has none.")
+        raise CannotRun(
+            "The lab needs the cgroup v1 hierarchies mounted under /sys/fs/cgroup; this machine has none."
+        )
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
 
@@ -76,12 +81,27 @@ def install() -> None:
             policy.chmod(0o755)
         try:
             run(
-                ["apt-get", "install", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", *missing],
+                [
+                    "apt-get",
+                    "install",
+                    "-y",
+                    "--no-install-recommends",
+                    "-o",
+                    "Dpkg::Options::=--force-confold",
+                    *missing,
+                ],
                 env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             )
         finally:
             if ours:
                 policy.unlink()
+
+
+def raise_limits() -> None:
+    """Let more systemds, kubelets and containerds watch files than one machine usually has (two labs fill 128)."""
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    if int(limit.read_text()) < INOTIFY_INSTANCES:
+        limit.write_text(f"{INOTIFY_INSTANCES}\n")
 
 
 def sources() -> str:
@@ -98,7 +118,9 @@ def sources() -> str:
             uris.setdefault(suite, uri)
     wanted = ("bookworm", "bookworm-updates", "bookworm-security")
     if "bookworm" not in uris:
-        raise CannotRun("The lab takes Debian from this machine's apt sources; none of them has the suite bookworm.")
+        raise CannotRun(
+            "The lab takes Debian from this machine's apt sources; none of them has the suite bookworm."
+        )
     return "".join(
         f"Types: deb\nURIs: {uris[suite]}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n\n"
         for suite in wanted
@@ -108,22 +130,25 @@ def sources() -> str:
 
 def mirror() -> str:
     """The archive that debootstrap reads."""
-    return re.findall(r"URIs: (\S+)\nSuites: bookworm\n", sources())[0]
+    return str(re.findall(r"URIs: (\S+)\nSuites: bookworm\n", sources())[0])
 
 
 def apt_options() -> str:
     """apt settings that a node must share with this machine to accept the same archives (a frozen mirror's dates)."""
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
-    lines = [line for line in dump.splitlines() if re.match(r"Acquire::(Check-Valid-Until|Check-Date) ", line)]
+    lines = [
+        line
+        for line in run(["apt-config", "dump"]).splitlines()
+        if re.match(r"Acquire::(Check-Valid-Until|Check-Date) ", line)
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def versions(packages: list[str]) -> str:
     """The versions that the archives offer now: part of the key of what is built from them."""
-    policy = subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
+    policy = run(["apt-cache", "policy", *packages])
     if policy.count("Candidate:") < len(packages):
         _refresh()
-        policy = subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
+        policy = run(["apt-cache", "policy", *packages])
     return "\n".join(re.findall(r"(?m)^\S+:$|^  Candidate: .*$", policy))
 
 
@@ -132,5 +157,5 @@ def _refresh() -> None:
 
 
 def _installed(name: str) -> bool:
-    done = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Status}", name], capture_output=True, text=True)
-    return done.stdout == "installed"
+    query = ["dpkg-query", "-W", "-f", "${db:Status-Status}", name]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout == "installed"

@@ -8,14 +8,16 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from . import aptserver, builds, cache, cluster, gpu, machine
+from . import aptserver, cache, cluster, gpu, machine, pki
+from .builds import HERE
 from .docker import DOCKER, NETWORK, docker
 from .hosts import HOSTS, Host
 from .images import Images
+from .process import run
 from .progress import wait
 from .slot import Slot
 
-FILES = builds.HERE / "nodes"
+FILES = HERE / "nodes"
 USER = "ops"
 OPS = 1000  # uid and gid of ops in the images
 
@@ -31,12 +33,12 @@ def keys(slot: Slot) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     user = slot.out / "id_ed25519"
     if not user.exists():
-        builds.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpunode-lab", "-f", user])
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpunode-lab", "-f", user])
     lines = []
     for each in HOSTS:
         key = folder / each.name
         if not key.exists():
-            builds.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", each.name, "-f", key])
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", each.name, "-f", key])
         kind, blob, _ = key.with_suffix(".pub").read_text().split()
         lines.append(f"{address(slot, each)} {kind} {blob}\n")
     (slot.out / "known_hosts").write_text("".join(lines))
@@ -47,7 +49,7 @@ def ensure(slot: Slot, each: Host, images: Images) -> None:
     overlay = _overlay(slot, each, images)
     image = images.modern if each.name == "modern" else images.legacy
     inputs = cache.key([*_container(slot, each, image), overlay])
-    states = docker(slot, "ps", "-a", "--format", "{{.Names}} {{.State}} {{.Label \"inputs\"}}").splitlines()
+    states = docker(slot, "ps", "-a", "--format", '{{.Names}} {{.State}} {{.Label "inputs"}}').splitlines()
     if f"{each.name} running {inputs}" not in states:
         remove(slot, each)
         cluster.forget_node(slot, each.name)
@@ -57,7 +59,9 @@ def ensure(slot: Slot, each: Host, images: Images) -> None:
 
 def reset(slot: Slot, each: Host) -> None:
     """Make a host bare again: a new container of its image with the same files, keys and address."""
-    image, inputs = docker(slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name).split()
+    image, inputs = docker(
+        slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name
+    ).split()
     remove(slot, each)
     cluster.forget_node(slot, each.name)
     _create(slot, each, image, inputs)
@@ -80,7 +84,9 @@ def answers_ssh(slot: Slot, each: Host) -> bool:
 def _create(slot: Slot, each: Host, image: str, inputs: str) -> None:
     docker(slot, "create", f"--label=inputs={inputs}", *_container(slot, each, image))
     with _archive(slot, each).open("rb") as archive:
-        subprocess.run([DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True)
+        subprocess.run(
+            [DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True
+        )
     docker(slot, "start", each.name)
 
 
@@ -129,14 +135,14 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         for name, value in values.items():
             text = text.replace(name, value)
         file.write_text(text)
-    pki = cluster.pki(slot)
+    certificates = pki.ensure(slot)
     put = {
         "etc/apt/sources.list.d/debian.sources": machine.sources(),
         "etc/apt/sources.list.d/kernel.sources": aptserver.sources(slot),
         "etc/apt/apt.conf.d/90machine": machine.apt_options(),
         "usr/share/keyrings/lab-kernel.asc": (slot.state / "apt/key.asc").read_text(),
-        "etc/kubernetes/pki/ca.crt": (pki / "ca.crt").read_text(),
-        "etc/kubernetes/kubelet.conf": cluster.kubeconfig(slot, each.name).read_text(),
+        "etc/kubernetes/pki/ca.crt": (certificates / "ca.crt").read_text(),
+        "etc/kubernetes/kubelet.conf": pki.kubeconfig(slot, each.name).read_text(),
         "etc/ssh/ssh_host_ed25519_key": (slot.state / "ssh" / each.name).read_text(),
         "etc/ssh/ssh_host_ed25519_key.pub": (slot.state / "ssh" / f"{each.name}.pub").read_text(),
         f"home/{USER}/.ssh/authorized_keys": (slot.out / "id_ed25519.pub").read_text(),

@@ -6,15 +6,16 @@ import tempfile
 from pathlib import Path
 
 from . import cache
-from .builds import CHECKOUT, run
+from .builds import CHECKOUT
 from .docker import docker
+from .process import run
 from .slot import Slot
 
 
 def archive(slot: Slot, base: str) -> Path:
     """The image as `docker save` writes it; its name changes with its content."""
     source = CHECKOUT / "gpunode/deviceplugin"
-    inputs = [Path(__file__), source, base]
+    inputs: list[str | Path] = [Path(__file__), source, base]
 
     def build(folder: Path) -> None:
         name = f"gpunode-deviceplugin:{cache.key(inputs)}"

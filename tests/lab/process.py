@@ -1,4 +1,4 @@
-"""Daemons of a lab: started detached, found again by pid file, never confused with a stranger's process.
+"""Commands, and the daemons of a lab: started detached, found again by pid file, never taken for a stranger's.
 
 Every process of a lab carries GPUNODE_LAB=<state folder> in its environment, and so do its children: a pid
 file that outlived its process is told from a live one, and what a crash left behind is found without any.
@@ -16,6 +16,23 @@ from pathlib import Path
 from .progress import LabError, wait
 
 MARKER = "GPUNODE_LAB"
+
+
+def run(
+    argv: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, text: str = ""
+) -> str:
+    """Run a command quietly and return its output; a failure shows the end of what it said."""
+    command = [str(word) for word in argv]
+    done = subprocess.run(command, cwd=cwd, env=env, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+        raise LabError(f"{' '.join(command)[:300]} ended with {done.returncode}:\n{last}")
+    return done.stdout
+
+
+def succeeds(argv: Sequence[str | Path]) -> bool:
+    """Whether a command, run quietly, ends with 0."""
+    return subprocess.run([str(word) for word in argv], capture_output=True, check=False).returncode == 0
 
 
 def start(state: Path, name: str, argv: Sequence[str | Path]) -> None:

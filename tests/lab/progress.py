@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 
 class CannotRun(Exception):
@@ -27,9 +28,8 @@ def step(name: str) -> Iterator[None]:
     say(f"{time.monotonic() - start:6.1f} s  {name}")
 
 
-def wait(what: str, ready: object, timeout: float = 60, log: object = None) -> None:
+def wait(what: str, ready: Callable[[], bool], timeout: float = 60, log: Path | None = None) -> None:
     """Poll `ready()` until it is true; after `timeout` seconds say what was waited for and where to look."""
-    assert callable(ready)
     deadline = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > deadline:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable
 
 from . import faults
 from .api import Lab, Node, load
+from .process import run
 from .progress import say, wait
 
 
@@ -30,10 +29,8 @@ def check() -> int:
 
 def ssh(node: Node, command: str) -> str:
     """Run a command the way a person would, with OpenSSH."""
-    words = ["ssh", "-i", node.key, "-o", f"UserKnownHostsFile={node.known_hosts}", "-o", "BatchMode=yes"]
-    done = subprocess.run([*words, "-p", str(node.port), f"{node.user}@{node.address}", command], capture_output=True, text=True)
-    assert done.returncode == 0, f"ssh {node.name} {command!r}: {done.stdout}{done.stderr}"
-    return done.stdout
+    options = ["-i", str(node.key), "-o", f"UserKnownHostsFile={node.known_hosts}", "-o", "BatchMode=yes"]
+    return run(["ssh", *options, "-p", str(node.port), f"{node.user}@{node.address}", command])
 
 
 def ssh_reaches_both(lab: Lab) -> None:
@@ -60,7 +57,11 @@ def gpus_are_on_the_bus(lab: Lab) -> None:
 
 def modern_is_stopped_by_the_gate(lab: Lab) -> None:
     node = lab.node("modern")
-    wait("the gate to stop the kubelet", lambda: "unrecognized feature gate: DevicePlugins" in _journal(node), 30)
+    wait(
+        "the gate to stop the kubelet",
+        lambda: "unrecognized feature gate: DevicePlugins" in _journal(node),
+        30,
+    )
     assert not node.is_ready()
 
 
@@ -136,7 +137,11 @@ def _run_pod(lab: Lab, name: str) -> None:
     lab.request("POST", pods, pod)
     try:
         path = f"{pods}/selftest-{name}"
-        wait(f"the pod on {name}", lambda: lab.request("GET", path)["status"].get("phase") in ("Succeeded", "Failed"), 60)
+        wait(
+            f"the pod on {name}",
+            lambda: lab.request("GET", path)["status"].get("phase") in ("Succeeded", "Failed"),
+            60,
+        )
         assert lab.request("GET", path)["status"]["phase"] == "Succeeded"
     finally:
         lab.request("DELETE", f"{pods}/selftest-{name}?gracePeriodSeconds=0")
