@@ -13,7 +13,7 @@ Gates: TypeAlias = Mapping[str, bool | None]
 
 FLAG = re.compile(
     r"""(?P<open>(?<=[\s"'])["'])?--?feature-gates(?P<between>=|[ \t]+)(?P<quote>["']?)"""
-    r"""(?P<value>[A-Za-z]\w*=\w+(?:,[A-Za-z]\w*=\w+)*,?)(?P=quote)(?P<close>["'])?"""
+    r"""(?P<value>[A-Za-z]\w*=\w+(?:,[A-Za-z]\w*=\w+)*,?)(?P=quote)(?P<close>["'])?(?=["'\s\\]|$)"""
 )
 
 
