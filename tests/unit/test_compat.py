@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -15,7 +16,7 @@ LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 def test_every_table_says_where_it_is_from() -> None:
     """A fact without a source cannot be checked again."""
-    folder = compat.files("gpunode.compat")
+    folder = files("gpunode.compat")
     tables = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     assert len(tables) == 5
     for entry in tables:

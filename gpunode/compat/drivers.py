@@ -1,0 +1,51 @@
+"""Driver branches: how long they live, which kernel they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from gpunode.compat.tables import table
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A driver branch. `ends` is the month of its last fix, as NVIDIA announced it."""
+
+    number: int
+    status: Literal["production", "lts", "new", "ended"]
+    kernel: tuple[int, int]
+    ends: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still gets fixes."""
+        return self.status != "ended"
+
+
+@cache
+def branches() -> Mapping[int, Branch]:
+    """All branches by number."""
+    return {
+        number: Branch(number, row["status"], _kernel(row["kernel"]), str(row.get("ends", "")))
+        for number, row in table("drivers")["branches"].items()
+    }
+
+
+def production() -> int:
+    """The branch that is installed where nothing speaks for another."""
+    return int(table("drivers")["production"])
+
+
+def _kernel(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """`uname -r` as numbers; (0, 0) when it does not begin with any."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,0 +1,67 @@
+"""What changed in which Kubernetes minor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from gpunode.compat.tables import table
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A feature gate's life in minors of Kubernetes 1.x; None: not yet, or not known."""
+
+    name: str
+    alpha: int
+    beta: int | None = None
+    ga: int | None = None
+    locked: int | None = None
+    gone: int | None = None
+
+    def is_gone(self, minor: int) -> bool:
+        """Whether a kubelet of this minor does not start with it, whatever its value."""
+        return self.gone is not None and minor >= self.gone
+
+    def is_locked(self, minor: int) -> bool:
+        """Whether a kubelet of this minor does not start with it set to false."""
+        return self.locked is not None and minor >= self.locked
+
+    def is_default(self, minor: int) -> bool:
+        """Whether it is on unless somebody turns it off."""
+        return self.beta is not None and minor >= self.beta
+
+
+@cache
+def gates() -> Mapping[str, Gate]:
+    """The feature gates that matter to GPU nodes, by name."""
+    return {name: Gate(name, **row) for name, row in table("kubernetes")["gates"].items()}
+
+
+def needed_gates() -> Mapping[str, str]:
+    """Gates a GPU node cannot do without, with the reason."""
+    return cast("Mapping[str, str]", table("kubernetes")["needed"])
+
+
+def minor(version: str) -> int | None:
+    """The minor of a Kubernetes version: 23 of v1.23.17."""
+    match = re.match(r"v?1\.(\d+)", version)
+    return int(match[1]) if match else None
+
+
+def has_dockershim(minor: int) -> bool:
+    """Whether a kubelet of this minor can run its pods with docker by itself."""
+    return minor < int(table("kubernetes")["dockershim_gone"])
+
+
+def fails_on_cgroup_v1(minor: int) -> bool:
+    """Whether a kubelet of this minor refuses cgroup v1 unless its configuration allows it."""
+    return minor >= int(table("kubernetes")["cgroup_v1_fails"])
+
+
+def distributions() -> Mapping[str, str]:
+    """Kubernetes distributions with places of their own, by the unit that shows them."""
+    return cast("Mapping[str, str]", table("kubernetes")["distributions"])

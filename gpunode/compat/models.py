@@ -1,0 +1,71 @@
+"""GPUs by their PCI ids: what they are, and which branches and module flavours drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+from gpunode.compat.tables import LATEST, table
+from gpunode.model import PciDevice
+
+Flavour: TypeAlias = Literal["open", "proprietary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A GPU model. Branches from `first` to `last` drive it; the open modules know it from `open_first` on."""
+
+    device: str
+    name: str
+    generation: str
+    first: int
+    last: int
+    open_first: int
+    flavours: tuple[Flavour, ...]
+    accelerator: str
+
+    def flavours_on(self, branch: int) -> tuple[Flavour, ...]:
+        """The module flavours of `branch` that drive it, the better one first; () when the branch does not."""
+        if not self.first <= branch <= self.last:
+            return ()
+        usable = tuple(f for f in self.flavours if f == "proprietary" or branch >= self.open_first)
+        only = table("drivers")["branches"].get(branch, {}).get("flavours")
+        return tuple(f for f in usable if only is None or f in only)
+
+
+def gpus(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """The GPUs among PCI functions: NVIDIA's display controllers (0300, 0302), not their audio or USB functions."""
+    return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] in ("0300", "0302"))
+
+
+@cache
+def gpu(device: str) -> Model:
+    """The model of a PCI device id; one that is not in the table is judged by the range its id lies in."""
+    device = device.lower()
+    generations = table("gpus")["generations"]
+    row: Mapping[str, Any] = table("gpus")["gpus"].get(device) or {}
+    key = row.get("generation") or _generation(int(device, 16))
+    if key is None:
+        return Model(device, f"unknown GPU 10de:{device}", "unknown", LATEST, 0, LATEST, (), "nvidia-gpu")
+    generation = generations[key]
+    return Model(
+        device=device,
+        name=row.get("name", f"{generation['name']} GPU 10de:{device}"),
+        generation=generation["name"],
+        first=row.get("first", generation["first"]),
+        last=generation.get("last", LATEST),
+        open_first=row.get("open_first", max(515, row.get("first", generation["first"]))),
+        flavours=tuple(generation["flavours"]),
+        accelerator=row.get("accelerator", f"nvidia-{key}"),
+    )
+
+
+def _generation(device: int) -> str | None:
+    for key, row in table("gpus")["generations"].items():
+        for limits in row["ranges"]:
+            low, high = limits.split("-")
+            if int(low, 16) <= device <= int(high, 16):
+                return str(key)
+    return None
