@@ -35,7 +35,7 @@ def image_of(inventory: Inventory) -> PluginImage:
         raise ClusterError(
             f"{inventory.path} names no image of the device plugin",
             hint="Set cluster.plugin.image, or cluster.plugin.archive to a `docker save` file that gpunode loads "
-            "onto the nodes; `make plugin-image` builds it.",
+            "onto the nodes; docs/deviceplugin.md says how to build it.",
         )
     return inventory.cluster.plugin
 
