@@ -38,6 +38,9 @@ def main() -> int:
             from .api import load
 
             load().node(options.host).reset()
+    except KeyboardInterrupt:
+        say("interrupted; `up` goes on from here, `down` takes it away")
+        return 130
     except CannotRun as error:
         say(str(error))
         return CANNOT_RUN

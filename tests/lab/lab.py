@@ -9,8 +9,8 @@ from pathlib import Path
 
 from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, pki, plugin, process, slot
 from .builds import CHECKOUT
-from .hosts import HOSTS, host
-from .progress import say, step, wait
+from .hosts import HOSTS, LEGACY, Host, host
+from .progress import LabError, say, step, wait
 from .slot import Slot
 
 
@@ -39,6 +39,8 @@ def down() -> None:
         return
     with slot.lock(slot.STATE / f"{mine.number}.lock"), step("down"):
         _down(mine)
+    if left := docker.leftovers(mine):
+        raise LabError(f"left behind: {', '.join(left)}")
 
 
 def status() -> int:
@@ -82,7 +84,17 @@ def _up(mine: Slot) -> None:
         archive = plugin.archive(mine, loaded.python)
     _describe(mine, loaded, programs[builds.KUBERNETES.name], apt, archive)
     with step("legacy is Ready"):
-        wait("legacy to be Ready", lambda: cluster.node_ready(mine, "legacy"), 90)
+        _ready(mine, LEGACY)
+
+
+def _ready(mine: Slot, each: Host) -> None:
+    """Wait until a host's kubelet is there; one that a test left broken is made anew."""
+    try:
+        wait(f"{each.name} to be Ready", lambda: cluster.node_ready(mine, each.name), 60)
+    except LabError as error:
+        say(f"{error}; making it anew")
+        nodes.reset(mine, each)
+        wait(f"{each.name} to be Ready", lambda: cluster.node_ready(mine, each.name), 90)
 
 
 def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, archive: Path) -> None:
@@ -141,6 +153,6 @@ def _down(mine: Slot) -> None:
     for name in ("http-nvidia", "http-distribution"):
         process.stop(mine.state, name)
     docker.down(mine)
-    shutil.rmtree(mine.state)
+    shutil.rmtree(mine.state, ignore_errors=True)
     shutil.rmtree(mine.out, ignore_errors=True)
     slot.release(mine)

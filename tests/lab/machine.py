@@ -23,7 +23,7 @@ PACKAGES = (
     "busybox-static",
     "openssh-client",
     "openssl",
-    "gpg",
+    "gnupg",
     "gcc",
     "libc6-dev",
     "python3-pip",
@@ -63,8 +63,10 @@ def check_room(*, cold: bool) -> None:
     needed = COLD_DISK_GIB if cold else DISK_GIB
     if disk < needed:
         raise CannotRun(f"The lab needs {needed} GiB of free disk under /var/lib; there are {disk:.1f} GiB.")
-    if cold and not shutil.which("go"):
-        raise CannotRun("The lab compiles Kubernetes with Go 1.26; `go` is not in PATH.")
+    if cold:
+        version = run(["go", "env", "GOVERSION"]).strip() if shutil.which("go") else "none in PATH"
+        if not re.match(r"go1\.(2[6-9]|[3-9]\d)", version):
+            raise CannotRun(f"The lab compiles Kubernetes with Go 1.26; this machine has {version}.")
 
 
 def install() -> None:
@@ -88,6 +90,8 @@ def install() -> None:
                     "--no-install-recommends",
                     "-o",
                     "Dpkg::Options::=--force-confold",
+                    "-o",
+                    "DPkg::Lock::Timeout=300",  # another checkout may be at it
                     *missing,
                 ],
                 env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},

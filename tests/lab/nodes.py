@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,8 @@ from .builds import HERE
 from .docker import DOCKER, NETWORK, docker
 from .hosts import HOSTS, Host
 from .images import Images
-from .process import run
-from .progress import wait
+from .process import run, succeeds
+from .progress import LabError, wait
 from .slot import Slot
 
 FILES = HERE / "nodes"
@@ -45,16 +46,14 @@ def keys(slot: Slot) -> None:
 
 
 def ensure(slot: Slot, each: Host, images: Images) -> None:
-    """Leave a host that runs from the same inputs as it is; otherwise make it anew."""
+    """Leave a host that runs from the same inputs and can be reached as it is; otherwise make it anew."""
     overlay = _overlay(slot, each, images)
     image = images.modern if each.name == "modern" else images.legacy
     inputs = cache.key([*_container(slot, each, image), overlay])
     states = docker(slot, "ps", "-a", "--format", '{{.Names}} {{.State}} {{.Label "inputs"}}').splitlines()
-    if f"{each.name} running {inputs}" not in states:
-        remove(slot, each)
-        cluster.forget_node(slot, each.name)
-        _create(slot, each, image, inputs)
-    wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
+    if f"{each.name} running {inputs}" in states and _usable(slot, each):
+        return
+    _create(slot, each, image, inputs)
 
 
 def reset(slot: Slot, each: Host) -> None:
@@ -62,15 +61,7 @@ def reset(slot: Slot, each: Host) -> None:
     image, inputs = docker(
         slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name
     ).split()
-    remove(slot, each)
-    cluster.forget_node(slot, each.name)
     _create(slot, each, image, inputs)
-    wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
-
-
-def remove(slot: Slot, each: Host) -> None:
-    if each.name in docker(slot, "ps", "-a", "--format", "{{.Names}}").split():
-        docker(slot, "rm", "-f", "-v", each.name)
 
 
 def answers_ssh(slot: Slot, each: Host) -> bool:
@@ -82,12 +73,25 @@ def answers_ssh(slot: Slot, each: Host) -> bool:
 
 
 def _create(slot: Slot, each: Host, image: str, inputs: str) -> None:
+    if each.name in docker(slot, "ps", "-a", "--format", "{{.Names}}").split():
+        docker(slot, "rm", "-f", "-v", each.name)
+    cluster.forget_node(slot, each.name)
     docker(slot, "create", f"--label=inputs={inputs}", *_container(slot, each, image))
     with _archive(slot, each).open("rb") as archive:
         subprocess.run(
             [DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True
         )
     docker(slot, "start", each.name)
+    wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
+
+
+def _usable(slot: Slot, each: Host) -> bool:
+    """Whether the user comes in by SSH and has sudo and python3: not so if a test died while it had broken that."""
+    with contextlib.suppress(LabError):
+        wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 15)
+    files = ["-i", f"{slot.out}/id_ed25519", "-o", f"UserKnownHostsFile={slot.out}/known_hosts"]
+    options = [*files, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+    return succeeds(["ssh", *options, f"{USER}@{address(slot, each)}", "sudo -n python3 -c 'import json'"])
 
 
 def _container(slot: Slot, each: Host, image: str) -> list[str]:
