@@ -144,9 +144,11 @@ class Human:
 def _sign(change: object) -> tuple[str, str]:
     if isinstance(change, WriteFile):
         return ("~", "yellow") if change.before is not None else ("+", "green")
-    if isinstance(change, RemoveFile) or (isinstance(change, Packages) and not change.install):
+    if isinstance(change, RemoveFile) or (isinstance(change, Packages) and change.remove):
         return "-", "red"
-    return ("+", "green") if isinstance(change, Packages) else ("!", "magenta")
+    if isinstance(change, Packages) and change.install:
+        return "+", "green"
+    return "!", "magenta"
 
 
 def _diff_style(line: str) -> str:

@@ -29,6 +29,8 @@ __all__ = ["Dialer"]
 # behind one jump host arrives at one sshd.
 HANDSHAKES_PER_JUMP_HOST = 8
 TRIES = 3
+KEEPALIVE_SECONDS = 10
+GONE_SECONDS = 30
 # paramiko prefers CTR; GCM halves the cost of sending an image.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "aes128-ctr")
 
@@ -87,6 +89,9 @@ class Dialer:
             sock: Any = socket.create_connection((ssh.address, ssh.port or 22), timeout=ssh.timeout)
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A host that vanishes sends nothing: what is not acknowledged for so long means that it is gone.
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
             return self._handshake(ssh, sock)
         with self._lock:
             lock, gate, clients = self._jumps.setdefault(
@@ -133,7 +138,7 @@ class Dialer:
             raise
         transport = client.get_transport()
         assert transport is not None
-        transport.set_keepalive(30)
+        transport.set_keepalive(KEEPALIVE_SECONDS)
         return client
 
     def _known(self, path: Path) -> paramiko.HostKeys:
