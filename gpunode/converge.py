@@ -211,10 +211,13 @@ def _clock(since: float) -> str:
 
 
 def _probe(visit: Visit) -> Facts:
+    seen: Facts | None = None
     for message in visit.ask(wire.probe_job(visit.watch)):
         if message["type"] == "facts":
-            return facts.parse(message["facts"])
-    raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
+            seen = facts.parse(message["facts"])
+    if seen is None:
+        raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
+    return seen
 
 
 def _planned(visit: Visit, seen: Facts) -> Outcome:

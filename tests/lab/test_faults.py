@@ -13,7 +13,11 @@ from . import faults
 from .api import Lab, Node
 from .conftest import GPUNODE, Ran
 
-pytestmark = pytest.mark.lab
+pytestmark = [
+    pytest.mark.lab,
+    # Servers that a fault stops are started again by this process, and outlive it on purpose.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +222,24 @@ def test_a_cut_connection_loses_nothing(lab: Lab, gpunode: Callable[..., Ran]) -
 
     assert process.returncode == 0, "".join(lines)[-3000:]
     assert any("connection lost" in line for line in lines)
+
+
+def test_a_host_that_goes_silent_is_noticed_and_found_again(lab: Lab) -> None:
+    """No packet comes any more, not even a reset: the run notices, and follows the work when the host is back."""
+    node = lab.node("legacy")
+    node.reset()
+    with subprocess.Popen(
+        [GPUNODE, "provision", "--yes", "--json", "--no-run", "--limit", "legacy", _inventory()],
+        stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        next(line for line in process.stdout if '"progress"' in line)
+        with faults.address_silent(node):
+            noticed = next((line for line in process.stdout if "connection lost" in line), "")
+        rest = process.stdout.read()
+
+    assert noticed
+    assert process.returncode == 0, rest[-3000:]
 
 
 def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, gpunode: Callable[..., Ran]) -> None:

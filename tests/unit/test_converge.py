@@ -1,0 +1,186 @@
+"""One host's story, against an agent whose words the test writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from gpunode import converge, facts, reach, wire
+from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
+from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
+
+HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
+FILES = tuple(WriteFile(f"/etc/{name}", "text\n", "a reason") for name in ("a", "b", "c"))
+
+Answer = tuple[list[dict[str, Any]], bool]  # messages, and whether the answer comes to its end
+
+
+class Remote:
+    def __init__(self, nonce: str, answer: Answer) -> None:
+        self._nonce, (self._messages, self._whole) = nonce, answer
+
+    def lines(self) -> Iterator[bytes]:
+        yield f"@gpunode-begin {self._nonce}\n".encode()
+        for message in self._messages:
+            yield json.dumps(message).encode() + b"\n"
+        if self._whole:
+            yield f"@gpunode-end {self._nonce}\n".encode()
+
+    def end(self) -> tuple[int | None, str]:
+        return (0 if self._whole else None), ""
+
+
+class Agent:
+    """Answers job after job as `answers` says; `jobs` are those it was given. An exception is a failed dial."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self.answers = list(answers)
+        self.jobs: list[dict[str, Any]] = []
+
+    def dial(self, host: Host) -> reach.Connection:
+        if self.answers and isinstance(self.answers[0], Exception):
+            raise self.answers.pop(0)  # type: ignore[misc]
+        return self
+
+    def start(self, command: str, stdin: Iterable[bytes]) -> reach.Remote:
+        sent = b"".join(stdin)
+        header = re.match(rb"gpunode-agent 1 (\d+) (\d+)\n", sent)
+        assert header
+        job = json.loads(sent[header.end() + int(header[1]) :][: int(header[2])])
+        self.jobs.append(job)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Remote(job["nonce"], answer)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def raw() -> dict[str, Any]:
+    """What the real agent says of this machine."""
+    host = Host("here", Ssh("here"), connection="local", sudo=False)
+    messages = list(reach.talk(host, reach.Local(), wire.probe_job(Watch())))
+    return next(message["facts"] for message in messages if message["type"] == "facts")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converge.time, "sleep", lambda _: None)
+
+
+def planned(raw: dict[str, Any], *changes: Change) -> Outcome:
+    return Outcome(
+        HOST.name, "planned", facts.parse(raw), plan=Plan(HOST.name, (StepPlan("step", tuple(changes)),))
+    )
+
+
+def done(*numbers: int) -> list[dict[str, Any]]:
+    return [
+        message
+        for number in numbers
+        for message in ({"type": "start", "n": number}, {"type": "done", "n": number, "seconds": 0.1})
+    ]
+
+
+def apply(agent: Agent, outcome: Outcome) -> tuple[Outcome, list[Event]]:
+    events: list[Event] = []
+    return converge.apply(converge.Visit(HOST, agent.dial, None), outcome, events.append), events
+
+
+def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw: dict[str, Any]) -> None:
+    """One exec: changes and fresh facts in the same answer."""
+    agent = Agent(([*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True))
+    outcome, events = apply(agent, planned(raw, *FILES))
+
+    assert outcome.applied == FILES
+    assert [event.data["n"] for event in events if event.type == "change"] == [0, 1, 2]
+    assert [job["op"] for job in agent.jobs] == ["apply"]
+
+
+def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_twice(
+    raw: dict[str, Any],
+) -> None:
+    """What was told before the cut is skipped when the story is told from its start."""
+    story = [*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    agent = Agent((story[:3], False), Unreachable(HOST.name, "no route"), (story, True))
+    outcome, events = apply(agent, planned(raw, *FILES))
+
+    assert outcome.applied == FILES
+    assert [event.data["n"] for event in events if event.type == "change"] == [0, 1, 2]
+    assert [job["op"] for job in agent.jobs] == ["apply", "follow"]
+    assert agent.jobs[1]["run"] == agent.jobs[0]["run"]
+
+
+def test_a_connection_that_stays_lost_says_that_the_work_goes_on(
+    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the deadline the host is given up on; nothing claims that the changes failed."""
+    monkeypatch.setattr(converge, "RECONNECT_SECONDS", -1.0)
+    agent = Agent((done(0), False))
+
+    with pytest.raises(ConnectionLost, match="the connection was lost while changing the host") as caught:
+        apply(agent, planned(raw, *FILES))
+    assert "goes on" in caught.value.hint
+
+
+def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict[str, Any]) -> None:
+    """What was done before it stays told; what was put back is named."""
+    failed = {
+        "type": "failed",
+        "n": 1,
+        "code": "disk-full",
+        "error": "no space is left on /etc",
+        "detail": ["/dev/vda1 100%"],
+        "restored": ["/etc/b"],
+    }
+    agent = Agent(([*done(0), failed, {"type": "facts", "facts": raw}, {"type": "end", "ok": False}], True))
+    outcome, _ = apply(agent, planned(raw, *FILES))
+
+    assert outcome.status == "failed"
+    assert outcome.applied == FILES[:1]
+    assert "no space is left on /etc" in (outcome.error or "")
+    assert "/dev/vda1 100%" in (outcome.error or "")
+    assert "Put back as it was: /etc/b" in (outcome.error or "")
+    assert outcome.hint.startswith("Make room")
+
+
+def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) -> None:
+    """Who and since when."""
+    agent = Agent(([{"type": "locked", "run": "r", "by": "ann@desk", "since": 0.0}], True))
+
+    with pytest.raises(Refused, match="ann@desk has been changing this host since 19"):
+        apply(agent, planned(raw, *FILES))
+
+
+def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> None:
+    """A host that answers before it went down is not taken for one that is back."""
+    down = Unreachable(HOST.name, "refused")
+    again: Callable[[str], Answer] = lambda boot: (  # noqa: E731
+        [{"type": "facts", "facts": {**raw, "boot_id": boot}}, {"type": "end", "ok": True}],
+        True,
+    )
+    agent = Agent(
+        ([*done(0), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
+        again(raw["boot_id"]),
+        down,
+        again("another"),
+    )
+    outcome, events = apply(agent, planned(raw, Reboot("nouveau holds the GPUs")))
+
+    assert outcome.facts is not None
+    assert outcome.facts.boot_id == "another"
+    assert [event.message for event in events if event.type == "stage"] == ["apply", "reboot"]
+
+
+def test_an_answer_without_facts_is_a_failure() -> None:
+    """Nothing is planned on nothing."""
+    agent = Agent(([{"type": "end", "ok": True}], True))
+
+    with pytest.raises(AgentFailed, match="holds no facts"):
+        converge.look(converge.Visit(HOST, agent.dial, None), lambda _: None)
