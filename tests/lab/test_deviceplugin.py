@@ -16,6 +16,7 @@ from .progress import wait
 pytestmark = pytest.mark.lab
 
 GPUS = {"legacy": 2, "modern": 4}
+ONE_LESS = {name: count - 1 for name, count in GPUS.items()}
 RECOVERY = 60.0  # seconds, the plugin's default
 PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 
@@ -27,19 +28,21 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> None:
     assert ran.code == 0, ran
 
 
-@pytest.fixture(params=sorted(GPUS))
-def name(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
-    """A node, with all its GPUs allocatable before and after."""
-    wait(f"all GPUs of {request.param}", lambda: gpus(lab, request.param) == GPUS[request.param], 120)
-    yield request.param
-    for gpu in range(GPUS[request.param]):
-        lab.node(request.param).gpus.bring_back(gpu)
-    wait(f"all GPUs of {request.param}", lambda: gpus(lab, request.param) == GPUS[request.param], 120)
+@pytest.fixture(autouse=True)
+def whole(lab: Lab) -> Iterator[None]:
+    """All GPUs of both nodes are allocatable before and after."""
+    wait("all GPUs of both nodes", lambda: everywhere(lab) == GPUS, 120)
+    yield
+    for name, count in GPUS.items():
+        for gpu in range(count):
+            lab.node(name).gpus.bring_back(gpu)
+    wait("all GPUs of both nodes", lambda: everywhere(lab) == GPUS, 120)
 
 
-def gpus(lab: Lab, name: str, which: str = "allocatable") -> int:
-    """How many nvidia.com/gpu the node has."""
-    return int(lab.request("GET", f"/api/v1/nodes/{name}")["status"][which].get("nvidia.com/gpu", 0))
+def everywhere(lab: Lab, which: str = "allocatable") -> dict[str, int]:
+    """How many nvidia.com/gpu each node has."""
+    nodes = lab.request("GET", "/api/v1/nodes")["items"]
+    return {node["metadata"]["name"]: int(node["status"][which].get("nvidia.com/gpu", 0)) for node in nodes}
 
 
 def plugin(lab: Lab, name: str) -> dict[str, Any]:
@@ -48,66 +51,64 @@ def plugin(lab: Lab, name: str) -> dict[str, Any]:
     return dict(lab.request("GET", f"/api/v1/pods?{query}")["items"][0])
 
 
-def kill_plugin(lab: Lab, name: str) -> None:
-    """SIGKILL to the plugin's process."""
-    pid = lab.node(name).exec(["pgrep", "-f", "-x", "python3 -m gpunode.deviceplugin"]).stdout.strip()
-    lab.node(name).exec(["kill", "-KILL", pid])
+def restarts(lab: Lab) -> dict[str, int]:
+    """How often each node's plugin was started again."""
+    return {name: plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"] for name in GPUS}
 
 
-def test_one_gpu_with_a_fatal_xid_is_out_and_comes_back(lab: Lab, name: str) -> None:
+def test_a_gpu_with_a_fatal_xid_is_out_and_comes_back(lab: Lab) -> None:
     """Allocatable goes down by one, capacity stays, and after the quiet time it is as before: no restart."""
-    restarts = plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"]
-    lab.node(name).gpus.xid(0, 95)
-    began = time.monotonic()
-    wait("the Unhealthy GPU to be out", lambda: gpus(lab, name) == GPUS[name] - 1, 30)
-    assert gpus(lab, name, "capacity") == GPUS[name]
-    wait("the GPU to be back", lambda: gpus(lab, name) == GPUS[name], RECOVERY + 60)
+    before, began = restarts(lab), time.monotonic()
+    for name in GPUS:
+        lab.node(name).gpus.xid(0, 95)
+    wait("the Unhealthy GPUs to be out", lambda: everywhere(lab) == ONE_LESS, 30)
+    assert everywhere(lab, "capacity") == GPUS
+    wait("the GPUs to be back", lambda: everywhere(lab) == GPUS, RECOVERY + 60)
     assert time.monotonic() - began >= RECOVERY
-    assert plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"] == restarts
+    assert restarts(lab) == before
 
 
-def test_an_applications_xid_changes_nothing(lab: Lab, name: str) -> None:
+def test_an_applications_xid_changes_nothing(lab: Lab) -> None:
     """Xid 13 is heard (the log has it) and not held against the GPU."""
-    pod = plugin(lab, name)["metadata"]
-    path = f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"
-    lab.node(name).gpus.xid(0, 13)
-    wait("the plugin to hear of it", lambda: "Xid 13" in str(lab.request("GET", path)), 30)
-    assert gpus(lab, name) == GPUS[name]
+    for name in GPUS:
+        pod = plugin(lab, name)["metadata"]
+        log = f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"
+        lab.node(name).gpus.xid(0, 13)
+        wait("the plugin to hear of it", lambda log=log: "Xid 13" in str(lab.request("GET", log)), 30)
+    assert everywhere(lab) == GPUS
 
 
-def test_a_lost_gpu_leaves_the_others_usable(lab: Lab, name: str) -> None:
-    """Out as long as it is lost; the node stays Ready and offers the rest."""
-    node = lab.node(name)
-    node.gpus.lose(1)
-    wait("the lost GPU to be out", lambda: gpus(lab, name) == GPUS[name] - 1, 30)
-    assert node.is_ready()
-    node.gpus.bring_back(1)
-    wait("the GPU to be back", lambda: gpus(lab, name) == GPUS[name], RECOVERY + 60)
+def test_a_lost_gpu_leaves_the_others_usable(lab: Lab) -> None:
+    """Out as long as it is lost; the nodes stay Ready and offer the rest."""
+    for name in GPUS:
+        lab.node(name).gpus.lose(1)
+    wait("the lost GPUs to be out", lambda: everywhere(lab) == ONE_LESS, 30)
+    for name in GPUS:
+        assert lab.node(name).is_ready()
+        lab.node(name).gpus.bring_back(1)
+    wait("the GPUs to be back", lambda: everywhere(lab) == GPUS, RECOVERY + 60)
 
 
-def test_a_restarted_kubelet_finds_the_plugin_again(lab: Lab, name: str) -> None:
+def test_a_restarted_kubelet_finds_the_plugin_again(lab: Lab) -> None:
     """The kubelet wipes its plugins' directory when it starts; the plugin registers again by itself."""
-    node = lab.node(name)
-    restarts = plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"]
-    sockets = ["stat", "-c", "%i", "/var/lib/kubelet/device-plugins/kubelet.sock"]
-    before = node.exec(sockets).stdout
-    node.exec(["systemctl", "restart", "kubelet"])
-    wait("a new kubelet", lambda: node.exec(sockets, check=False).stdout not in ("", before), 60)
-    wait("the plugin's socket", lambda: not node.exec(
-        ["test", "-S", "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"], check=False
-    ).returncode, 60)  # fmt: skip
-    node.wait_ready()
-    wait("all GPUs", lambda: gpus(lab, name) == GPUS[name], 60)
-    assert plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"] == restarts
+    before = restarts(lab)
+    for name in GPUS:
+        node, folder = lab.node(name), "/var/lib/kubelet/device-plugins"
+        inode = ["stat", "-c", "%i", f"{folder}/kubelet.sock"]
+        old = node.exec(inode).stdout
+        node.exec(["systemctl", "restart", "kubelet"])
+        wait("a new kubelet", lambda: node.exec(inode, check=False).stdout not in ("", old), 60)  # noqa: B023
+        node.wait_until("the plugin's new socket", ["test", "-S", f"{folder}/nvidia-gpu.sock"])
+        node.wait_ready()
+    wait("all GPUs", lambda: everywhere(lab) == GPUS, 60)
+    assert restarts(lab) == before
 
 
-def test_a_killed_plugin_is_replaced(lab: Lab, name: str) -> None:
+def test_a_killed_plugin_is_replaced(lab: Lab) -> None:
     """SIGKILL: the kubelet starts the container anew, and all GPUs are offered again."""
-    before = plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"]
-    kill_plugin(lab, name)
-    wait(
-        "the restart",
-        lambda: plugin(lab, name)["status"]["containerStatuses"][0]["restartCount"] > before,
-        60,
-    )
-    wait("all GPUs", lambda: gpus(lab, name) == GPUS[name], 90)
+    before = restarts(lab)
+    for name in GPUS:
+        pid = lab.node(name).exec(["pgrep", "-f", "-x", "python3 -m gpunode.deviceplugin"]).stdout.strip()
+        lab.node(name).exec(["kill", "-KILL", pid])
+    wait("the restarts", lambda: all(count > before[name] for name, count in restarts(lab).items()), 90)
+    wait("all GPUs", lambda: everywhere(lab) == GPUS, 90)
