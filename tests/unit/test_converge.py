@@ -175,7 +175,7 @@ def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> N
 
     assert outcome.facts is not None
     assert outcome.facts.boot_id == "another"
-    assert [event.message for event in events if event.type == "stage"] == ["apply", "reboot"]
+    assert [event.message for event in events if event.type == "stage"] == ["reboot"]
 
 
 def test_an_answer_without_facts_is_a_failure() -> None:
