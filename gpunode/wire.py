@@ -72,7 +72,7 @@ def encode(job: Mapping[str, Any], password: str | None = None) -> bytes:
 def decode(lines: Iterable[bytes], nonce: str, noise: list[bytes]) -> Generator[dict[str, Any], None, bool]:
     """The agent's messages out of the command's output, as they come; True when they came to their end.
 
-    Everything else that was said goes to `noise`.
+    Everything else that was said goes to `noise`, and so does a message that a lost connection cut short.
     """
     begin, end = f"@gpunode-begin {nonce}".encode(), f"@gpunode-end {nonce}".encode()
     begun = complete = False
@@ -82,7 +82,7 @@ def decode(lines: Iterable[bytes], nonce: str, noise: list[bytes]) -> Generator[
             begun = True
         elif word == end:
             complete = begun
-        elif begun and not complete and word.startswith(b"{"):
+        elif begun and not complete and word.startswith(b"{") and line.endswith(b"\n"):
             yield json.loads(word)
         elif word:
             noise.append(line)

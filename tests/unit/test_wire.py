@@ -243,6 +243,14 @@ def test_an_answer_without_its_end_is_not_complete() -> None:
     assert drain([b"@gpunode-end n\n"], "n", []) == ([], False)
 
 
+def test_a_message_that_was_cut_short_is_not_read() -> None:
+    """A connection is lost where it is lost: half a message is none, and the answer is not complete."""
+    noise: list[bytes] = []
+    lines = [b"@gpunode-begin n\n", b'{"type": "start"}\n', b'{"type": "do']
+    assert drain(lines, "n", noise) == ([{"type": "start"}], False)
+    assert noise == [b'{"type": "do']
+
+
 def test_messages_are_given_as_they_come() -> None:
     """Progress is not held back until the end."""
 
