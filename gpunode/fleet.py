@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -28,8 +29,8 @@ def run(
 ) -> Iterator[Event | Outcome]:
     """Tell `story` of every host, `forks` at a time; yields their events as they happen and one Outcome each.
 
-    `batch` hosts are finished before the next begin. When more than `max_fail` hosts have failed, no further
-    batch is begun and the hosts left are reported as not tried. KeyboardInterrupt leaves what is running on the
+    `batch` hosts are finished before the next begin. When more than `max_fail` hosts have failed or been lost, no
+    further batch is begun and the hosts left are reported as not tried. KeyboardInterrupt leaves what is running on the
     hosts to go on there.
     """
     size = batch or len(hosts) or 1
@@ -38,10 +39,15 @@ def run(
         part = hosts[start : start + size]
         if max_fail is not None and failed > max_fail:
             for host in part:
-                yield Outcome(host.name, "failed", error=f"not tried: {failed} hosts before it failed")
+                yield Outcome(
+                    host.name,
+                    "failed",
+                    error=f"not tried: {failed} hosts before it failed",
+                    hint="Mend those, then run again; nothing was changed here.",
+                )
             continue
         for item in _batch(part, story, forks):
-            if isinstance(item, Outcome) and item.status == "failed":
+            if isinstance(item, Outcome) and item.status in ("failed", "unreachable"):
                 failed += 1
             yield item
 
@@ -70,7 +76,20 @@ def _guarded(host: Host, story: Story, tell: Tell) -> Outcome:
         outcome = story(host, tell)
     except HostError as error:
         outcome = failure(error)
+    except Exception as error:  # noqa: BLE001 - the other hosts' stories go on
+        outcome = _mistake(host, error)
     return replace(outcome, seconds=time.monotonic() - start)
+
+
+def _mistake(host: Host, error: Exception) -> Outcome:
+    """What no code expected, with its traceback."""
+    lines = "".join(traceback.format_exception(error)).rstrip()
+    return Outcome(
+        host.name,
+        "failed",
+        error=f"a mistake in gpunode: {type(error).__name__}: {error}\n{lines}",
+        hint="Please report it with these lines; what was begun on this host goes on there.",
+    )
 
 
 def failure(error: HostError) -> Outcome:

@@ -41,6 +41,21 @@ def test_one_bad_host_never_stops_the_others() -> None:
     assert done["gone"].hint == "Look."
 
 
+def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
+    """Facts that nobody foresaw on one host leave the others their run; the traceback is kept for the report."""
+
+    def story(host: Host, tell: fleet.Tell) -> Outcome:
+        if host.name == "odd":
+            raise KeyError("version")
+        return Outcome(host.name, "right")
+
+    done = outcomes(list(fleet.run(hosts("a", "odd", "b"), story)))
+
+    assert (done["a"].status, done["odd"].status, done["b"].status) == ("right", "failed", "right")
+    assert (done["odd"].error or "").startswith("a mistake in gpunode: KeyError: 'version'\nTraceback")
+    assert "in story" in (done["odd"].error or "")
+
+
 def test_events_come_while_hosts_are_still_at_work() -> None:
     """Progress is seen before the outcome, not with it."""
     seen = threading.Event()
@@ -98,3 +113,16 @@ def test_no_further_batch_begins_after_too_many_failures() -> None:
 
     assert tried == ["a", "b"]
     assert done["c"].error == "not tried: 2 hosts before it failed"
+
+
+def test_a_host_that_is_lost_while_it_is_changed_counts_as_failed() -> None:
+    """One that does not come back from its reboot must not be followed by all the others."""
+    tried: list[str] = []
+
+    def story(host: Host, tell: fleet.Tell) -> Outcome:
+        tried.append(host.name)
+        raise Unreachable(host.name, "it did not come back")
+
+    list(fleet.run(hosts("a", "b", "c"), story, batch=1, max_fail=0))
+
+    assert tried == ["a"]
