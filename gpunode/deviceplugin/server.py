@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
+import secrets
 import socket
 import time
 from collections import deque
@@ -37,6 +37,7 @@ VERSIONS = {
     "v1alpha1": "/deviceplugin.Registration/Register",
 }
 REGISTER_DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
+STREAM_DEADLINE = 20.0  # seconds from the registration to the kubelet's ListAndWatch
 LOOK_ANYWAY = 30.0  # seconds after which the sockets are looked at even if inotify said nothing
 
 Identity = tuple[int, int, int]
@@ -79,8 +80,17 @@ class ResourceServer:
                 log.warning(
                     "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
                 )
-                await asyncio.sleep(retry)
+                await self._pause(retry)
                 retry = min(retry * 2, 30.0)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so long, or until the kubelet is a new one."""
+        before = identity(self._kubelet)
+        try:
+            with Directory(self._kubelet.parent, self._stirred.set):
+                await self._until(lambda: identity(self._kubelet) != before, seconds)
+        except OSError:
+            await asyncio.sleep(seconds)
 
     async def _until_kubelet(self) -> None:
         if identity(self._kubelet) is None:
@@ -94,7 +104,7 @@ class ResourceServer:
         The socket is made beside and moved into place: at no moment is a dead one there, and gRPC, which removes
         the path it was given when it stops, cannot remove the socket of another server that took our place.
         """
-        fresh = self._socket.with_name(f".{self._socket.name}.{os.getpid()}")
+        fresh = self._socket.with_name(f".{self._socket.name}.{secrets.token_hex(4)}")
         service = Service(self.resource, self._board, self._config, self._metrics, self._stirred.set)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((service.handlers(), alpha.handlers(service)))
@@ -155,13 +165,17 @@ class ResourceServer:
 
     async def _until_outdated(self, service: Service, kubelet: Identity | None, mine: Identity) -> None:
         """Return once the kubelet is a new one, or our socket is gone or another's. Raises Lost."""
-        await self._until(
-            lambda: (
-                identity(self._kubelet) != kubelet
-                or identity(self._socket) != mine
-                or bool(service.lost and not service.streams)
+
+        def outdated() -> bool:
+            return identity(self._kubelet) != kubelet or identity(self._socket) != mine
+
+        if not await self._until(
+            lambda: outdated() or bool(service.streams or service.lost), STREAM_DEADLINE
+        ):
+            raise Lost(
+                f"the kubelet has registered us, but not asked for the devices in {STREAM_DEADLINE:.0f} s"
             )
-        )
+        await self._until(lambda: outdated() or not service.streams)
         self.registered = False
         if identity(self._kubelet) != kubelet or identity(self._socket) is None:
             log.info("the kubelet has restarted", extra=self._fields)
@@ -223,7 +237,11 @@ def identity(path: Path) -> Identity | None:
         status = path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_mtime_ns,
+    )  # not ctime: a relabel or chmod makes no other file
 
 
 def alive(path: Path) -> bool:

@@ -26,7 +26,7 @@ OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
 class Service:
-    """One server's answers. `stirred` is called when a ListAndWatch stream has been ended by the kubelet."""
+    """One server's answers. `stirred` is called when a ListAndWatch stream begins, and when the kubelet has ended one."""
 
     def __init__(
         self, resource: str, board: Board, config: Config, metrics: Metrics, stirred: Callable[[], None]
@@ -49,6 +49,7 @@ class Service:
     async def changes(self) -> AsyncIterator[None]:
         """Comes by once at first, then at every change, until `closing` is set."""
         self.streams += 1
+        self._stirred()
         closing = asyncio.ensure_future(self.closing.wait())
         try:
             while not closing.done():

@@ -58,6 +58,7 @@ class FakeKubelet:
         self.directory = directory
         self.requests: list[api.RegisterRequest] = []
         self.plugins: dict[str, Connection] = {}
+        self.deaf = False  # registers plugins, but never asks them for their devices
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         self._server: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,6 +105,9 @@ class FakeKubelet:
         options = await connection.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
         assert options == request.options
         self.plugins[request.resource_name] = connection
+        self._changed.set()
+        if self.deaf:
+            return api.Empty()
         task = asyncio.create_task(connection.watch(self._changed.set))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 
 import grpc
 import pytest
 
-from gpunode.deviceplugin import directory, service
+from gpunode.deviceplugin import directory, server, service
 from gpunode.deviceplugin import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
@@ -187,6 +188,41 @@ def test_a_kubelet_that_refuses_is_quoted_and_tried_again(play, plugin, caplog):
 
     play(scene)
     assert "the kubelet says UNKNOWN: requested API version is not supported by kubelet" in caplog.text
+
+
+def test_a_kubelet_that_never_asks_for_the_devices_is_told_again(play, plugin, monkeypatch, caplog):
+    """Kubelets before 1.26 connect to the plugin after they have answered; when that fails, nobody says so."""
+    monkeypatch.setattr(server, "STREAM_DEADLINE", 0.1)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.deaf = True
+        async with plugin(two_gpus()):
+            await kubelet.until(lambda: kubelet.plugins)
+            while "not asked for the devices" not in caplog.text:
+                await asyncio.sleep(0.01)
+            kubelet.deaf = False
+            monkeypatch.setattr(server, "STREAM_DEADLINE", 20)
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL, 10)
+
+    play(scene)
+
+
+def test_a_kubelet_that_comes_back_ends_the_pause_before_the_next_try(play, plugin, monkeypatch, caplog):
+    """A dead kubelet.sock is tried ever more seldom, but a new one at once."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.stop()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(kubelet.directory / "kubelet.sock"))
+        async with plugin(two_gpus()):
+            while "trying again in 4 s" not in caplog.text:
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+            await kubelet.start()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            assert time.monotonic() - began < 2
+
+    play(scene)
 
 
 def test_the_newest_of_two_plugins_wins_and_the_other_stands_by(play, plugin, caplog):
