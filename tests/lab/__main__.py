@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from . import lab
@@ -23,6 +24,7 @@ def main() -> int:
     reset = commands.add_parser("reset", help="make a host bare again")
     reset.add_argument("host", choices=["modern", "legacy"])
     options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin:/usr/local/go/bin"  # a root shell made by `su` has none of them
     try:
         if options.command == "up":
             lab.up()

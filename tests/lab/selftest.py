@@ -100,6 +100,7 @@ def reboot_keeps_what_is_on_disk(lab: Lab) -> None:
     assert node.read("/proc/sys/kernel/random/boot_id") != before, "the boot id is still the old one"
     node.exec(["rm", "/etc/lab-selftest"])
     node.wait_until("an active kubelet", ["systemctl", "is-active", "kubelet"])
+    node.wait_ready()
     faults.cut_ssh(node)
 
 
