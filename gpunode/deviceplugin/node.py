@@ -62,7 +62,7 @@ class Node:
                 # NVML keeps to its view of a lost GPU until it is started anew. Ever more seldom, because the
                 # Xids of the other GPUs are not heard meanwhile.
                 if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._stop_watches():
-                    await self._within(START_DEADLINE, self._nvml.nvmlShutdown)
+                    await self._shut_down()
                     await self._start()
         finally:
             for watch in self._watches.values():
@@ -84,6 +84,12 @@ class Node:
             self._board.missing = why
             self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
             await asyncio.sleep(RETRY)
+
+    async def _shut_down(self) -> None:
+        try:
+            await self._within(START_DEADLINE, self._nvml.nvmlShutdown)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            log.warning("NVML did not shut down properly: %s", _why(error))
 
     async def _look(self) -> None:
         """Find the devices and put them on the board; a GPU that does not answer stays as it was known."""

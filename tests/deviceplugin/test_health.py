@@ -100,6 +100,27 @@ def test_nvml_is_started_anew_while_a_gpu_is_lost(play, plugin):
     play(scene)
 
 
+def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(play, plugin, caplog):
+    """With a lost GPU, NVML is started anew now and then; an error on the way is said and survived."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+
+        def shutdown() -> None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+        nvml.nvmlShutdown = shutdown
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            while "NVML did not shut down properly" not in caplog.text:
+                await asyncio.sleep(0.01)
+            a.error = None
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
 def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatch):
     """NVML does not come back for one GPU: that one is Unhealthy, and Healthy when it answers again."""
     monkeypatch.setattr(watch, "DEADLINE", 0.2)
