@@ -135,7 +135,13 @@ def run(*argv: str, timeout: Optional[float] = 30, stdin: Any = subprocess.DEVNU
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        try:
+            process.communicate(timeout=2)
+        except subprocess.TimeoutExpired:  # it hangs in the kernel, as nvidia-smi does on a GPU that is gone
+            for stream in (process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+            process.poll()
         return Answer(124, "", "%s did not answer within %d seconds" % (argv[0], timeout or 0))
     return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
@@ -156,21 +162,22 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None) -> Message:
     """All facts. A section that fails is None, and `errors` says why; `own` is the apply that asks, if one does."""
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         units = pool.submit(read_units, watch["units"])
+        modules, users = pool.submit(read_modules), pool.submit(read_gpu_users)
         sections = {
             "os": pool.submit(read_os),
             "arch": pool.submit(read_arch),
             "cgroup": pool.submit(read_cgroup),
             "secure_boot": pool.submit(read_secure_boot),
             "pci": pool.submit(read_pci),
-            "modules": pool.submit(read_modules),
+            "modules": modules,
             "library_version": pool.submit(read_library_version),
-            "smi": pool.submit(read_smi),
+            "smi": pool.submit(read_smi, modules, users),
             "packages": pool.submit(read_packages, watch["packages"]),
             "units": units,
             "docker": pool.submit(read_docker),
             "containerd": pool.submit(read_containerd),
             "kubelet": pool.submit(read_kubelet, units),
-            "gpu_users": pool.submit(read_gpu_users),
+            "gpu_users": users,
             "images": pool.submit(read_images, watch["images"]),
             "files": pool.submit(read_files, watch["files"]),
         }  # type: Dict[str, concurrent.futures.Future[Any]]
@@ -271,7 +278,9 @@ def read_library_version() -> Optional[str]:
     return None
 
 
-def read_smi() -> Optional[Dict[str, Any]]:
+def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, Any]]:
+    """The GPUs as nvidia-smi sees them, asked when `before` is done: it uses the GPUs and their module itself."""
+    concurrent.futures.wait(before)
     if have("nvidia-smi") is None:
         return None
     query = "--query-gpu=index,uuid,name,pci.bus_id,memory.total"

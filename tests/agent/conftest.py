@@ -18,7 +18,7 @@ from gpunode import wire
 from gpunode.model import Change, Watch
 
 PROGRAMS = Path(__file__).parent / "programs"
-REAL = ("sh", "cat", "grep", "sleep", "tr", "mkdir", "touch", "rm", "true", "id")
+REAL = ("sh", "cat", "grep", "sleep", "tr", "mkdir", "touch", "rm", "true", "id", "ln")
 
 
 class Host:

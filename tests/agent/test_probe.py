@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import facts, wire
+from gpunode import agent, facts, wire
 from gpunode.model import GpuUser, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect
 
@@ -366,3 +366,29 @@ def test_this_machine_answers_a_probe_in_time(python: Path, tmp_path: Path) -> N
     assert seen.files["/etc/os-release"].content == Path("/etc/os-release").read_text()
     assert seen.kernel == os.uname().release
     assert seconds < 5
+
+
+def test_a_command_that_cannot_be_killed_is_not_waited_for() -> None:
+    """nvidia-smi hangs in the kernel when a GPU has fallen off; here what holds its output has left its group."""
+    start = time.monotonic()
+    answer = agent.run("sh", "-c", "setsid sleep 20 & echo $!; exec sleep 20", timeout=0.2)
+    assert answer == (124, "", "sh did not answer within 0 seconds")
+    assert time.monotonic() - start < 10
+
+
+def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host) -> None:
+    """It would make a reboot of what could be a reload of the module: it runs after users and modules were read."""
+    host.write("/dev/nvidia0", "")
+    host.path("/users").mkdir()
+    for pid in range(1, 1500):
+        host.path(f"/proc/{pid}").mkdir()
+        host.path(f"/proc/{pid}/fd").symlink_to("../../users")
+    host.write("/sys/module/nvidia/refcnt", "0\n")
+    host.program(
+        "nvidia-smi",
+        'ln -s /dev/nvidia0 "$GPUNODE_ROOT/users/3"; echo 5 > "$GPUNODE_ROOT/sys/module/nvidia/refcnt"',
+    )
+    seen = facts.parse(host.probe())
+    assert host.path("/users/3").is_symlink()
+    assert seen.gpu_users == ()
+    assert seen.modules["nvidia"].refcnt == 0
