@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -42,6 +44,17 @@ def inventory(lab: Lab) -> Iterator[Callable[..., Path]]:
     yield write
     for path in made:
         path.unlink()
+
+
+@contextlib.contextmanager
+def provisioning(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """`gpunode provision` of legacy while it runs, and the lines it writes."""
+    words = ["provision", "--yes", "--json", "--no-run", "--limit", "legacy", str(lab.inventory)]
+    with subprocess.Popen(
+        [GPUNODE, *words], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout
 
 
 CONNECTING: dict[str, tuple[Callable[[Node], AbstractContextManager[None]], int, str, str]] = {
@@ -144,23 +157,13 @@ def test_a_driver_that_cannot_drive_the_gpu_is_refused(
 def test_a_locked_apt_is_waited_for_and_its_holder_named(lab: Lab) -> None:
     """The run says who holds the lock, waits, and goes on when it is free."""
     lab.node("legacy").reset()
-    with subprocess.Popen(
-        [GPUNODE, "provision", "--yes", "--json", "--no-run", "--limit", "legacy", _inventory()],
-        stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
+    with provisioning(lab) as (process, lines):
         with faults.apt_locked(lab.node("legacy")):
-            waiting = next((line for line in process.stdout if "waiting for apt" in line), "")
-        rest = process.stdout.read()
+            waiting = next((line for line in lines if "waiting for apt" in line), "")
+        rest = "".join(lines)
 
     assert "python3 (pid" in waiting
     assert process.returncode == 0, rest[-3000:]
-
-
-def _inventory() -> str:
-    from . import api
-
-    return str(api.load().inventory)
 
 
 def test_an_unreachable_repository_is_named(lab: Lab, gpunode: Callable[..., Ran]) -> None:
@@ -203,40 +206,28 @@ def test_a_full_disk_is_said_before_the_packages_are_half_there(
     assert node.exec(["dpkg", "--audit"]).stdout == ""
 
 
-def test_a_cut_connection_loses_nothing(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_a_cut_connection_loses_nothing(lab: Lab) -> None:
     """The work goes on on the host; the same run finds its way back and ends well."""
     node = lab.node("legacy")
     node.reset()
-    with subprocess.Popen(
-        [GPUNODE, "provision", "--yes", "--json", "--no-run", "--limit", "legacy", _inventory()],
-        stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if '"progress"' in line and not any("connection lost" in said for said in lines):
-                faults.cut_ssh(node)
-                break
-        lines += process.stdout.readlines()
+    with provisioning(lab) as (process, lines):
+        next(line for line in lines if '"progress"' in line)
+        faults.cut_ssh(node)
+        rest = "".join(lines)
 
-    assert process.returncode == 0, "".join(lines)[-3000:]
-    assert any("connection lost" in line for line in lines)
+    assert process.returncode == 0, rest[-3000:]
+    assert "connection lost" in rest
 
 
 def test_a_host_that_goes_silent_is_noticed_and_found_again(lab: Lab) -> None:
     """No packet comes any more, not even a reset: the run notices, and follows the work when the host is back."""
     node = lab.node("legacy")
     node.reset()
-    with subprocess.Popen(
-        [GPUNODE, "provision", "--yes", "--json", "--no-run", "--limit", "legacy", _inventory()],
-        stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        next(line for line in process.stdout if '"progress"' in line)
+    with provisioning(lab) as (process, lines):
+        next(line for line in lines if '"progress"' in line)
         with faults.address_silent(node):
-            noticed = next((line for line in process.stdout if "connection lost" in line), "")
-        rest = process.stdout.read()
+            noticed = next((line for line in lines if "connection lost" in line), "")
+        rest = "".join(lines)
 
     assert noticed
     assert process.returncode == 0, rest[-3000:]
@@ -246,12 +237,8 @@ def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, gpunode: Callable[...
     """gpunode killed in the middle of an apply: the next run follows that apply and converges."""
     node = lab.node("legacy")
     node.reset()
-    with subprocess.Popen(
-        [GPUNODE, "provision", "--yes", "--json", "--no-run", "--limit", "legacy", _inventory()],
-        stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        next(line for line in process.stdout if '"progress"' in line)
+    with provisioning(lab) as (process, lines):
+        next(line for line in lines if '"progress"' in line)
         process.kill()
     ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy")
 
