@@ -20,11 +20,12 @@ PACKAGES = ()
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Files that set gates brought to what is wished; a restart while the running kubelet has it otherwise."""
-    changes: list[Change] = list(_files(facts, desired))
-    reason = _restart(facts, desired, changed=bool(changes))
-    if reason:
-        changes.append(Service(UNIT, reason, restart=True, guards=_guards(facts), note="pods go on running"))
-    return tuple(changes)
+    written = tuple(_files(facts, desired))
+    reason = _restart(facts, desired, changed=bool(written))
+    if reason is None:
+        return written
+    guards = tuple(change.path for change in written)
+    return (*written, Service(UNIT, reason, restart=True, guards=guards, note="pods go on running"))
 
 
 def _places(facts: Facts) -> tuple[str, ...]:
@@ -34,13 +35,6 @@ def _places(facts: Facts) -> tuple[str, ...]:
     # where /lib is a link to /usr/lib, its files are the same ones
     units = [p for p in units if not (p.startswith("/lib/") and f"/usr{p}" in facts.files)]
     return tuple(path for path in (*dict.fromkeys(named), *units) if files.text(facts, path) is not None)
-
-
-def _guards(facts: Facts) -> tuple[str, ...]:
-    config = kubelet.config_path(facts)
-    there = facts.files.get(config)
-    named = (*_places(facts), *((config,) if there and there.exists else ()))
-    return tuple(dict.fromkeys((*named, *kubelet.environment_files(facts))))
 
 
 def _files(facts: Facts, desired: Desired) -> Iterator[WriteFile]:

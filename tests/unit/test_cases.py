@@ -9,7 +9,7 @@ import pytest
 
 from gpunode import desired, diff, pipeline
 from gpunode.errors import Refused
-from gpunode.model import Facts, Host, Plan, PluginImage, WriteFile
+from gpunode.model import Facts, Host, Plan, PluginImage, Service, WriteFile
 from tests import cases
 
 COMPONENTS = [name for name, _ in pipeline.STEPS]
@@ -91,6 +91,15 @@ def test_a_refusal_names_the_cause_and_the_way_out(component: str, case: dict[st
     assert refused.value.host == host.name
     assert refused.value.hint
     assert case.get("hint", "") in refused.value.hint
+
+
+@pytest.mark.parametrize(("component", "case"), PLANNED)
+def test_a_restart_guards_every_file_that_was_written_for_it(component: str, case: dict[str, Any]) -> None:
+    """What is not guarded is not put back when the unit does not come up with it, new files least of all."""
+    for step in made(*given(case)).steps:
+        written = {change.path for change in step.changes if isinstance(change, WriteFile)}
+        for restart in (change for change in step.changes if isinstance(change, Service)):
+            assert written <= set(restart.guards)
 
 
 def test_every_change_says_why() -> None:
