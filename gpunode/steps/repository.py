@@ -77,6 +77,7 @@ def _reason(entry: apt.Entry, desired: Desired) -> str | None:
     if compat.is_dead(entry.uri):
         return f"{entry.uri} gets no packages any more and can stop apt"
     for source in desired.sources:
-        if apt.same_uri(entry.uri, source.uri) and entry.signed_by != _keyring(source):
+        same = apt.same_uri(entry.uri, source.uri) and entry.suite in ("/", "./")
+        if same and entry.signed_by != _keyring(source):
             return f"it names {entry.uri} too, with another key: apt stops at such a conflict"
     return None
