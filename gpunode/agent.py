@@ -608,7 +608,6 @@ class Run:
         for path, data in (("/agent.py", program), ("/job.json", json.dumps(job).encode())):
             with open(below(self.live + path), "wb") as file:
                 file.write(data)
-        open(below(self.messages), "wb").close()
 
     def forget(self) -> None:
         shutil.rmtree(below(self.live), ignore_errors=True)
@@ -1399,17 +1398,20 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
         yield dict(holder, type="locked")
         yield {"type": "end", "ok": False}
         return
-    this.store(program, job)
-    for index, payload in enumerate(job["payloads"]):
-        try:
-            spool(this.payload(index), payload, stdin)
-        except (Failure, OSError) as error:
-            this.forget()
+    n = 0
+    try:
+        this.store(program, job)
+        for index, payload in enumerate(job["payloads"]):
             kinds = [(change["kind"], change.get("payload")) for change in job["changes"]]
-            yield failure(error).message(kinds.index(("load_image", index)))
-            yield {"type": "end", "ok": False}
-            return
-    launch(this)
+            n = kinds.index(("load_image", index))
+            spool(this.payload(index), payload, stdin)
+        open(below(this.messages), "wb").close()  # from here on there is something to follow
+        launch(this)
+    except (Failure, OSError) as error:
+        this.forget()
+        yield failure(error).message(n)
+        yield {"type": "end", "ok": False}
+        return
     for message in follow(this):
         yield message
 

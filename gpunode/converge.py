@@ -134,6 +134,12 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
                 hint="Wait for that run to end; `gpunode provision` then plans afresh.",
             )
+        elif kind == "unknown":
+            raise ConnectionLost(
+                host.name,
+                "the connection was lost before the work had begun: nothing was changed",
+                hint="Run it again.",
+            )
         elif kind == "facts":
             seen = facts.parse(message["facts"])
     if error is None and any(isinstance(change, Reboot) for change in applied):

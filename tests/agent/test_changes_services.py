@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpunode import wire
 from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
 from tests.agent.conftest import Host, wait_until
 
@@ -262,6 +263,25 @@ def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, 
     assert not host.path("/etc/x").exists()
     assert host.calls() == []
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: LoadImage) -> None:
+    """Who connects again is told at once, also while the first connection still waits for the rest."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=host.environment,
+    )
+    host.started.append(process)
+    assert process.stdin
+    process.stdin.write(wire.encode(host.job(image)) + b"half of it")
+    process.stdin.flush()
+    wait_until(lambda: list(host.path("/var/lib/gpunode").rglob("payload-0")))
+    assert [message["type"] for message in host.ask(wire.follow_job("run1"))] == ["unknown", "end"]
+    process.stdin.close()
+    process.wait(10)
+    assert [message["type"] for message in host.ask(wire.follow_job("run1"))] == ["unknown", "end"]
 
 
 def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, image: LoadImage) -> None:

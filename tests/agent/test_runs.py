@@ -147,13 +147,9 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
     """A host with `sudo: false` and a plain user."""
     host.path("/run").rmdir()
     host.write("/run", "in the way")
-    job = host.job(WriteFile("/etc/a", "1", "why"))
-    process = host.start(job)
-    out, errors = process.communicate()
-    _, complete = collect(out.splitlines(keepends=True), job["nonce"])
-    assert not complete
-    assert process.returncode == 1
-    assert errors.decode().startswith("gpunode: /run/gpunode")
+    failed = host.fail(WriteFile("/etc/a", "1", "why"))
+    assert (failed["code"], failed["n"]) == ("os-error", 0)
+    assert failed["error"].startswith("/run/gpunode")
 
 
 def test_nothing_secret_stays_after_an_apply(host: Host) -> None:

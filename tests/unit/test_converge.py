@@ -129,6 +129,18 @@ def test_a_connection_that_stays_lost_says_that_the_work_goes_on(
     assert "goes on" in caught.value.hint
 
 
+def test_a_connection_lost_before_the_job_had_arrived_says_that_nothing_was_changed(
+    raw: dict[str, Any],
+) -> None:
+    """An image takes long to send; the host then knows of no apply to follow."""
+    unknown = [{"type": "unknown", "run": "r"}, {"type": "end", "ok": False}]
+    agent = Agent(([], False), (unknown, True))
+
+    with pytest.raises(ConnectionLost, match="before the work had begun: nothing was changed") as caught:
+        apply(agent, planned(raw, *FILES))
+    assert caught.value.hint
+
+
 def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict[str, Any]) -> None:
     """What was done before it stays told; what was put back is named."""
     failed = {
