@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import errno
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, facts, reach, wire
+from gpunode import agent, converge, facts, reach, wire
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
 from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
 
@@ -160,6 +163,20 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
     assert "/dev/vda1 100%" in (outcome.error or "")
     assert "Put back as it was: /etc/b" in (outcome.error or "")
     assert outcome.hint.startswith("Make room")
+
+
+def test_every_failure_that_the_agent_knows_has_a_way_out() -> None:
+    """A code without a hint would leave a person with the cause alone."""
+    tree = ast.parse(inspect.getsource(agent))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    firsts = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Failure"]
+    constants = [node for first in firsts for node in ast.walk(first) if isinstance(node, ast.Constant)]
+    codes = {constant.value for constant in constants if isinstance(constant.value, str)}
+    codes |= {agent.from_os_error(OSError(number, "")).code for number in (errno.ENOSPC, errno.EROFS, 0)}
+    found = codes - {"would-"} | {"would-remove", "would-downgrade"}
+
+    assert len(found) > 20
+    assert found - set(converge.HINTS) == set()
 
 
 def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) -> None:
