@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import subprocess
 import threading
@@ -26,6 +27,7 @@ class Sshd:
     connections: int = 0
     execs: list[str] = field(default_factory=list)
     transports: list[paramiko.Transport] = field(default_factory=list)
+    destinations: queue.SimpleQueue[tuple[str, int]] = field(default_factory=queue.SimpleQueue)
 
     def host(self, name: str = "node", **ssh: object) -> Host:
         """A host of the inventory that is this server."""
@@ -59,8 +61,11 @@ class _Server(paramiko.ServerInterface):
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
 
-    def check_channel_direct_tcpip_request(self, chanid: int, origin: object, destination: object) -> int:
-        return paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: object, destination: tuple[str, int]
+    ) -> int:
+        self._sshd.destinations.put(destination)
+        return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self._sshd.execs.append(command.decode())
@@ -105,18 +110,43 @@ def _exec(channel: paramiko.Channel, command: str) -> None:
     process.wait()
 
 
+def _forward(sshd: Sshd, transport: paramiko.Transport) -> None:
+    """What a jump host does: connect the channels that are opened through it to where they are to go."""
+    while transport.is_active():
+        channel = transport.accept(0.1)
+        if channel is None or sshd.destinations.empty():
+            continue
+        target = socket.create_connection(sshd.destinations.get())
+        for source, sink in ((channel, target), (target, channel)):
+            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+
+
+def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while data := source.recv(32768):
+            sink.sendall(data)
+    source.close()
+    sink.close()
+
+
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Sshd]:
-    """Serve until the block ends; keys and known_hosts are made in `folder`."""
+def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
+    """Serve until the block ends; known_hosts and keys, where they are not there yet, are made in `folder`.
+
+    `jump`: go on to other servers instead of running commands.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     keys = []
     for name in ("host_key", "id_ed25519"):
         path = folder / name
-        path.write_bytes(
-            Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-        )
+        if not path.exists():
+            path.write_bytes(
+                Ed25519PrivateKey.generate().private_bytes(
+                    Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+                )
+            )
         path.chmod(0o600)
         keys.append(paramiko.Ed25519Key.from_private_key_file(str(path)))
     host_key, user_key = keys
@@ -133,11 +163,13 @@ def serve(folder: Path) -> Iterator[Sshd]:
             except OSError:
                 return
             transport = paramiko.Transport(client)
-            transport.add_server_key(host_key)
+            transport.add_server_key(sshd.host_key)
             sshd.transports.append(transport)
             sshd.connections += 1
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 transport.start_server(server=_Server(sshd, user_key))
+                if jump:
+                    threading.Thread(target=_forward, args=(sshd, transport), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
 from gpunode.model import Host, Ssh
 from gpunode.ssh.channel import SshConnection
 from gpunode.ssh.known_hosts import HostKeys
-from gpunode.ssh.trouble import JumpFailed, explain, may_pass
+from gpunode.ssh.trouble import JumpFailed, NoKey, explain, may_pass
 
 __all__ = ["Dialer"]
 
@@ -98,15 +99,15 @@ class Dialer:
                 ssh.jump, (threading.Lock(), threading.Semaphore(HANDSHAKES_PER_JUMP_HOST), [])
             )
         with lock:
-            if not clients:
+            transport = clients[-1].get_transport() if clients else None
+            if transport is None or not transport.is_active():
                 try:
                     clients.append(self._open(name, self._resolve(_jump(ssh))))
                 except (paramiko.SSHException, OSError, EOFError) as error:
                     raise JumpFailed(ssh.jump, error) from error
+                transport = clients[-1].get_transport()
         with gate:
-            transport = clients[0].get_transport()
-            if transport is None:
-                raise JumpFailed(ssh.jump, EOFError("the connection is closed"))
+            assert transport is not None
             channel = transport.open_channel(
                 "direct-tcpip", (ssh.address, ssh.port or 22), ("127.0.0.1", 0), timeout=ssh.timeout
             )
@@ -116,8 +117,8 @@ class Dialer:
         path = Path(ssh.known_hosts or "~/.ssh/known_hosts").expanduser()
         client = paramiko.SSHClient()
         # One parsed table for the whole fleet: parsing 1,000 lines takes 0.2 s.
-        client._system_host_keys = self._known(path)  # type: ignore[attr-defined]
-        client.set_missing_host_key_policy(HostKeys(ssh, path, self._lock))
+        known = client._system_host_keys = self._known(path)  # type: ignore[attr-defined]
+        client.set_missing_host_key_policy(HostKeys(ssh, path, known, self._lock))
         try:
             client.connect(
                 ssh.address,
@@ -150,7 +151,10 @@ class Dialer:
     def _key(self, path: str) -> paramiko.PKey:
         with self._lock:
             if path not in self._keys:
-                self._keys[path] = paramiko.PKey.from_path(Path(path).expanduser())
+                try:
+                    self._keys[path] = paramiko.PKey.from_path(Path(path).expanduser())
+                except (ValueError, UnknownKeyType) as error:
+                    raise NoKey(path) from error
             return self._keys[path]
 
 

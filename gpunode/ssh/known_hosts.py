@@ -16,8 +16,8 @@ from gpunode.model import Ssh
 class HostKeys(paramiko.MissingHostKeyPolicy):
     """A host key that is not in known_hosts: refused, or written down on first sight."""
 
-    def __init__(self, ssh: Ssh, path: Path, lock: threading.Lock) -> None:
-        self._ssh, self._path, self._lock = ssh, path, lock
+    def __init__(self, ssh: Ssh, path: Path, known: paramiko.HostKeys, lock: threading.Lock) -> None:
+        self._ssh, self._path, self._known, self._lock = ssh, path, known, lock
 
     def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         if self._ssh.host_key_check == "strict":
@@ -25,6 +25,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         if self._ssh.host_key_check == "off":
             return
         with self._lock:  # appended, never rewritten: other entries and comments are the user's
+            self._known.add(hostname, key.get_name(), key)  # this run connects again, and expects it then
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._path.open("a+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)

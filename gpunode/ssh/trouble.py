@@ -18,6 +18,13 @@ class JumpFailed(paramiko.SSHException):
         super().__init__(f"jump host {jump}: {error}")
 
 
+class NoKey(paramiko.SSHException):
+    """The file that should hold a private key holds none."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is no private key that can be read")
+
+
 def may_pass(error: Exception) -> bool:
     """True for what an overloaded sshd or a network hiccup does; a wrong key or host key never passes."""
     if isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException)):
@@ -36,6 +43,8 @@ def _words(ssh: Ssh, error: Exception) -> tuple[str, str]:
     where = f"{ssh.user}@{ssh.address}:{ssh.port}"
     if isinstance(error, JumpFailed):
         return str(error), f"Try it with `ssh -J {ssh.jump} {ssh.user}@{ssh.address}`."
+    if isinstance(error, NoKey):
+        return str(error), "Check `ssh.key`: it is the private key, in OpenSSH's or PEM format."
     if isinstance(error, paramiko.BadHostKeyException):
         return (
             f"its host key changed: {where} now shows {fingerprint(error.key)}, known is "

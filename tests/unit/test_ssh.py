@@ -112,6 +112,52 @@ def test_a_new_host_key_is_added_and_what_was_there_is_kept(
     assert lines[2] == f"[127.0.0.1]:{sshd.port} ssh-ed25519 {sshd.host_key.get_base64()}"
 
 
+def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+    """A run connects again after a reboot: one line a host, and another key than the one just seen is refused."""
+    known = tmp_path / "mine"
+    host = sshd.host(known_hosts=str(known), host_key_check="accept-new")
+    for _ in range(2):
+        dialer.connect(host).close()
+    assert len(known.read_text().splitlines()) == 1
+
+    other = tmp_path / "other"
+    other.mkdir()
+    with serve(other) as stranger:
+        sshd.host_key = stranger.host_key
+        with pytest.raises(Unreachable, match="its host key changed"):
+            dialer.connect(host)
+
+
+@pytest.mark.parametrize("text", ["no key at all\n", "-----BEGIN OPENSSH PRIVATE KEY-----\nxx\n"])
+def test_a_file_that_is_no_private_key_is_named(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path, text: str
+) -> None:
+    """One host's wrong `ssh.key` is that host's trouble, not the end of the run."""
+    key = tmp_path / "key"
+    key.write_text(text)
+
+    with pytest.raises(Unreachable, match=f"{key} is no private key") as caught:
+        dialer.connect(sshd.host(key=str(key)))
+    assert "ssh.key" in caught.value.hint
+
+
+def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+    """Its connection is shared by the fleet and made anew when it is lost, so that applies can be followed."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
+    with serve(outside, jump=True) as jump:
+        sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
+        host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
+        for _ in range(2):
+            connection = dialer.connect(host)
+            remote = connection.start("echo in", [])
+            assert list(remote.lines()) == [b"in\n"]
+            connection.close()
+            jump.cut()
+        assert jump.connections == 2
+
+
 def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
     """Refused is told from no answer."""
     with socket.create_server(("127.0.0.1", 0)) as free:
