@@ -154,6 +154,7 @@ def bring_up(
                     tell=tell,
                 )
                 expected[found[host.name].name] = uuids
+                report.note(f"✓ {found[host.name].name} offers {len(uuids)} GPUs")
             except ClusterError as error:
                 troubles.append(str(error))
     for trouble in troubles:
