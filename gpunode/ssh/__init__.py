@@ -48,7 +48,7 @@ class Dialer:
         self._config = paramiko.SSHConfig.from_path(str(config)) if config.exists() else paramiko.SSHConfig()
         self._lock = threading.Lock()
         self._known_hosts: dict[Path, paramiko.HostKeys] = {}
-        self._keys: dict[str, paramiko.PKey] = {}
+        self._keys: dict[str, paramiko.PKey | None] = {}
         self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.SSHClient]]] = {}
 
     def connect(self, host: Host) -> SshConnection:
@@ -119,12 +119,14 @@ class Dialer:
         # One parsed table for the whole fleet: parsing 1,000 lines takes 0.2 s.
         known = client._system_host_keys = self._known(path)  # type: ignore[attr-defined]
         client.set_missing_host_key_policy(HostKeys(ssh, path, known, self._lock))
+        key = None
         try:
+            key = self._key(ssh.key) if ssh.key else None
             client.connect(
                 ssh.address,
                 port=ssh.port or 22,
                 username=ssh.user,
-                pkey=self._key(ssh.key) if ssh.key else None,
+                pkey=key,
                 sock=sock,
                 timeout=ssh.timeout,
                 banner_timeout=max(60, ssh.timeout),
@@ -133,9 +135,13 @@ class Dialer:
                 allow_agent=True,  # after a named key
                 transport_factory=_Transport,  # type: ignore[arg-type]
             )
-        except BaseException:
+        except BaseException as error:
             client.close()
             sock.close()
+            turned_away = isinstance(error, paramiko.AuthenticationException)
+            nothing_to_show = "No authentication methods" in str(error)
+            if (turned_away or nothing_to_show) and ssh.key and key is None:
+                raise paramiko.PasswordRequiredException(ssh.key) from error
             raise
         transport = client.get_transport()
         assert transport is not None
@@ -148,11 +154,14 @@ class Dialer:
                 self._known_hosts[path] = paramiko.HostKeys(str(path) if path.exists() else None)
             return self._known_hosts[path]
 
-    def _key(self, path: str) -> paramiko.PKey:
+    def _key(self, path: str) -> paramiko.PKey | None:
+        """The private key; None for an encrypted one, which an agent may hold."""
         with self._lock:
             if path not in self._keys:
                 try:
                     self._keys[path] = paramiko.PKey.from_path(Path(path).expanduser())
+                except TypeError:  # cryptography's answer to a passphrase that it was not given
+                    self._keys[path] = None
                 except (ValueError, UnknownKeyType) as error:
                     raise NoKey(path) from error
             return self._keys[path]

@@ -53,7 +53,10 @@ def _words(ssh: Ssh, error: Exception) -> tuple[str, str]:
             "be in between.",
         )
     if isinstance(error, paramiko.PasswordRequiredException):
-        return f"the private key {ssh.key} is encrypted", "Load it into an agent with `ssh-add`."
+        return (
+            f"the private key {ssh.key} is encrypted, and no agent has it",
+            "Load it into an agent with `ssh-add`.",
+        )
     if isinstance(error, paramiko.AuthenticationException):
         identity = f"-i {ssh.key} " if ssh.key else ""
         key = (

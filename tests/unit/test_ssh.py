@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -139,6 +141,32 @@ def test_a_file_that_is_no_private_key_is_named(
     with pytest.raises(Unreachable, match=f"{key} is no private key") as caught:
         dialer.connect(sshd.host(key=str(key)))
     assert "ssh.key" in caught.value.hint
+
+
+def test_an_encrypted_key_is_used_when_an_agent_has_it(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gpunode asks for no passphrase: without the agent it says what to do, and with it that is enough."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("ssh-agent is not installed")
+    key = tmp_path / "locked"
+    key.write_bytes(sshd.key.read_bytes())
+    key.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", key], check=True)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = sshd.host(key=str(key))
+    with pytest.raises(Unreachable, match=f"{key} is encrypted, and no agent has it") as caught:
+        dialer.connect(host)
+    assert "ssh-add" in caught.value.hint
+
+    place = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL) as process:
+        while not place.exists():
+            assert process.poll() is None
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        subprocess.run(["ssh-add", "-q", sshd.key], check=True)
+        dialer.connect(host).close()
+        process.terminate()
 
 
 def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
