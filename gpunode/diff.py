@@ -23,6 +23,11 @@ SECRET = re.compile(
     r"""(?P<quote>["'])(?P<value>[^"']+)(?P=quote)""",
     re.IGNORECASE,
 )
+# Without quotes of its own: in a flag, an environment file, a unit's Environment=.
+BARE = re.compile(
+    r"""(?P<name>[\w-]*(?:password|passwd|secret|token|secret_access_key|api_?key)=)(?P<value>[^\s"',]+)""",
+    re.IGNORECASE,
+)
 
 
 def headline(change: Change) -> str:
@@ -94,6 +99,7 @@ def masked(text: str) -> str:
     """The text with keys, passwords and tokens replaced by what they are and how long."""
     text = KEY_BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
     text = CREDENTIALS.sub(lambda m: f"{m[1]}:<secret, {len(m[2])} characters>@", text)
+    text = BARE.sub(lambda m: f"{m['name']}<secret, {len(m['value'])} characters>", text)
     return SECRET.sub(
         lambda m: f"{m['name']}{m['quote']}<secret, {len(m['value'])} characters>{m['quote']}", text
     )

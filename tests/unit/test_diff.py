@@ -55,6 +55,8 @@ def test_whole_files_need_no_hunks() -> None:
         '"password": "hunter2"',
         "registry_token = 'hunter2'",
         'auth = "hunter2"',
+        "KUBELET_EXTRA_ARGS=--bootstrap-token=hunter2 --v=2",
+        'Environment="AWS_SECRET_ACCESS_KEY=hunter2" "VAULT_TOKEN=hunter2"',
     ],
 )
 def test_secrets_appear_by_their_size(secret: str) -> None:
