@@ -38,11 +38,13 @@ format: $(VENV)/.ready ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 
 proto: $(VENV)/.ready ## Generate the device plugin's messages from its .proto
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/deviceplugin/v1beta1.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/deviceplugin/*.proto
 
 lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --python-version 3.10 --all-extras --group dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url \
+	  --python-version 3.11 gpunode/deviceplugin/requirements.in -o gpunode/deviceplugin/requirements.lock
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

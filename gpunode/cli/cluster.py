@@ -134,8 +134,15 @@ def bring_up(
         if host.name in found:
             nodes.label(api, found[host.name], wished(host))
     names = [node.name for node in found.values()]
+    renew = [node.name for host, node in found.items() if _driver_changed(good[host])]
     rollout = plugin.deploy(
-        api, inventory.cluster.namespace, image_of(inventory), seconds=PLUGIN_SECONDS, tell=tell, only=names
+        api,
+        inventory.cluster.namespace,
+        image_of(inventory),
+        seconds=PLUGIN_SECONDS,
+        tell=tell,
+        only=names,
+        renew=renew,
     )
     bad = {row.node: row.trouble for row in rollout.rows if row.trouble}
     troubles += [f"{node}: {trouble}" for node, trouble in bad.items()]
@@ -164,6 +171,12 @@ def bring_up(
     results = vectoradd(api, inventory, expected, report) if expected else ()
     show(results, report)
     return 0 if not troubles and all(result.passed for result in results) else 1
+
+
+def _driver_changed(outcome: Outcome) -> bool:
+    from gpunode.model import KernelModule, Packages, Reboot
+
+    return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in outcome.applied)
 
 
 def vectoradd(

@@ -68,12 +68,18 @@ def deploy(
     seconds: float,
     tell: Tell,
     only: Collection[str] | None = None,
+    renew: Collection[str] = (),
 ) -> Rollout:
     """Apply the plugin and wait until it runs, in the version wished, on every node with the GPU label (of `only`).
 
+    Pods on the nodes `renew` are replaced: a container keeps the driver's libraries that it was started with.
     A node where it does not run in time is a row with its trouble, not an exception.
     """
-    stuck = _in_back_off(api, namespace)
+    stuck = [
+        pod
+        for pod in api.find("Pod", namespace, labels=SELECTOR)[0]
+        if _place(pod) in renew or _in_back_off(pod)
+    ]
     differences = apply.apply(api, manifests(namespace, image))
     for pod in stuck:  # what it failed on may just have been mended: a new pod tries at once, not in minutes
         api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
@@ -173,12 +179,9 @@ def wait_allocatable(
     )
 
 
-def _in_back_off(api: Api, namespace: str) -> list[Object]:
-    def waits(pod: Object) -> bool:
-        states = pod.get("status", {}).get("containerStatuses") or []
-        return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
-
-    return [pod for pod in api.find("Pod", namespace, labels=SELECTOR)[0] if waits(pod)]
+def _in_back_off(pod: Object) -> bool:
+    states = pod.get("status", {}).get("containerStatuses") or []
+    return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
 
 
 def _by_node(found: Iterable[Object]) -> dict[str, Object]:

@@ -65,6 +65,26 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
     assert {one.action for one in again.differences} == {"same"}
 
 
+def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """A container keeps the libraries that it was started with; only the nodes named are touched."""
+    for name in ("a", "b"):
+        add_node(fake, name, 2, labels=GPU_NODE)
+    controller = PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
+    before = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
+
+    def replace(words: str) -> None:
+        told.append(words)
+        if not any(one["spec"]["nodeName"] == "a" for one in fake.all("Pod")):
+            controller.start(daemonset, "a", "new")
+
+    assert plugin.deploy(api, NS, IMAGE, seconds=10, tell=replace, renew=["a"]).good
+    after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
+    assert after["a"] != before["a"]
+    assert after["b"] == before["b"]
+
+
 def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
