@@ -5,6 +5,7 @@ Heavy libraries are imported by the commands that use them, so that `--help` and
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -59,4 +60,5 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("gpunode: interrupted; what was begun on a host goes on there", err=True)
-        sys.exit(130)
+        sys.stdout.flush()
+        os._exit(130)  # an orderly exit would wait for the threads, and they follow their hosts to the end

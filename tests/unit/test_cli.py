@@ -1,0 +1,30 @@
+"""The command line as a process: how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+INTERRUPTED = """
+import os, signal, time
+from gpunode import cli, fleet
+from gpunode.model import Host, Ssh
+
+def story(host, tell):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+cli.app = lambda: list(fleet.run([Host("a", Ssh("a"))], story))
+cli.main()
+"""
+
+
+def test_an_interrupt_ends_the_program_at_once() -> None:
+    """Hosts at work go on by themselves; nobody has to wait for them, or press Ctrl-C twice."""
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 130
+    assert "goes on there" in done.stderr
+    assert time.monotonic() - start < 30
