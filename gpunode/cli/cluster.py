@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpunode.errors import ClusterError
 from gpunode.model import Event, Host, Inventory, Outcome, PluginImage
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 PLUGIN_SECONDS = 180.0
 PODS_SECONDS = 180.0
+
+Changes: TypeAlias = dict[str, tuple[str | None, str | None]]  # label -> before, after
 
 
 def connect(inventory: Inventory) -> Api:
@@ -88,11 +90,28 @@ def find(
         time.sleep(1)
 
 
+def label(
+    api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, dry_run: bool = False
+) -> tuple[dict[str, Changes], dict[str, str]]:
+    """Keep gpunode's labels on the hosts' nodes: host → what changed; and host → why it was refused."""
+    from gpunode.cluster import nodes
+
+    changed: dict[str, Changes] = {}
+    conflicts: dict[str, str] = {}
+    for host in hosts:
+        if host.name in found:
+            try:
+                changed[host.name] = nodes.label(api, found[host.name], wished(host), dry_run=dry_run)
+            except ClusterError as error:
+                conflicts[host.name] = str(error)
+    return changed, conflicts
+
+
 def plan(
     api: Api, inventory: Inventory, hosts: Sequence[Host], hostnames: Mapping[str, str], report: Report
 ) -> int:
     """Show what the cluster side would change; returns how many objects and labels."""
-    from gpunode.cluster import nodes, plugin
+    from gpunode.cluster import plugin
 
     rows: list[tuple[str, str]] = [
         (one.action, one.what)
@@ -100,13 +119,14 @@ def plan(
         if one.action in ("created", "changed")
     ]
     found, _ = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
-    for host in hosts:
-        if host.name in found:
-            changes = nodes.label(api, found[host.name], wished(host), dry_run=True)
-            rows += [
-                ("label", f"Node {found[host.name].name} {key}={after}")
-                for key, (_, after) in changes.items()
-            ]
+    changes, conflicts = label(api, hosts, found, dry_run=True)
+    rows += [
+        ("label", f"Node {found[host].name} {key}={after}")
+        for host, labels in changes.items()
+        for key, (_, after) in labels.items()
+    ]
+    for why in conflicts.values():
+        report.note(f"✗ {why}")
     if rows:
         report.rows("cluster", ("change", "object"), rows)
     return len(rows)
@@ -122,17 +142,20 @@ def bring_up(
     run: bool,
 ) -> int:
     """Label the nodes, deploy the plugin, wait for every GPU, run vectoradd on each. Returns the exit code."""
-    from gpunode.cluster import nodes, plugin
+    from gpunode.cluster import plugin
 
     tell = tells(report)
     good = {outcome.host: outcome for outcome in outcomes}
     chosen = [host for host in hosts if host.name in good]
     hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
     found, missing = find(api, chosen, hostnames, seconds=REGISTER_SECONDS, tell=tell)
-    troubles = [f"{why}" for why in missing.values()]
-    for host in chosen:
-        if host.name in found:
-            nodes.label(api, found[host.name], wished(host))
+    _, conflicts = label(api, chosen, found)
+    troubles = [*missing.values(), *conflicts.values()]
+    found = {host: node for host, node in found.items() if host not in conflicts}
+    if not found:
+        for trouble in troubles:
+            report.note(f"✗ {trouble}")
+        return 1
     names = [node.name for node in found.values()]
     renew = [node.name for host, node in found.items() if _driver_changed(good[host])]
     rollout = plugin.deploy(
@@ -147,6 +170,7 @@ def bring_up(
     bad = {row.node: row.trouble for row in rollout.rows if row.trouble}
     troubles += [f"{node}: {trouble}" for node, trouble in bad.items()]
     expected: dict[str, tuple[str, ...]] = {}
+    end = time.monotonic() + PLUGIN_SECONDS  # of all nodes together
     for host in chosen:
         seen = good[host.name].facts
         if host.name in found and found[host.name].name not in bad and seen is not None:
@@ -157,7 +181,7 @@ def bring_up(
                     found[host.name].name,
                     len(uuids),
                     namespace=inventory.cluster.namespace,
-                    seconds=PLUGIN_SECONDS,
+                    seconds=max(0.0, end - time.monotonic()),
                     tell=tell,
                 )
                 expected[found[host.name].name] = uuids

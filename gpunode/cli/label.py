@@ -36,6 +36,7 @@ def label(
     from gpunode.cli import cluster
     from gpunode.cluster import labels, nodes
     from gpunode.compat import gpus
+    from gpunode.errors import ClusterError
 
     if not accelerator:
         raise typer.BadParameter("say which label: --accelerator")
@@ -50,19 +51,25 @@ def label(
         hostnames = {name: facts.hostname for name, facts in seen.items()}
         found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
         rows = []
+        refused = False
         for host in hosts:
             if host.name not in found:
                 work.report.note(f"✗ {missing[host.name]}")
                 continue
             node = found[host.name]
             wish = {} if remove else labels.accelerator(gpus(seen[host.name].pci))
-            changes = nodes.label(
-                api, node, wish, writer=nodes.ACCELERATOR, overwrite=overwrite, dry_run=dry_run
-            )
+            try:
+                changes = nodes.label(
+                    api, node, wish, writer=nodes.ACCELERATOR, overwrite=overwrite, dry_run=dry_run
+                )
+            except ClusterError as error:  # the other nodes get theirs, and what was done is shown
+                work.report.note(f"✗ {error}")
+                refused = True
+                continue
             value = wish.get(nodes.ACCELERATOR_LABEL, "")
             before, after = changes.get(nodes.ACCELERATOR_LABEL, (value or None, value or None))
             what = "same" if before == after else "would change" if dry_run else "changed"
             rows.append((node.name, before or "", after or "", what))
         work.report.rows("label", ("node", "before", "accelerator", "result"), rows)
     bad = [one for one in outcomes if one.facts is None]
-    raise typer.Exit(exit_code(bad) or (1 if missing else 0))
+    raise typer.Exit(exit_code(bad) or (1 if missing or refused else 0))

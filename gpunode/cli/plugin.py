@@ -26,25 +26,23 @@ def deploy(
     from gpunode import inventory as inventories
     from gpunode import report
     from gpunode.cli import cluster
-    from gpunode.cluster import nodes, plugin
+    from gpunode.cluster import plugin
 
     loaded = inventories.load(inventory)
     hosts = inventories.select(loaded, limit or (), exclude or ())
     out = report.make(json=json, quiet=quiet)
     api = cluster.connect(loaded)
     found, missing = cluster.find(api, hosts, {}, seconds=0, tell=out.note)
-    for why in missing.values():
+    _, conflicts = cluster.label(api, hosts, found)
+    for why in (*missing.values(), *conflicts.values()):
         out.note(f"✗ {why}")
-    for host in hosts:
-        if host.name in found:
-            nodes.label(api, found[host.name], cluster.wished(host))
     rollout = plugin.deploy(
         api,
         loaded.cluster.namespace,
         cluster.image_of(loaded),
         seconds=cluster.PLUGIN_SECONDS,
         tell=cluster.tells(out),
-        only=[node.name for node in found.values()],
+        only=[node.name for host, node in found.items() if host not in conflicts],
     )
     out.rows(
         "object",
@@ -52,7 +50,7 @@ def deploy(
         [(one.action, one.what) for one in rollout.differences if one.action != "same"],
     )
     _rows(out, rollout.rows)
-    raise typer.Exit(0 if rollout.good and not missing else 1)
+    raise typer.Exit(0 if rollout.good and not missing and not conflicts else 1)
 
 
 @app.command()

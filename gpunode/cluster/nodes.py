@@ -123,14 +123,13 @@ def label(
         result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run)
     except HttpError as error:
         if error.code == 409 and "Apply failed" in error.message:
-            held = [
-                f"{key}={node.labels[key]}"
-                for key in labels
-                if node.labels.get(key, labels[key]) != labels[key]
-            ]
+            held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
+            said = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
+            off = " ".join(f"{key}-" for key in held or labels)
+            other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
             raise ClusterError(
-                f"{node.name}: somebody else set {', '.join(held) or 'these labels'}",
-                hint="Take it off (`kubectl label node NAME KEY-`), or say --overwrite.",
+                f"{node.name}: somebody else set {said}",
+                hint=f"Take it off (`kubectl label node {node.name} {off}`), or {other}.",
             ) from error
         raise
     after = result["metadata"].get("labels") or {}

@@ -92,9 +92,13 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
     add_node(fake, "a", labels={"accelerator": "mine"})
     found = nodes.every(api)[0]
     with pytest.raises(ClusterError) as caught:
-        nodes.label(api, found, {"accelerator": "nvidia-l4"})
+        nodes.label(api, found, {"accelerator": "nvidia-l4"}, writer=nodes.ACCELERATOR)
     assert "a: somebody else set accelerator=mine" in caught.value.message
+    assert "kubectl label node a accelerator-" in caught.value.hint
     assert "--overwrite" in caught.value.hint
+    with pytest.raises(ClusterError, match="somebody else") as caught:
+        nodes.label(api, found, {"accelerator": "nvidia-l4"})
+    assert "take it out of the inventory" in caught.value.hint  # `provision` has no --overwrite
     changed = nodes.label(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
     assert changed == {"accelerator": ("mine", "nvidia-l4")}
 
