@@ -13,7 +13,8 @@
   + ClusterError               1    the Kubernetes API: unreachable, forbidden, never became ready
   + Declined                   4    the person said no
 
-Only the command line catches GpunodeError; anything else is a bug and keeps its traceback.
+Only the command line catches GpunodeError, and `fleet` those of a host; anything else is a bug and keeps its
+traceback, in a host's story as that host's failure.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None
         dialer.connect(sshd.host(port=port))
 
 
-def test_a_host_that_does_not_speak_is_given_up_on(dialer: Dialer, sshd: Sshd) -> None:
-    """A name that does not resolve ends at once."""
+def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd) -> None:
+    """Before any port or firewall is suspected."""
     with pytest.raises(Unreachable, match="is not a known name"):
         dialer.connect(sshd.host(address="host.invalid"))
 
