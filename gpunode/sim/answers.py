@@ -188,7 +188,7 @@ def _smi(folder: Path, machine: Machine, now: Now) -> None:
         re.fullmatch(r"nvidia-utils-\d+", name) for name in now.packages
     )
     program.parent.mkdir(exist_ok=True)
-    _link(program, "../../../programs/nvidia-smi" if there else None)
+    _link(program, "../../../programs/installed/nvidia-smi" if there else None)
     status, text = nvml(machine, now)
     _put(folder / "answers/nvidia-smi", text)
     _put(folder / "answers/nvidia-smi.status", f"{status}\n")

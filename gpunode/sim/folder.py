@@ -1,0 +1,104 @@
+"""A demo's folder: the files that a user of a real fleet would have, for a simulated one.
+
+inventory.yaml  kubeconfig  id_ed25519  known_hosts  packages.asc  plugin.tar
+programs/  hosts/NAME/
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpunode.sim.kinds import MODELS
+from gpunode.sim.machine import Machine
+
+IMAGE = "gpunode-deviceplugin:demo"
+KEY = """-----BEGIN PGP PUBLIC KEY BLOCK-----
+Comment: no key at all: the packages of the simulation are not signed
+
+=demo
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+REPOSITORIES = {
+    "driver": {"uri": "http://packages.demo.example/cuda", "key": "packages.asc"},
+    "toolkit": {"uri": "http://packages.demo.example/libnvidia-container", "key": "packages.asc"},
+}
+
+
+def write(demo: Path, groups: Mapping[str, Mapping[str, Any]], namespace: str | None = None) -> None:
+    """The inventory with these groups, as its schema has them, and the files it names (but keys and kubeconfig)."""
+    (demo / "packages.asc").write_text(KEY, encoding="utf-8")
+    _archive(demo / "plugin.tar")
+    cluster = {"kubeconfig": "kubeconfig", "plugin": {"archive": "plugin.tar"}}
+    if namespace:
+        cluster["namespace"] = namespace
+    data = {
+        "cluster": cluster,
+        "defaults": {
+            "ssh": {
+                "user": "demo",
+                "key": "id_ed25519",
+                "known_hosts": "known_hosts",
+                "host_key_check": "strict",
+            },
+            "repositories": REPOSITORIES,
+        },
+        "groups": groups,
+    }
+    text = yaml.safe_dump(data, sort_keys=False, width=100)
+    comment = "# Written by `gpunode demo`: these hosts and this cluster are simulated.\n"
+    (demo / "inventory.yaml").write_text(comment + text, encoding="utf-8")
+
+
+def host(name: str, port: int) -> dict[str, Any]:
+    """A host in a group's list."""
+    return {"name": name, "address": "127.0.0.1", "ssh": {"port": port}}
+
+
+def groups(machines: Sequence[Machine], ports: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Every machine under what it is."""
+    found: dict[str, dict[str, Any]] = {}
+    for machine in machines:
+        group = found.setdefault(_group(machine), {"hosts": []})
+        group["hosts"].append(host(machine.name, ports[machine.name]))
+    return found
+
+
+def _group(machine: Machine) -> str:
+    return next(
+        (key for key, model in MODELS.items() if machine.gpus[:1] and machine.gpus[0].device == model.device),
+        "cpu",
+    )
+
+
+def _archive(path: Path) -> None:
+    """A `docker save` file of a tiny image; in the simulation its program is run as a process of this computer."""
+    layer = io.BytesIO()
+    tarfile.open(fileobj=layer, mode="w").close()
+    diff = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": ["python", "-m", "gpunode.deviceplugin"]},
+            "rootfs": {"type": "layers", "diff_ids": [diff]},
+        }
+    ).encode()
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    with tarfile.open(path, "w") as tar:
+        for file, data in (
+            (name, config),
+            ("layer.tar", layer.getvalue()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            member = tarfile.TarInfo(file)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))

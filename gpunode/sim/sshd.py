@@ -1,0 +1,191 @@
+"""The SSH servers of the simulated hosts, all in one process: real keys, real commands, a port for each on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import selectors
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import paramiko
+from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
+
+from gpunode.sim import hosts
+from gpunode.sim.machine import State
+
+CHUNK = 32768
+BACKLOG = 128
+
+
+def new_key() -> tuple[paramiko.Ed25519Key, str]:
+    """A fresh key and its private half in OpenSSH's format."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    text = (
+        Ed25519PrivateKey.generate()
+        .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        .decode()
+    )
+    return paramiko.Ed25519Key.from_private_key(io.StringIO(text)), text
+
+
+class Server:
+    """Serves hosts until it is closed. `user_key` opens all of them, for any user."""
+
+    def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
+        self._user_key = user_key
+        self._selector = selectors.DefaultSelector()
+        self._doors = {state.folder.name: _Door(state, user_key) for state in states}
+        for door in self._doors.values():
+            self._selector.register(door.listener, selectors.EVENT_READ, door)
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="sshd", daemon=True)
+        self._thread.start()
+
+    def port(self, host: str) -> int:
+        """Where a host listens."""
+        return self._doors[host].port
+
+    def known_hosts(self) -> str:
+        """The hosts' keys, as ~/.ssh/known_hosts has them."""
+        lines = (
+            f"[127.0.0.1]:{door.port} {door.key.get_name()} {door.key.get_base64()}\n"
+            for door in self._doors.values()
+        )
+        return "".join(lines)
+
+    def cut(self, host: str) -> None:
+        """Drop a host's connections, as a network does."""
+        self._doors[host].cut()
+
+    def execs(self, host: str) -> int:
+        """How many commands a host was asked to run."""
+        return self._doors[host].execs
+
+    def close(self) -> None:
+        """Drop all connections and stop listening."""
+        self._closing = True
+        self._thread.join()
+        self._selector.close()
+        for door in self._doors.values():
+            door.listener.close()
+            door.cut()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select(timeout=0.1):
+                door: _Door = key.data
+                with contextlib.suppress(OSError):
+                    door.open(door.listener.accept()[0])
+
+
+class _Door:
+    """One host's SSH server."""
+
+    def __init__(self, state: State, user_key: paramiko.PKey) -> None:
+        self.state, self.user_key = state, user_key
+        self.key, _ = new_key()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self.port: int = self.listener.getsockname()[1]
+        self.environment = hosts.environment(state, state.machine())
+        self.execs = 0
+        self._transports: list[paramiko.Transport] = []
+
+    def open(self, client: socket.socket) -> None:
+        now = self.state.now()
+        if now.down_until > time.time() or "unreachable" in now.faults:
+            client.close()
+            return
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport = paramiko.Transport(client)
+        transport.add_server_key(self.key)
+        self._transports = [*(one for one in self._transports if one.is_active()), transport]
+        # With an event it does not wait for the handshake.
+        transport.start_server(event=threading.Event(), server=_Login(self))
+
+    def cut(self) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
+class _Login(paramiko.ServerInterface):
+    """One connection: publickey for everybody, commands, no forwarding."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
+        return OPEN_SUCCEEDED
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:  # noqa: ARG002
+        good = key.asbytes() == self._door.user_key.asbytes()
+        return AUTH_SUCCESSFUL if good else AUTH_FAILED
+
+    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
+        return "publickey"
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self._door.execs += 1
+        arguments = (channel, command.decode(), self._door.environment, self._door.state)
+        threading.Thread(target=_run, args=arguments, daemon=True).start()
+        return True
+
+
+def _run(channel: paramiko.Channel, command: str, environment: dict[str, str], state: State) -> None:
+    """A command from its start to its exit status; both streams and its input go at the same time."""
+    slow = state.now().faults.get("slow")
+    if slow:
+        time.sleep(float(slow))
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=state.root
+        )
+    except OSError:  # the host's folder is being removed
+        channel.close()
+        return
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+
+    def feed() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := channel.recv(CHUNK):
+                stdin.write(data)
+                stdin.flush()
+        with contextlib.suppress(OSError):
+            stdin.close()
+
+    def drain() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := stderr.read(CHUNK):
+                channel.sendall_stderr(data)
+
+    threads = [threading.Thread(target=feed, daemon=True), threading.Thread(target=drain, daemon=True)]
+    for thread in threads:
+        thread.start()
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := stdout.read1(CHUNK):  # type: ignore[attr-defined]
+            channel.sendall(data)
+        threads[1].join()
+        channel.send_exit_status(process.wait())
+    with contextlib.suppress(OSError, EOFError):
+        channel.close()
+    stdout.close()
+    process.wait()
+    threads[0].join()
+    threads[1].join()
+    stderr.close()
+
+
+def write_key(path: Path, text: str) -> None:
+    """A private key's file, for its owner only."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
