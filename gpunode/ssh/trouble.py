@@ -74,6 +74,11 @@ def _words(ssh: Ssh, error: Exception) -> tuple[str, str]:
             f"{where} did not answer within {ssh.timeout:g} s",
             "Check address, firewall and that the host is up.",
         )
+    if "No existing session" in str(error):  # paramiko's word for a handshake that did not end in time
+        return (
+            f"{where} took the connection, and no SSH session was made within {ssh.timeout:g} s",
+            "Check that sshd listens there and that the host is not overloaded; `ssh.timeout` gives it longer.",
+        )
     if isinstance(error, ConnectionRefusedError):
         return f"{where} refused the connection", "Check the port, and that sshd runs there."
     if isinstance(error, FileNotFoundError):

@@ -195,6 +195,15 @@ def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None
         dialer.connect(sshd.host(port=port))
 
 
+def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Sshd, dialer: Dialer) -> None:
+    """After `ssh.timeout`, and in words that name what was waited for."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(Unreachable, match=r"took the connection, and no SSH session was made within 0\.3 s"),
+    ):
+        dialer.connect(sshd.host(port=silent.getsockname()[1], timeout=0.3))
+
+
 def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd) -> None:
     """Before any port or firewall is suspected."""
     with pytest.raises(Unreachable, match="is not a known name"):
