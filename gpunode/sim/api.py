@@ -1,0 +1,192 @@
+"""The simulated cluster's API over HTTP on this machine, for who has its token; everything else hangs on it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gpunode.sim.refuse import Refusal, refusal
+from gpunode.sim.resources import Resources
+from gpunode.sim.store import KINDS, Object, Store
+from gpunode.sim.watch import events
+
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
+PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
+VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+# What a container wrote: (pod, container, whether of its previous life) -> text. Raises Refusal.
+Logs: TypeAlias = Callable[[Object, str, bool], str]
+
+
+class ApiServer:
+    """Answers until it is closed. `users` are names by token; only `admin` may do anything."""
+
+    def __init__(self, store: Store, users: dict[str, str], logs: Logs) -> None:
+        self.store, self.users, self.logs = store, users, logs
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # kept connections are idle threads that end with the process
+    request_queue_size = 128
+
+
+def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        server_api = api
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_api: ApiServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are nobody's business."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            self._route(body)
+        except Refusal as no:
+            self._send(no.code, no.status)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"the body or query of the request could not be understood: {error!r}"
+            self._send(400, refusal(400, "BadRequest", message).status)
+        except OSError:
+            self.close_connection = True  # nobody listens any more
+
+    def _route(self, body: bytes) -> None:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query))
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        user = self._user()
+        if parts == ["version"]:
+            self._send(200, VERSION)
+            return
+        api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces":
+            namespace, rest = rest[1], rest[2:]
+        if parts[0] not in {"api", "apis"} or not rest or (api, rest[0]) not in PLACES:
+            self._send(404, "404 page not found\n")
+            return
+        of = Resources(self.server_api.store, PLACES[api, rest[0]], namespace)
+        name, part = [*rest[1:], "", ""][:2]
+        self._allow(user, of, name, query)
+        if part == "log" and of.kind == "Pod" and self.command == "GET":
+            self._send(200, self._log(of.get(name), query))
+        elif part:
+            self._send(404, "404 page not found\n")
+        elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
+            self._stream(of, query)
+        else:
+            self._send(*self._resource(of, name, query, body))
+
+    def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
+        given = json.loads(body) if body else {}
+        if self.command == "GET":
+            return 200, of.get(name) if name else of.list(query)
+        if self.command == "POST" and not name:
+            return 201, of.create(given, query)
+        if self.command == "PATCH" and name:
+            content = (self.headers.get("Content-Type") or "").partition(";")[0]
+            item, new = of.patch(name, given, content, query)
+            return (201 if new else 200), item
+        if self.command == "DELETE" and name:
+            return 200, of.delete(name, given, query)
+        raise refusal(
+            405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+        )
+
+    def _user(self) -> str:
+        """Who asks, by the token: nobody in particular without one. Raises Refusal for a wrong one."""
+        said = self.headers.get("Authorization", "")
+        if not said:
+            return "system:anonymous"
+        user = self.server_api.users.get(said.removeprefix("Bearer "))
+        if user is None:
+            raise refusal(401, "Unauthorized", "Unauthorized")
+        return user
+
+    def _allow(self, user: str, of: Resources, name: str, query: dict[str, str]) -> None:
+        if user == "admin":
+            return
+        verb = VERBS[self.command]
+        if verb == "get" and not name:
+            verb = "watch" if query.get("watch") else "list"
+        called = f'{of.plural} "{name}"' if name else of.plural
+        where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
+        why = f'User "{user}" cannot {verb} resource "{of.plural}" in API group "{of.group}" {where}'
+        raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.plural)
+
+    def _log(self, pod: Object, query: dict[str, str]) -> str:
+        containers = [one["name"] for one in pod["spec"]["containers"]]
+        container = query.get("container") or containers[0]
+        if container not in containers:
+            name = pod["metadata"]["name"]
+            raise refusal(400, "BadRequest", f"container {container} is not valid for pod {name}")
+        text = self.server_api.logs(pod, container, query.get("previous") == "true")
+        if "tailLines" in query:
+            count = int(query["tailLines"])
+            text = "".join(text.splitlines(keepends=True)[-count:]) if count else ""
+        return text[: int(query.get("limitBytes") or len(text))]
+
+    def _stream(self, of: Resources, query: dict[str, str]) -> None:
+        found = events(of, query)
+        first = next(found, None)  # a refusal comes before the first byte
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        while True:
+            if first is not None:
+                line = json.dumps(first, separators=(",", ":")).encode() + b"\n"
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            try:
+                first = next(found)
+            except StopIteration:
+                self.wfile.write(b"0\r\n\r\n")
+                return
+
+    def _send(self, code: int, body: Object | str) -> None:
+        plain = isinstance(body, str)
+        data = (body if isinstance(body, str) else json.dumps(body, separators=(",", ":"))).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain; charset=utf-8" if plain else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -1,0 +1,113 @@
+"""A simulated cluster for a folder of simulated hosts: its API, its controllers, and a kubelet for every host."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpunode.sim import controllers, daemonsets, scheduler
+from gpunode.sim.api import ApiServer
+from gpunode.sim.kubelet import Kubelet
+from gpunode.sim.loop import Loop
+from gpunode.sim.machine import Machine, State
+from gpunode.sim.refuse import refusal
+from gpunode.sim.store import Object, Store
+
+
+def serve(folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> Cluster:
+    """A cluster of these hosts, which are in `folder`/hosts by name; its kubeconfig is `folder`/kubeconfig.
+
+    `pullable` are images that a registry would have; others must be loaded onto a host before a pod can use them.
+    Beside the kubeconfig of an administrator there is `kubeconfig-nobody`, of a user who may do nothing.
+    """
+    return Cluster(folder, [machine.name for machine in machines], pullable)
+
+
+class Cluster:
+    """Runs in threads of this process, and processes of pods below it, until it is closed."""
+
+    def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
+        self.store = Store()
+        for name in controllers.SYSTEM:
+            meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
+            spec = {"finalizers": ["kubernetes"]}
+            self.store.put(
+                {
+                    "kind": "Namespace",
+                    "apiVersion": "v1",
+                    "metadata": meta,
+                    "spec": spec,
+                    "status": {"phase": "Active"},
+                }
+            )
+        users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
+        self._api = ApiServer(self.store, users, self._log)
+        for token, user in users.items():
+            path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
+            _kubeconfig(path, self._api.url, user, token)
+        self.kubeconfig = folder / "kubeconfig"
+        store, health = self.store, controllers.NodeHealth(self.store)
+        self._loops = [
+            Loop(store, "scheduler", scheduler.concerns, lambda: scheduler.schedule(store), 1.0),
+            Loop(store, "daemonsets", daemonsets.concerns, lambda: daemonsets.look(store), 1.0),
+            Loop(store, "controllers", controllers.concerns, lambda: controllers.tidy(store), 1.0),
+            Loop(store, "nodes", lambda item: item["kind"] == "Node", health.look, 0.5),
+        ]
+        self._kubelets: dict[str, Kubelet] = {}
+        for number, name in enumerate(names):
+            state = State(folder / "hosts" / name)
+            sockets = _sockets(folder, state, number)
+            self._kubelets[name] = Kubelet(self.store, state, sockets, health, pullable)
+        for loop in self._loops:
+            loop.start()
+
+    def close(self) -> None:
+        """End everything: kubelets with the processes of their pods, controllers, the API."""
+        for loop in self._loops:
+            loop.close()
+        for kubelet in self._kubelets.values():
+            kubelet.close()
+        self._api.close()
+
+    def _log(self, pod: Object, container: str, previous: bool) -> str:
+        name = pod["spec"].get("nodeName", "")
+        if name not in self._kubelets:
+            raise refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+        return self._kubelets[name].log(pod, container, previous=previous)
+
+
+def _sockets(folder: Path, state: State, number: int) -> Path:
+    """A short name for a host's folder of sockets: the path of a socket may have 103 bytes (macOS)."""
+    there = state.root / "var/lib/kubelet/device-plugins"
+    there.mkdir(parents=True, exist_ok=True)
+    short = folder / "s" / str(number)
+    short.parent.mkdir(exist_ok=True)
+    short.unlink(missing_ok=True)
+    short.symlink_to(there)
+    return short
+
+
+class _Section(NamedTuple):
+    plural: str
+    name: str
+    key: str
+    value: dict[str, str]
+
+
+def _kubeconfig(path: Path, url: str, user: str, token: str) -> None:
+    sections = (
+        _Section("clusters", "simulated", "cluster", {"server": url}),
+        _Section("users", user, "user", {"token": token}),
+        _Section("contexts", "simulated", "context", {"cluster": "simulated", "user": user}),
+    )
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        **{one.plural: [{"name": one.name, one.key: one.value}] for one in sections},
+        "current-context": "simulated",
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

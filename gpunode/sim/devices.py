@@ -1,0 +1,169 @@
+"""The kubelet's device manager: takes registrations on its socket, and gives devices to containers.
+
+It speaks the device plugin protocol v1beta1 in both directions, as kubelets since 1.26 do: a plugin that registers is
+called back before it gets its answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gpunode.deviceplugin import v1beta1_pb2 as api
+
+SECONDS = 10.0  # that a plugin has for an answer
+
+
+class Unavailable(Exception):
+    """A pod cannot have the devices it asks for; says why, in the kubelet's words."""
+
+
+class Plugin:
+    """One registered plugin: a channel to it, and the devices it told of last."""
+
+    def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
+        self.devices: dict[str, bool] = {}  # id -> whether it is healthy
+        self._changed = changed
+        options = [("grpc.default_authority", "localhost")]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
+        self.options = self.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        stream = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )
+        self._thread = threading.Thread(target=self._watch, args=(stream(api.Empty()),), daemon=True)
+        self._thread.start()
+
+    def call(self, method: str, request: Any, response: Any) -> Any:
+        """One question, one answer."""
+        ask = self._channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return ask(request, timeout=SECONDS)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+        self._thread.join()
+
+    def _watch(self, answers: Any) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for answer in answers:
+                self.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
+                self._changed()
+        self.devices = dict.fromkeys(self.devices, False)  # nobody answers for them any more
+        self._changed()
+
+
+class DeviceManager:
+    """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does."""
+
+    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+        self._folder, self._changed = folder, changed
+        self._server: Any = None
+        self._plugins: dict[str, Plugin] = {}
+        self._known: dict[str, int] = {}  # resource -> its last capacity
+        self._given: dict[str, dict[str, list[str]]] = {}  # pod's uid -> resource -> device ids
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Serve anew: what the folder holds is of an earlier kubelet, and plugins have to register again."""
+        for path in self._folder.iterdir():
+            if not path.is_dir():
+                path.unlink()
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=api.RegisterRequest.FromString,
+            response_serializer=api.Empty.SerializeToString,
+        )
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{self._folder}/kubelet.sock")
+        self._server.start()
+
+    def stop(self) -> None:
+        """End the server and the streams; a stopped kubelet leaves its socket."""
+        if self._server is not None:
+            self._server.stop(grace=None).wait()
+            self._server = None
+        with self._lock:
+            plugins, self._plugins = list(self._plugins.values()), {}
+        for plugin in plugins:
+            plugin.close()
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Resource -> how many there are, and how many are healthy."""
+        with self._lock:
+            now = {name: plugin.devices for name, plugin in self._plugins.items()}
+            self._known |= {name: len(devices) for name, devices in now.items()}
+            return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
+
+    def allocate(self, pod: str, asked: dict[str, int]) -> dict[str, str]:
+        """Give a pod its devices; the environment that its container gets with them. Raises Unavailable."""
+        environment: dict[str, str] = {}
+        for resource, count in asked.items():
+            with self._lock:
+                plugin = self._plugins.get(resource)
+                held = {one for given in self._given.values() for one in given.get(resource, ())}
+                healthy = [one for one, well in plugin.devices.items() if well] if plugin else []
+                free = [one for one in healthy if one not in held]
+            if plugin is None or len(free) < count:
+                raise Unavailable(
+                    f"Allocate failed due to requested number of devices unavailable for {resource}. "
+                    f"Requested: {count}, Available: {len(free)}, which is unexpected"
+                )
+            try:
+                ids = self._preferred(plugin, free, count)
+                request = api.AllocateRequest(
+                    container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
+                )
+                answer = plugin.call("Allocate", request, api.AllocateResponse)
+            except grpc.RpcError as error:
+                words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
+                raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
+            self._given.setdefault(pod, {})[resource] = ids
+            environment |= dict(answer.container_responses[0].envs)
+        return environment
+
+    def free(self, pod: str) -> None:
+        """A pod's devices may be given to others."""
+        self._given.pop(pod, None)
+
+    def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
+        if not plugin.options.get_preferred_allocation_available:
+            return free[:count]
+        wish = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
+        request = api.PreferredAllocationRequest(container_requests=[wish])
+        answer = plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+        return [*preferred, *(one for one in free if one not in preferred)][:count]
+
+    def _register(self, request: Any, context: Any) -> Any:
+        if request.version != "v1beta1":
+            context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f'requested API version "{request.version}" is not supported by kubelet. '
+                'Supported version is "v1beta1"',
+            )
+        try:
+            plugin = Plugin(self._folder / request.endpoint, self._changed)
+        except grpc.RpcError as error:
+            context.abort(grpc.StatusCode.UNKNOWN, f"failed to connect to the plugin: {error.details()}")
+            raise  # not reached: abort raises
+        with self._lock:
+            before = self._plugins.pop(request.resource_name, None)
+            self._plugins[request.resource_name] = plugin
+        if before is not None:
+            before.close()
+        return api.Empty()

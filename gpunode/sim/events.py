@@ -1,0 +1,50 @@
+"""Events: what components tell about an object. The same thing said again is counted."""
+
+from __future__ import annotations
+
+import hashlib
+
+from gpunode.sim.store import Object, Store, key, now
+
+
+def tell(
+    store: Store, about: Object, component: str, kind: str, reason: str, message: str, host: str = ""
+) -> None:
+    """Say something of `kind` Normal or Warning about an object."""
+    meta = about["metadata"]
+    namespace = meta.get("namespace", "default")
+    told = f"{meta.get('uid', '')} {component} {reason} {message}"
+    name = f"{meta['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    with store.changed:
+        there = store.get("Event", namespace, name)
+        if there is not None:
+            store.put({**there, "count": there["count"] + 1, "lastTimestamp": now()})
+            return
+        place = store.get("Namespace", "", namespace)
+        if place is None or "deletionTimestamp" in place["metadata"]:
+            return  # nothing new comes into it any more
+        about_kind, _, about_name = key(about)
+        store.put(
+            {
+                "kind": "Event",
+                "apiVersion": "v1",
+                "metadata": {"name": name, "namespace": namespace},
+                "involvedObject": {
+                    "kind": about_kind,
+                    "name": about_name,
+                    # the kubelet knows its node by name only
+                    "uid": about_name if about_kind == "Node" else meta.get("uid", ""),
+                    **({"namespace": namespace} if meta.get("namespace") else {}),
+                },
+                "reason": reason,
+                "message": message,
+                "source": {"component": component, **({"host": host} if host else {})},
+                "firstTimestamp": now(),
+                "lastTimestamp": now(),
+                "count": 1,
+                "type": kind,
+                "eventTime": None,
+                "reportingComponent": component,
+                "reportingInstance": host,
+            }
+        )

@@ -1,0 +1,221 @@
+"""Who set which field of an object: server-side apply, its conflicts, and what others change.
+
+As the API server does it: lists of things with names are merged by name, other lists and a few maps are one value.
+A field's place is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from gpunode.sim.store import Object, now
+
+Path: TypeAlias = tuple[str, ...]
+Owners: TypeAlias = dict[tuple[str, str], set[Path]]  # (manager, operation) -> its fields
+
+# Lists whose items go by a field, and maps that are replaced as a whole (from the kinds' +listType and +mapType).
+KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "imagePullSecrets": "name",
+    "conditions": "type",
+    "ownerReferences": "uid",
+}
+WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution"}
+# What an object is, and what only the API server sets, belongs to nobody.
+NOBODYS = {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"}
+
+
+class Conflict(Exception):
+    """Somebody else set these fields to something else: (manager, field) pairs, in words of the API."""
+
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.fields = fields
+
+
+def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
+    """The live object after `manager` applied its whole wish: fields it no longer names go. Raises Conflict."""
+    owners = _read(live)
+    mine, new = (manager, "Apply"), _leaves(_bare(wish))
+    old = owners.pop(mine, set())
+    lost = [
+        (who, place)
+        for who, places in owners.items()
+        for place in sorted(places & new)
+        if _at(live, place) != _at(wish, place)
+    ]
+    if lost and not force:
+        raise Conflict([(who[0], _words(place)) for who, place in lost])
+    for who, place in lost:
+        owners[who].discard(place)
+    result = copy.deepcopy(live)
+    held = set().union(*owners.values())
+    for place in sorted(old - new - held, key=len, reverse=True):
+        _remove(result, place, held | new)
+    _merge(result, _bare(wish))
+    return _written(result, {**owners, mine: new}, live)
+
+
+def updated(before: Object | None, after: Object, manager: str) -> Object:
+    """The object with `manager` as the owner of every field that is not as it was `before`."""
+    was, is_ = _leaves(_bare(before or {})), _leaves(_bare(after))
+    owners = _read(before or {})
+    changed = {place for place in is_ if place not in was or _at(before, place) != _at(after, place)}
+    for places in owners.values():
+        places.difference_update(changed | (was - is_))
+    owners.setdefault((manager, "Update"), set()).update(changed)
+    return _written(copy.deepcopy(after), owners, before or {})
+
+
+def merge_patched(live: Object, patch: Mapping[str, Any]) -> Object:
+    """RFC 7386: the patch's values in the place of the object's; null takes one away."""
+    result = copy.deepcopy(live)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            there = result.get(name)
+            result[name] = merge_patched(there if isinstance(there, dict) else {}, value)
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def _bare(item: Object) -> Object:
+    """What somebody can own of an object: no name, no bookkeeping, no status (which has a path of its own)."""
+    meta = {name: value for name, value in item.get("metadata", {}).items() if name not in NOBODYS}
+    rest = {
+        name: value
+        for name, value in item.items()
+        if name not in {"apiVersion", "kind", "metadata", "status"}
+    }
+    return {**rest, **({"metadata": meta} if meta else {})}
+
+
+def _leaves(value: Any, name: str = "", place: Path = ()) -> set[Path]:
+    if isinstance(value, dict) and value and name not in WHOLE:
+        return {leaf for key, one in value.items() for leaf in _leaves(one, key, (*place, f"f:{key}"))}
+    if isinstance(value, list) and name in KEYS:
+        found: set[Path] = set()
+        for item in value:
+            inside = (*place, _item(item, KEYS[name]))
+            found |= {(*inside, "."), *_leaves(item, "", inside)}
+        return found
+    return {place} if place else set()
+
+
+def _item(item: Object, by: str) -> str:
+    return "k:" + json.dumps({by: item.get(by)}, separators=(",", ":"))
+
+
+_NONE = object()
+
+
+def _at(value: Any, place: Path) -> Any:
+    """The value at a place; an object of its own where there is none."""
+    for step in place:
+        if step == ".":
+            return True  # two items of the same name are the same item
+        value = _step(value, step)
+        if value is _NONE:
+            return _NONE
+    return value
+
+
+def _step(value: Any, step: str) -> Any:
+    if step.startswith("f:"):
+        return value.get(step[2:], _NONE) if isinstance(value, dict) else _NONE
+    ((by, name),) = json.loads(step[2:]).items()
+    return next((one for one in value if one.get(by) == name), _NONE) if isinstance(value, list) else _NONE
+
+
+def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
+    """Take a field away, and the maps and lists that it leaves empty."""
+    if place[-1] == ".":
+        place = place[:-1]
+        if any(one[: len(place)] == place for one in kept):
+            return  # somebody else has a part of it
+    parents = [item]
+    for step in place[:-1]:
+        parents.append(_step(parents[-1], step))
+        if parents[-1] is _NONE:
+            return
+    for parent, step in zip(reversed(parents), reversed(place), strict=True):
+        found = _step(parent, step)
+        if found is _NONE:
+            return
+        if isinstance(parent, list):
+            parent.remove(found)
+        else:
+            del parent[step[2:]]
+        if parent:
+            return
+
+
+def _merge(into: Object, wish: Object) -> None:
+    for name, value in wish.items():
+        there = into.get(name)
+        if isinstance(value, dict) and isinstance(there, dict) and name not in WHOLE:
+            _merge(there, value)
+        elif isinstance(value, list) and isinstance(there, list) and name in KEYS:
+            known = {_item(one, KEYS[name]): one for one in there}
+            for one in value:
+                if _item(one, KEYS[name]) in known:
+                    _merge(known[_item(one, KEYS[name])], one)
+                else:
+                    there.append(copy.deepcopy(one))
+        else:
+            into[name] = copy.deepcopy(value)
+
+
+def _read(item: Object) -> Owners:
+    entries = item.get("metadata", {}).get("managedFields") or []
+    return {(one["manager"], one["operation"]): set(_places(one["fieldsV1"])) for one in entries}
+
+
+def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
+    for step, below in tree.items():
+        if below:
+            yield from _places(below, (*place, step))
+        else:
+            yield (*place, step)
+
+
+def _written(item: Object, owners: Owners, before: Object) -> Object:
+    """The object with managedFields; an entry that is the same as before keeps its time."""
+    entries = []
+    known = before.get("metadata", {}).get("managedFields") or []
+    for (manager, operation), places in sorted(owners.items()):
+        if not places:
+            continue
+        tree: Object = {}
+        for place in sorted(places):
+            below = tree
+            for step in place:
+                below = below.setdefault(step, {})
+        who = {"manager": manager, "operation": operation, "apiVersion": item["apiVersion"]}
+        same = [one for one in known if one["fieldsV1"] == tree and one.items() >= who.items()]
+        entries.append(
+            same[0] if same else {**who, "time": now(), "fieldsType": "FieldsV1", "fieldsV1": tree}
+        )
+    item["metadata"]["managedFields"] = entries
+    return item
+
+
+def _words(place: Path) -> str:
+    """`.metadata.labels.pool`, `.spec.template.spec.containers[name="c"].image`."""
+    text = ""
+    for step in place:
+        if step.startswith("f:"):
+            text += f".{step[2:]}"
+        elif step.startswith("k:"):
+            ((by, name),) = json.loads(step[2:]).items()
+            text += f"[{by}={json.dumps(name)}]"
+    return text

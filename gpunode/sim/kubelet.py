@@ -1,0 +1,207 @@
+"""The kubelet of a simulated machine: there while the machine's kubelet unit runs, with all that it does for pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from gpunode.sim import node
+from gpunode.sim.container import CannotStart
+from gpunode.sim.controllers import NodeHealth
+from gpunode.sim.devices import DeviceManager
+from gpunode.sim.events import tell
+from gpunode.sim.fields import updated
+from gpunode.sim.loop import Loop
+from gpunode.sim.machine import Now, State
+from gpunode.sim.pods import Life, PodRun
+from gpunode.sim.refuse import refusal
+from gpunode.sim.store import Object, Store
+
+TICK = 0.2  # seconds between two looks at the machine and at the processes of its pods
+
+
+class Kubelet:
+    """One machine's. `sockets` is a short name for its folder of sockets, `pullable` what a registry would have."""
+
+    def __init__(
+        self, store: Store, state: State, sockets: Path, health: NodeHealth, pullable: Collection[str]
+    ) -> None:
+        self.store, self.host, self.sockets = store, state.folder, sockets
+        self.machine = state.machine()
+        self.name = self.machine.name
+        self._state, self._health, self._pullable = state, health, pullable
+        self._file = state.folder / "state.json"
+        self._stamp: object = None
+        self._now = state.now()
+        self._since = 0.0  # when the kubelet that now runs was started; 0: none runs
+        self._runtime = (self._now.boot_id, 0.0)
+        self._runs: dict[str, PodRun] = {}  # by pod's uid
+        self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
+        self._news = store.listen(self._concerns)
+        self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._look, TICK)
+        self.devices = DeviceManager(sockets, self._loop.stirred.set)
+        self._loop.start()
+
+    def close(self) -> None:
+        """End it and every process of its pods."""
+        self._loop.close()
+        self.devices.stop()
+        for run in self._runs.values():
+            run.kill()
+
+    def image(self, reference: str) -> str:
+        """The id of an image that is there, or that a registry would have."""
+        known = self._now.images.get(reference)
+        if known is None and reference not in self._pullable:
+            raise CannotStart(
+                "rpc error: code = Unknown desc = "
+                + (
+                    f"Error response from daemon: pull access denied for {reference}, repository does not exist or "
+                    "may require 'docker login'"
+                    if self.machine.runtime == "docker"
+                    else f'failed to pull and unpack image "{reference}": failed to resolve reference '
+                    f'"{reference}": pull access denied, repository does not exist or may require authorization'
+                )
+            )
+        return known or reference
+
+    def tell(self, about: Object, kind: str, reason: str, message: str) -> None:
+        """An event."""
+        tell(self.store, about, "kubelet", kind, reason, message, self.name)
+
+    def log(self, pod: Object, container: str, *, previous: bool) -> str:
+        """What a container wrote, in this life or the one before. Raises Refusal."""
+        name = pod["metadata"]["name"]
+        if not self._since:
+            where = f"https://127.0.0.1:10250/containerLogs/{pod['metadata']['namespace']}/{name}/{container}"
+            words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
+            raise refusal(500, "InternalError", words)
+        run = self._runs.get(pod["metadata"]["uid"])
+        life = next((one for one in run.lives if one.spec["name"] == container), None) if run else None
+        logs = life.logs if life else []
+        if previous:
+            return _read(_previous(life, logs, container, name))
+        if not logs or life is None:
+            reason = life.state.get("waiting", {}).get("reason", "") if life else "ContainerCreating"
+            words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
+            raise refusal(400, "BadRequest", words)
+        return _read(logs[-1])
+
+    def _concerns(self, item: Object) -> bool:
+        if item["kind"] == "Node":
+            return bool(item["metadata"]["name"] == self.name)
+        return bool(item["kind"] == "Pod" and item["spec"].get("nodeName") == self.name)
+
+    def _look(self) -> None:
+        changed = self._read_state()
+        host = self._now
+        self._deaths(host)
+        running = host.running("kubelet.service") and time.time() >= host.down_until
+        if not running:
+            if self._since:
+                self.devices.stop()
+                self._since = 0.0
+            return
+        self._health.beat(self.name)
+        since = host.units["kubelet.service"].since
+        if since != self._since:
+            self._begin(host)
+            self._since, changed = since, True
+        if self._news.is_set():
+            self._news.clear()
+            changed = True
+            self._receive()
+        self._tend(host)
+        if changed or self._counts != self.devices.counts():
+            self._post(host)
+
+    def _read_state(self) -> bool:
+        stat = self._file.stat()
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        if stamp == self._stamp:
+            return False
+        self._stamp, self._now = stamp, self._state.now()
+        return True
+
+    def _deaths(self, host: Now) -> None:
+        """Containers do not outlive their machine, nor dockerd; containerd's do outlive theirs."""
+        docker = host.units.get("docker.service")
+        runtime = (host.boot_id, docker.since if docker else 0.0)
+        if runtime != self._runtime or time.time() < host.down_until:
+            for run in self._runs.values():
+                run.kill()
+        self._runtime = runtime
+
+    def _begin(self, host: Now) -> None:
+        """The kubelet starts."""
+        self.devices.stop()
+        self.devices.start()
+        with self.store.changed:
+            if self.store.get("Node", "", self.name) is None:
+                self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
+        self._news.set()
+        self.tell(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
+
+    def _receive(self) -> None:
+        """The pods that are bound to this node now."""
+        bound = [pod for pod in self.store.all("Pod") if pod["spec"].get("nodeName") == self.name]
+        for pod in bound:
+            uid = pod["metadata"]["uid"]
+            if uid in self._runs:
+                self._runs[uid].pod = pod
+            elif pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+                self._runs[uid] = PodRun(pod, self)
+        for uid in self._runs.keys() - {pod["metadata"]["uid"] for pod in bound}:
+            self._runs[uid].kill()  # it was deleted by force
+            self._runs[uid].step(self._now)
+            self._forget(uid)
+
+    def _tend(self, host: Now) -> None:
+        for uid, run in list(self._runs.items()):
+            run.step(host)
+            if run.leaving and run.ended:
+                self._forget(uid)
+                self.store.drop(run.pod)
+                continue
+            status = run.status()
+            if status["phase"] in {"Succeeded", "Failed"} and run.ended:
+                self.devices.free(uid)
+            if status != run.pod["status"]:
+                run.pod = self.store.change(run.pod, _with(status)) or run.pod
+
+    def _forget(self, uid: str) -> None:
+        self.devices.free(uid)
+        del self._runs[uid]
+
+    def _post(self, host: Now) -> None:
+        """The node's status."""
+        self._counts = self.devices.counts()
+        there = self.store.get("Node", "", self.name)
+        if there is not None:
+            was = there["status"]
+            status = node.status(was, self.machine, host, self._state.root, self._counts)
+            self.store.change(there, _with(status))
+            if not _ready(was) and _ready(status):
+                words = f"Node {self.name} status is now: NodeReady"
+                self.tell(there, "Normal", "NodeReady", words)
+
+
+def _with(status: Object) -> Callable[[Object], None]:
+    return lambda item: item.update(status=status)
+
+
+def _ready(status: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
+
+
+def _previous(life: Life | None, logs: list[Path], container: str, pod: str) -> Path:
+    found = logs if life is not None and life.process is None else logs[:-1]
+    if life is None or not life.restarts or not found:
+        words = f'previous terminated container "{container}" in pod "{pod}" not found'
+        raise refusal(400, "BadRequest", words)
+    return found[-1]
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")

@@ -1,0 +1,162 @@
+"""The objects of the simulated cluster, each change of them numbered and remembered for those who watch.
+
+Objects in the store are never changed in place: whoever wants another one puts it there. What is read out of it may
+therefore be kept and compared, but must be copied before it is changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+Object: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, str, str]  # kind, namespace ("" for the cluster's own), name
+REMEMBERED = 20_000  # changes; a watch that starts before them is told that it is too old
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object: its apiVersion, its name in paths, and whether it lives in namespaces."""
+
+    api: str
+    plural: str
+    namespaced: bool = True
+
+
+KINDS = {
+    "Namespace": Kind("v1", "namespaces", namespaced=False),
+    "Node": Kind("v1", "nodes", namespaced=False),
+    "Pod": Kind("v1", "pods"),
+    "Event": Kind("v1", "events"),
+    "ConfigMap": Kind("v1", "configmaps"),
+    "Secret": Kind("v1", "secrets"),
+    "ServiceAccount": Kind("v1", "serviceaccounts"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "DaemonSet": Kind("apps/v1", "daemonsets"),
+    "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one object. `before` is None for a new one; a DELETED one is shown as it was last."""
+
+    version: int
+    type: str  # ADDED | MODIFIED | DELETED
+    item: Object
+    before: Object | None
+
+
+class TooOld(Exception):
+    """A watch from a version whose successors are forgotten."""
+
+
+class Store:
+    """All objects. Safe to use from several threads; `changed` may be waited on."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.version = 1
+        self._objects: dict[Key, Object] = {}
+        self._history: deque[Change] = deque(maxlen=REMEMBERED)
+        self._listeners: list[tuple[Callable[[Object], bool], threading.Event]] = []
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None."""
+        with self.changed:
+            return self._objects.get((kind, namespace, name))
+
+    def all(self, kind: str, namespace: str = "") -> list[Object]:
+        """The objects of a kind (of all namespaces, or of one), by namespace and name."""
+        with self.changed:
+            found = [k for k in self._objects if k[0] == kind and namespace in {"", k[1]}]
+            return [self._objects[one] for one in sorted(found)]
+
+    def everything_in(self, namespace: str) -> list[Object]:
+        """All objects in a namespace."""
+        with self.changed:
+            return [item for where, item in self._objects.items() if where[1] == namespace]
+
+    def put(self, item: Object) -> Object:
+        """Store a new object, or another one in the place of the one there. Nothing happens if both are the same."""
+        with self.changed:
+            before = self._objects.get(key(item))
+            meta = item["metadata"]
+            if before is None:
+                meta = {"uid": str(uuid.uuid4()), "creationTimestamp": now(), **meta}
+            elif before == item:
+                return before
+            self.version += 1
+            stored = {**item, "metadata": {**meta, "resourceVersion": str(self.version)}}
+            self._objects[key(item)] = stored
+            self._tell(Change(self.version, "MODIFIED" if before else "ADDED", stored, before))
+            return stored
+
+    def change(self, item: Object, edit: Callable[[Object], object]) -> Object | None:
+        """Let `edit` change a copy of the object as it is now, and store that. None when it is gone or another."""
+        with self.changed:
+            there = self._objects.get(key(item))
+            if there is None or there["metadata"]["uid"] != item["metadata"]["uid"]:
+                return None
+            new = copy.deepcopy(there)
+            edit(new)
+            return self.put(new)
+
+    def drop(self, item: Object) -> None:
+        """Remove an object that may be gone already."""
+        with self.changed:
+            there = self._objects.get(key(item))
+            if there is None or there["metadata"]["uid"] != item["metadata"]["uid"]:
+                return
+            del self._objects[key(item)]
+            self.version += 1
+            last = {**there, "metadata": {**there["metadata"], "resourceVersion": str(self.version)}}
+            self._tell(Change(self.version, "DELETED", last, there))
+
+    def since(self, version: int) -> list[Change]:
+        """What happened after `version`. Raises TooOld."""
+        with self.changed:
+            if version < self.version and (not self._history or self._history[0].version > version + 1):
+                raise TooOld
+            found: list[Change] = []
+            for change in reversed(self._history):
+                if change.version <= version:
+                    break
+                found.append(change)
+            return found[::-1]
+
+    def listen(self, concerns: Callable[[Object], bool]) -> threading.Event:
+        """An event that is set whenever an object that `concerns` it changes, comes or goes."""
+        event = threading.Event()
+        with self.changed:
+            self._listeners.append((concerns, event))
+        return event
+
+    def _tell(self, change: Change) -> None:
+        self._history.append(change)
+        for concerns, event in self._listeners:
+            if concerns(change.item):
+                event.set()
+        self.changed.notify_all()
+
+
+def key(item: Object) -> Key:
+    """Where an object is stored."""
+    return item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def now() -> str:
+    """The time as the API writes it: UTC, whole seconds."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def owned_by(item: Object, owner: Object) -> bool:
+    """Whether `owner` is an owner of the object."""
+    references = item["metadata"].get("ownerReferences") or []
+    return any(one["uid"] == owner["metadata"]["uid"] for one in references)
