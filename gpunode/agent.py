@@ -869,6 +869,9 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     with open(path, "rb") as log:
         log.seek(start)
         text = log.read().decode("utf-8", "replace")
+    room_left = os.statvfs(path)
+    if status and room_left.f_bavail * room_left.f_frsize < 4096:  # then its words may be lost, too
+        raise Failure("disk-full", "the file system of %s is full" % this.record, last(text, 12))
     if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
         held = re.search(r"held by process (\d+)", text)
         raise apt_locked(int(held.group(1)) if held else None)

@@ -429,3 +429,21 @@ def test_a_daemon_started_by_a_package_does_not_keep_apt_waiting(host: Host) -> 
     start = time.monotonic()
     assert host.apply(Packages("why", install=("hello",)))[-1]["ok"]
     assert time.monotonic() - start < 15
+
+
+def test_a_disk_so_full_that_apts_words_are_lost_is_told_as_such(host: Host) -> None:
+    """On a small file system of its own; without the right to mount one, not tested."""
+    place = host.path("/var/lib/gpunode")
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    try:
+        host.apt(
+            install='cat /dev/zero > "$GPUNODE_ROOT/var/lib/gpunode/fill"; echo "No space left"; exit 100'
+        )
+        failed = host.fail(Packages("why", install=("slow",)))
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    assert failed["code"] == "disk-full"
+    assert failed["error"] == "the file system of /var/lib/gpunode/runs/run1 is full"
