@@ -125,8 +125,9 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(32768):
             sink.sendall(data)
-    source.close()
-    sink.close()
+    for end in (source, sink):
+        with contextlib.suppress(OSError, EOFError):  # cut already
+            end.close()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,9 @@ def may_pass(error: Exception) -> bool:
     if isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException)):
         return False
     text = str(error)
-    return isinstance(error, (ConnectionResetError, EOFError)) or "banner" in text or "reset by peer" in text
+    # the last two: of a jump host's connection that was lost just now
+    passing = ("banner", "reset by peer", "session not active", "Unable to open channel")
+    return isinstance(error, (ConnectionResetError, EOFError)) or any(words in text for words in passing)
 
 
 def explain(host: Host, ssh: Ssh, error: Exception) -> Unreachable:

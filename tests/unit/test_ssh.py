@@ -183,7 +183,7 @@ def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer,
             assert list(remote.lines()) == [b"in\n"]
             connection.close()
             jump.cut()
-        assert jump.connections == 2
+        assert jump.connections >= 2
 
 
 def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
