@@ -1,0 +1,72 @@
+"""What the tests of the simulated cluster stand on: its API asked by hand, and hosts that are ready for GPUs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from gpunode.sim import hosts
+from gpunode.sim.machine import Machine, RuntimeNow, State, UnitNow
+
+IMAGE = "plugin:1"
+APPLY = "application/apply-patch+yaml"
+
+
+class Client:
+    """Asks an API with the user of a kubeconfig, in bare HTTP: what it answers is judged, not what a library makes of it."""
+
+    def __init__(self, kubeconfig: Path, *, token: str | None = None) -> None:
+        config = json.loads(kubeconfig.read_text())
+        self.host = config["clusters"][0]["cluster"]["server"].removeprefix("http://")
+        self.token = config["users"][0]["user"]["token"] if token is None else token
+
+    def ask(
+        self, method: str, path: str, body: object = None, content: str = "application/json", **query: str
+    ) -> tuple[int, Any]:
+        """The HTTP status and the object; text where the answer is none; a list of events for a watch."""
+        connection = http.client.HTTPConnection(self.host, timeout=30)
+        headers = {"Content-Type": content}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        data = None if body is None else json.dumps(body)
+        connection.request(method, f"{path}?{urlencode(query)}", data, headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        if "watch" in query and response.status == 200:
+            return response.status, [json.loads(line) for line in text.splitlines()]
+        json_ = response.headers["Content-Type"] == "application/json"
+        return response.status, json.loads(text) if json_ else text
+
+    def apply(
+        self, item: dict[str, Any], path: str, manager: str = "gpunode", **query: str
+    ) -> tuple[int, Any]:
+        """Server-side apply."""
+        return self.ask("PATCH", path, item, APPLY, fieldManager=manager, **query)
+
+
+def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """The condition's value once it is true."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not come to be in time"
+        time.sleep(0.05)
+    return value
+
+
+def ready(demo: Path, machine: Machine) -> State:
+    """A host that gpunode has finished with: driver, runtime and image are there."""
+    state = hosts.create(demo, machine)
+    with state.change() as now:
+        now.modules["nvidia"] = now.library = "580.178.04"
+        default = "nvidia" if machine.runtime == "docker" else "runc"
+        now.runtime = RuntimeNow(["runc", "nvidia"], default)
+        now.images[IMAGE] = "sha256:5e1f"
+        for name in now.units:
+            now.units[name] = UnitNow("active", "running", time.time(), pid=1000 + len(name))
+    return state

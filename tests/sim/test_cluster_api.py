@@ -1,0 +1,289 @@
+"""The simulated API answers as a kube-apiserver does; what is compared here was read off one of version 1.36."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpunode.sim import store as store_module
+from gpunode.sim import watch
+from gpunode.sim.cluster import Cluster, serve
+
+from .clusters import Client, until
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster without hosts."""
+    made = serve(tmp_path_factory.mktemp("sim"), [])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Client:
+    found = Client(cluster.kubeconfig)
+    until(lambda: found.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200)
+    return found
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "labels": labels}}
+
+
+def config(name: str, **labels: str) -> dict[str, Any]:
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "labels": labels}}
+
+
+def pod(name: str) -> dict[str, Any]:
+    containers = [{"name": "c", "image": "plugin:1"}]
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}, "spec": {"containers": containers}}
+
+
+def test_what_is_not_there_is_a_status(client: Client) -> None:
+    """Message, reason, details and code, as clients of the API look at them."""
+    assert client.ask("GET", f"{NODES}/none") == (
+        404,
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": 'nodes "none" not found',
+            "reason": "NotFound",
+            "details": {"name": "none", "kind": "nodes"},
+            "code": 404,
+        },
+    )
+    assert (
+        client.ask("GET", "/apis/apps/v1/namespaces/x/daemonsets/y")[1]["message"]
+        == 'daemonsets.apps "y" not found'
+    )
+    assert client.ask("GET", "/apis/foo/v1/x") == (404, "404 page not found\n")
+    code, answer = client.ask("POST", "/api/v1/namespaces/nope/pods", pod("x"))
+    assert (code, answer["message"]) == (404, 'namespaces "nope" not found')
+
+
+def test_who_may_not_is_told_what(client: Client, cluster: Cluster) -> None:
+    """A wrong token, none, and a user without rights; the version is for everybody who is somebody."""
+    nobody = Client(cluster.kubeconfig.with_name("kubeconfig-nobody"))
+    words = (
+        'nodes is forbidden: User "nobody" cannot list resource "nodes" in API group "" at the cluster scope'
+    )
+    assert nobody.ask("GET", NODES)[1]["message"] == words
+    code, answer = nobody.ask("PATCH", "/apis/apps/v1/namespaces/x/daemonsets/d", {})
+    assert code == 403
+    assert answer["message"].endswith(
+        'User "nobody" cannot patch resource "daemonsets" in API group "apps" in the namespace "x"'
+    )
+    assert nobody.ask("GET", "/version")[1]["gitVersion"] == "v1.36.3"
+    assert Client(cluster.kubeconfig, token="wrong").ask("GET", NODES)[0] == 401
+    assert "system:anonymous" in Client(cluster.kubeconfig, token="").ask("GET", NODES)[1]["message"]
+
+
+def test_applying_the_same_again_changes_nothing(client: Client) -> None:
+    """The resourceVersion stays; a dry run stores nothing at all."""
+    assert client.apply(node("same", a="1"), f"{NODES}/same", dryRun="All")[0] == 201
+    assert client.ask("GET", f"{NODES}/same")[0] == 404
+    assert client.apply(node("same", a="1"), f"{NODES}/same")[0] == 201
+    before = until(lambda: settled(client, "same"))
+    code, after = client.apply(node("same", a="1"), f"{NODES}/same")
+    assert (code, after) == (200, before)
+
+
+def settled(client: Client, name: str) -> Any:
+    """The node once the node controller has put its taints on it."""
+    found = client.ask("GET", f"{NODES}/{name}")[1]
+    return found if len(found["spec"].get("taints", [])) == 2 else None
+
+
+def test_a_field_that_its_manager_no_longer_wishes_goes(client: Client) -> None:
+    """What others set stays, and what both set stays with the other."""
+    client.apply(node("mine", a="1", both="x"), f"{NODES}/mine")
+    client.apply(node("mine", b="2", both="x"), f"{NODES}/mine", "other")
+    labels = client.apply(node("mine"), f"{NODES}/mine")[1]["metadata"]["labels"]
+    assert labels == {"b": "2", "both": "x"}
+    after = client.apply(node("mine"), f"{NODES}/mine", "other")[1]
+    assert "labels" not in after["metadata"]
+
+
+def test_another_value_is_a_conflict_in_the_api_servers_words(client: Client) -> None:
+    """One field or several; force takes them over, and the other owner then owns them no more."""
+    client.apply(node("held", gpu="a", pool="b"), f"{NODES}/held", "kubelet")
+    code, answer = client.apply(node("held", gpu="z"), f"{NODES}/held")
+    words = 'Apply failed with 1 conflict: conflict with "kubelet" using v1: .metadata.labels.gpu'
+    assert (code, answer["reason"], answer["message"]) == (409, "Conflict", words)
+    answer = client.apply(node("held", gpu="z", pool="z"), f"{NODES}/held")[1]
+    assert answer["message"] == (
+        'Apply failed with 2 conflicts: conflicts with "kubelet" using v1:\n'
+        "- .metadata.labels.gpu\n- .metadata.labels.pool"
+    )
+    assert answer["details"]["causes"][0] == {
+        "reason": "FieldManagerConflict",
+        "message": 'conflict with "kubelet" using v1',
+        "field": ".metadata.labels.gpu",
+    }
+    after = client.apply(node("held", gpu="z"), f"{NODES}/held", force="true")[1]
+    owners = {one["manager"]: one["fieldsV1"]["f:metadata"] for one in after["metadata"]["managedFields"]}
+    assert owners == {"gpunode": {"f:labels": {"f:gpu": {}}}, "kubelet": {"f:labels": {"f:pool": {}}}}
+
+
+def test_a_merge_patch_takes_its_fields_over(client: Client) -> None:
+    """As `kubectl label` does it: a later apply of another value conflicts with it; null takes a label off."""
+    client.apply(node("patched", a="1"), f"{NODES}/patched")
+    merge = {"content": "application/merge-patch+json", "fieldManager": "kubectl-label"}
+    client.ask("PATCH", f"{NODES}/patched", {"metadata": {"labels": {"a": "2", "b": "3"}}}, **merge)
+    assert '"kubectl-label"' in client.apply(node("patched", a="1"), f"{NODES}/patched")[1]["message"]
+    code, after = client.ask("PATCH", f"{NODES}/patched", {"metadata": {"labels": {"b": None}}}, **merge)
+    assert (code, after["metadata"]["labels"]) == (200, {"a": "2"})
+    assert client.ask("PATCH", f"{NODES}/patched", {}, "application/json-patch+json")[0] == 415
+
+
+def test_an_apply_for_an_object_that_is_gone_makes_no_new_one(client: Client) -> None:
+    """A uid in the wish is that of the object meant: another one, or none, is refused."""
+    wish = node("gone")
+    wish["metadata"]["uid"] = "abc"
+    code, answer = client.apply(wish, f"{NODES}/gone")
+    assert (code, answer["reason"]) == (409, "Conflict")
+    assert "uid mismatch: the provided object specified uid abc, and no existing object" in answer["message"]
+    client.apply(node("gone"), f"{NODES}/gone")
+    words = 'Node "gone" is invalid: metadata.uid: Invalid value: "abc": field is immutable'
+    assert client.apply(wish, f"{NODES}/gone")[1]["message"] == words
+
+
+def test_long_lists_come_in_pages(client: Client) -> None:
+    """Every object once, the last page without a token; items do not repeat their kind."""
+    where = "/api/v1/namespaces/kube-public/configmaps"
+    for number in range(5):
+        client.ask("POST", where, config(f"c{number}"))
+    first = client.ask("GET", where, limit="2")[1]
+    assert first["metadata"]["remainingItemCount"] == 4  # one is the cluster's own
+    second = client.ask("GET", where, limit="2", **{"continue": first["metadata"]["continue"]})[1]
+    third = client.ask("GET", where, limit="2", **{"continue": second["metadata"]["continue"]})[1]
+    found = [item["metadata"]["name"] for page in (first, second, third) for item in page["items"]]
+    assert found == ["c0", "c1", "c2", "c3", "c4", "kube-root-ca.crt"]
+    assert "continue" not in third["metadata"]
+    assert "kind" not in first["items"][0]
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("a=1", ["s1"]),
+        ("a==1,b=x", []),
+        ("a!=1,s", ["s2", "s3"]),
+        ("a in (1, 2)", ["s1", "s2"]),
+        ("a notin (1,2),s", ["s3"]),
+        ("s,!a", ["s3"]),
+    ],
+)
+def test_labels_select(client: Client, selector: str, names: list[str]) -> None:
+    """Equality, sets, presence, and all of them together."""
+    where = "/api/v1/namespaces/kube-system/configmaps"
+    for item in (config("s1", a="1", s="y"), config("s2", a="2", s="y"), config("s3", s="y")):
+        client.ask("POST", where, item)
+    found = client.ask("GET", where, labelSelector=selector)[1]["items"]
+    assert [item["metadata"]["name"] for item in found] == names
+
+
+def test_a_field_that_cannot_be_selected_by_is_refused(client: Client) -> None:
+    """As the real one does: silence would look like no match."""
+    assert client.ask("GET", "/api/v1/pods", fieldSelector="spec.foo=x") == (
+        400,
+        {
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "field label not supported: spec.foo", "reason": "BadRequest", "code": 400,
+        },
+    )  # fmt: skip
+    assert client.ask("GET", NODES, labelSelector="a===")[0] == 400
+
+
+def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client) -> None:
+    """An object that comes to match is ADDED, one that no longer does is DELETED; a bookmark comes near the end."""
+    where = "/api/v1/namespaces/default/configmaps"
+    start = client.ask("GET", where)[1]["metadata"]["resourceVersion"]
+
+    def act() -> None:
+        client.apply(config("w"), f"{where}/w")
+        client.apply(config("w", seen="y"), f"{where}/w")
+        client.apply(config("w", seen="y", more="z"), f"{where}/w")
+        client.apply(config("w"), f"{where}/w")
+        client.apply(config("w", seen="y"), f"{where}/w")
+        client.ask("DELETE", f"{where}/w")
+
+    timer = threading.Timer(0.1, act)
+    timer.start()
+    query = {"resourceVersion": start, "timeoutSeconds": "3", "allowWatchBookmarks": "true"}
+    code, seen = client.ask("GET", where, watch="true", labelSelector="seen=y", **query)
+    timer.join()
+    assert code == 200
+    assert [one["type"] for one in seen] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED", "BOOKMARK"]
+    versions = [int(one["object"]["metadata"]["resourceVersion"]) for one in seen]
+    assert versions == sorted(versions)
+    assert seen[-1]["object"]["kind"] == "ConfigMap"
+
+
+def test_a_watch_without_a_version_begins_with_what_is_there(client: Client) -> None:
+    """Every object as ADDED."""
+    seen = client.ask("GET", "/api/v1/namespaces", watch="1", timeoutSeconds="1")[1]
+    assert {"default", "kube-system"} <= {one["object"]["metadata"]["name"] for one in seen}
+    assert {one["type"] for one in seen} == {"ADDED"}
+
+
+def test_a_version_that_is_forgotten_is_said_to_be_too_old() -> None:
+    """The watcher has to list again: an ERROR event that holds a Status of 410."""
+    store = store_module.Store()
+    store._history = store_module.deque(maxlen=2)
+    for number in range(4):
+        store.put({"kind": "Node", "apiVersion": "v1", "metadata": {"name": f"n{number}"}})
+    of = watch.Resources(store, "Node")
+    (told,) = list(watch.events(of, {"resourceVersion": "1", "timeoutSeconds": "5"}))
+    assert told["type"] == "ERROR"
+    assert (told["object"]["code"], told["object"]["reason"]) == (410, "Expired")
+    assert told["object"]["message"] == "too old resource version: 1 (5)"
+
+
+def test_only_the_object_that_was_meant_is_deleted(client: Client) -> None:
+    """A precondition on the uid; and namespaces that every cluster needs."""
+    client.apply(node("other"), f"{NODES}/other")
+    code, answer = client.ask("DELETE", f"{NODES}/other", {"preconditions": {"uid": "abc"}})
+    assert (code, answer["reason"]) == (409, "Conflict")
+    code, answer = client.ask("DELETE", f"{NODES}/other")
+    assert (code, answer["status"], answer["details"]["kind"]) == (200, "Success", "nodes")
+    code, answer = client.ask("DELETE", "/api/v1/namespaces/default")
+    assert answer["message"] == 'namespaces "default" is forbidden: this namespace may not be deleted'
+
+
+def test_a_namespace_goes_with_all_that_is_in_it(client: Client) -> None:
+    """And takes nothing new meanwhile."""
+    space = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "ns"}}
+    assert client.ask("POST", "/api/v1/namespaces", space)[1]["status"] == {"phase": "Active"}
+    client.ask("POST", "/api/v1/namespaces/ns/configmaps", config("c"))
+    assert client.ask("DELETE", "/api/v1/namespaces/ns")[1]["status"]["phase"] == "Terminating"
+    until(lambda: client.ask("GET", "/api/v1/namespaces/ns")[0] == 404)
+    assert client.ask("GET", "/api/v1/namespaces/ns/configmaps")[1]["items"] == []
+
+
+def test_a_pod_needs_the_runtime_class_that_it_names(client: Client) -> None:
+    """Admission says so at once."""
+    wish = pod("class")
+    wish["spec"]["runtimeClassName"] = "nvidia"
+    code, answer = client.ask("POST", PODS, wish)
+    assert (code, answer["message"]) == (
+        403,
+        'pods "class" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+    )
+
+
+def test_a_log_is_asked_for_in_vain_before_there_is_one(client: Client) -> None:
+    """A pod that nothing was scheduled for, and a container that it has not."""
+    client.ask("POST", PODS, pod("waits"))
+    assert client.ask("GET", f"{PODS}/waits/log", container="c")[0] == 400
+    words = "container no is not valid for pod waits"
+    assert client.ask("GET", f"{PODS}/waits/log", container="no")[1]["message"] == words
+    client.ask("DELETE", f"{PODS}/waits")

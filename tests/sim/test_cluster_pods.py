@@ -1,0 +1,259 @@
+"""From the DaemonSet to a finished CUDA pod on simulated hosts: real processes, real device plugin protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import nodes, plugin, pods, vectoradd
+from gpunode.cluster.api import Api, connect
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginImage
+from gpunode.sim import controllers, kinds
+from gpunode.sim import pods as pod_runs
+from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.machine import Machine, RuntimeNow, State, UnitNow
+
+from .clusters import IMAGE, ready, until
+
+NS = "gpunode"
+OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
+CLASS = {"gpunode.dev/gpu": "true", "gpunode.dev/runtime": "class"}
+
+
+class Fleet:
+    """A cluster with the plugin on its two hosts, and the ways to look at it."""
+
+    def __init__(self, demo: Path) -> None:
+        self.demo = demo
+        self.states = {machine.name: ready(demo, machine) for machine in (OLD, NEW)}
+        self.cluster: Cluster = serve(demo, [OLD, NEW])
+        self.api: Api = connect(Access(kubeconfig=str(self.cluster.kubeconfig)))
+
+    def deploy(self) -> plugin.Rollout:
+        until(lambda: all(node.ready for node in nodes.every(self.api)) and len(nodes.every(self.api)) == 2)
+        for node in nodes.every(self.api):
+            labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
+            nodes.label(self.api, node, labels)
+        return plugin.deploy(self.api, NS, PluginImage(IMAGE), seconds=30, tell=lambda _: None)
+
+    def wait(self, machine: Machine, count: int) -> nodes.Node:
+        return plugin.wait_allocatable(
+            self.api, machine.name, count, namespace=NS, seconds=30, tell=lambda _: None
+        )
+
+    def run(
+        self, *machines: Machine, image: str = IMAGE, seconds: float = 30
+    ) -> tuple[vectoradd.NodeResult, ...]:
+        targets = [
+            vectoradd.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
+        ]
+        return vectoradd.run(
+            self.api, targets, namespace=NS, image=image, seconds=seconds, tell=lambda _: None
+        )
+
+    def row(self, machine: Machine) -> plugin.Row:
+        return next(row for row in plugin.status(self.api, NS) if row.node == machine.name)
+
+    def node(self, machine: Machine) -> nodes.Node:
+        return next(node for node in nodes.every(self.api) if node.name == machine.name)
+
+    def log(self, machine: Machine, *, previous: bool = False) -> str:
+        row = self.row(machine)
+        return self.api.log(NS, row.pod, plugin.CONTAINER, previous=previous)
+
+    def restart(self, machine: Machine, unit: str, **changes: Any) -> State:
+        """As systemd does it: the unit has a new beginning."""
+        state = self.states[machine.name]
+        with state.change() as now:
+            now.units[unit].since = time.time()
+            for name, value in changes.items():
+                setattr(now, name, value)
+        return state
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controllers, "GRACE", 1.5)
+        patch.setattr(pod_runs, "BACK_OFF", 1.0)
+        made = Fleet(demo)
+        yield made
+        made.api.close()
+        made.cluster.close()
+    shutil.rmtree(demo)
+
+
+@pytest.fixture(scope="module")
+def deployed(fleet: Fleet) -> Fleet:
+    """With the plugin running and every GPU offered."""
+    assert fleet.deploy().good
+    fleet.wait(OLD, 2)
+    fleet.wait(NEW, 2)
+    return fleet
+
+
+def test_hosts_are_nodes_as_their_kubelets_tell_of_them(fleet: Fleet) -> None:
+    """Name, versions and labels; no GPU before a plugin has registered."""
+    until(lambda: len(nodes.every(fleet.api)) == 2)
+    old, new = fleet.node(OLD), fleet.node(NEW)
+    assert (old.kubelet, old.runtime.partition(":")[0]) == ("v1.23.17", "docker")
+    assert (new.kubelet, new.runtime.partition(":")[0]) == ("v1.36.3", "containerd")
+    assert old.labels["kubernetes.io/hostname"] == "old"
+    assert (old.capacity, new.capacity) == (0, 0)
+
+
+def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
+    """The real plugin, over the kubelet's socket: one DaemonSet with the runtime class, one without."""
+    old, new = deployed.row(OLD), deployed.row(NEW)
+    assert (old.allocatable, new.allocatable) == (2, 2)
+    assert old.pod.startswith("gpunode-device-plugin-")
+    assert "class" not in old.pod
+    assert new.pod.startswith("gpunode-device-plugin-class-")
+    assert "registered with the kubelet" in deployed.log(OLD)
+    assert {one.action for one in plugin.plan(deployed.api, NS, PluginImage(IMAGE))} == {"same"}
+
+
+def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
+    """Real processes that add real vectors; together they saw each UUID once, and no pod is left."""
+    results = deployed.run(OLD, NEW)
+    assert all(result.passed for result in results), results
+    seen = [one.uuid for result in results for one in result.results]
+    assert sorted(seen) == sorted(gpu.uuid for machine in (OLD, NEW) for gpu in machine.gpus)
+    assert {one.gpu for one in results[0].results} == {"Tesla P100-PCIE-16GB"}
+    assert deployed.api.find("Pod", NS, labels="app.kubernetes.io/name=gpunode-vectoradd")[0] == []
+
+
+def test_a_pod_that_asks_for_more_gpus_than_there_are_stays_pending(deployed: Fleet) -> None:
+    """The scheduler's words, as `gpunode` shows them."""
+    limits = {"limits": {"nvidia.com/gpu": 3}}
+    wish = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "greedy", "namespace": NS},
+        "spec": {"containers": [{"name": "c", "image": IMAGE, "resources": limits}]},
+    }
+    made = deployed.api.create(wish)
+    found = until(lambda: pods.trouble(deployed.api.get("Pod", "greedy", NS) or {}))
+    assert found.startswith("not scheduled: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    assert [event["reason"] for event in pods.events(deployed.api, made)] == ["FailedScheduling"]
+    deployed.api.delete("Pod", "greedy", NS)
+    until(lambda: deployed.api.get("Pod", "greedy", NS) is None)
+
+
+def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
+    """ErrImagePull with the runtime's words, and both runtimes have their own."""
+    old, new = deployed.run(OLD, NEW, image="absent:1", seconds=2)
+    assert "ImagePull" in old.results[0].why
+    assert "pull access denied for absent:1" in old.results[0].why
+    assert 'failed to resolve reference "absent:1"' in new.results[0].why
+
+
+def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
+    """The plugin hears of it through NVML, the kubelet from the plugin, the node offers one less."""
+    gpu = NEW.gpus[1]
+    with deployed.states[NEW.name].change() as now:
+        now.xids.append((gpu.uuid, 48))
+    deployed.wait(NEW, 1)
+    assert deployed.node(NEW).capacity == 2
+    assert "Xid 48: double bit ECC error" in deployed.log(NEW)
+    (result,) = deployed.run(Machine(NEW.name, NEW.os, NEW.kernel, NEW.runtime, NEW.kubelet, NEW.gpus[:1]))
+    assert [one.uuid for one in result.results] == [NEW.gpus[0].uuid]
+    # A new pod of the plugin knows nothing of it: as after a reset of the GPU.
+    deployed.api.delete("Pod", deployed.row(NEW).pod, NS)
+    deployed.wait(NEW, 2)
+
+
+def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
+    """It forgets its plugins, the plugin notices the new socket and registers again: no pod is restarted."""
+    before = deployed.row(OLD)
+    deployed.restart(OLD, "kubelet.service")
+    until(lambda: deployed.log(OLD).count("registered with the kubelet") == 2)
+    deployed.wait(OLD, 2)
+    assert deployed.row(OLD).pod == before.pod
+    assert deployed.row(OLD).restarts == 0
+
+
+def test_a_kubelet_that_stops_is_no_longer_ready(deployed: Fleet) -> None:
+    """The node controller says so in its words; when it is back, the node is Ready and its pods were never gone."""
+    pod = deployed.row(NEW).pod
+    state = deployed.states[NEW.name]
+    with state.change() as now:
+        unit = now.units["kubelet.service"]
+        now.units["kubelet.service"] = UnitNow("failed", "failed")
+    until(lambda: not deployed.node(NEW).ready, 20)
+    assert deployed.node(NEW).why_not_ready == "Kubelet stopped posting node status."
+    with state.change() as now:
+        now.units["kubelet.service"] = UnitNow("active", "running", time.time(), pid=unit.pid)
+    until(lambda: deployed.node(NEW).ready)
+    deployed.wait(NEW, 2)
+    assert deployed.row(NEW).pod == pod
+
+
+def test_a_docker_that_no_longer_has_the_nvidia_runtime_leaves_the_plugin_without_a_driver(
+    deployed: Fleet,
+) -> None:
+    """Restarting docker ends its containers; the plugin is started again, sees no library and says so."""
+    state = deployed.restart(OLD, "docker.service", runtime=RuntimeNow(["runc"], "runc"))
+    until(lambda: deployed.row(OLD).restarts == 1)
+    until(lambda: "NVML: Shared Library Not Found" in deployed.log(OLD))
+    assert deployed.node(OLD).allocatable == 0
+    with state.change() as now:
+        now.units["docker.service"].since = time.time()
+        now.runtime = RuntimeNow(["runc", "nvidia"], "nvidia")
+    deployed.wait(OLD, 2)
+    assert "NVML: Shared Library Not Found" in deployed.log(OLD, previous=True)
+
+
+def test_a_class_that_containerd_does_not_know_makes_no_sandbox(deployed: Fleet) -> None:
+    """The handler of the runtime class is missing in the running containerd."""
+    with deployed.states[NEW.name].change() as now:
+        now.runtime = RuntimeNow(["runc"], "runc")
+    (result,) = deployed.run(NEW, seconds=3)
+    assert 'no runtime for "nvidia" is configured' in result.results[0].why
+    with deployed.states[NEW.name].change() as now:
+        now.runtime = RuntimeNow(["runc", "nvidia"], "runc")
+
+
+def test_a_library_that_does_not_fit_its_module_starts_no_container(deployed: Fleet) -> None:
+    """The nvidia runtime's hook finds it out: the pod never runs."""
+    with deployed.states[NEW.name].change() as now:
+        now.library = "595.1.2"
+    (result,) = deployed.run(NEW)
+    assert "driver/library version mismatch" in result.results[0].why
+    with deployed.states[NEW.name].change() as now:
+        now.library = now.modules["nvidia"]
+
+
+def test_a_reboot_ends_all_processes_and_the_plugin_comes_back(deployed: Fleet) -> None:
+    """The node has another boot id; its pods are the same, started once more."""
+    before = deployed.row(NEW)
+    with deployed.states[NEW.name].change() as now:
+        now.boot_id, now.down_until = "another", time.time() + 0.5
+        for unit in now.units.values():
+            unit.since = time.time() + 0.5
+    until(lambda: deployed.row(NEW).restarts == before.restarts + 1)
+    deployed.wait(NEW, 2)
+    assert deployed.row(NEW).pod == before.pod
+
+
+def test_removing_takes_all_of_it(deployed: Fleet) -> None:
+    """Pods first, then what owned them, the namespace last; no process is left."""
+    removed = plugin.remove(deployed.api, NS, seconds=30, tell=lambda _: None)
+    assert removed[-1] == f"Namespace {NS}"
+    assert deployed.api.find("Pod")[0] == []
+    assert children() == []
+
+
+def children() -> list[str]:
+    """Processes below this one."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children")
+    return found.read_text().split() if found.exists() else []

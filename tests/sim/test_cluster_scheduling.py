@@ -1,0 +1,154 @@
+"""Which node a pod gets, and kube-scheduler's words where it gets none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.sim.scheduler import quantity, schedule
+from gpunode.sim.store import Object, Store
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def add_node(store: Store, name: str, gpus: int, *taints: Object, **spec: Any) -> None:
+    room = {"cpu": "4", "memory": "8Gi", "pods": "110", GPU: str(gpus)}
+    store.put(
+        {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "spec": {**spec, "taints": list(taints)},
+            "status": {"allocatable": room},
+        }
+    )
+
+
+def add_pod(store: Store, name: str, gpus: int, **spec: Any) -> None:
+    requests = {GPU: str(gpus), **spec.pop("requests", {})}
+    container = {"name": "c", "image": "i", "resources": {"requests": requests}}
+    store.put(
+        {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [container], **spec},
+            "status": {"phase": "Pending"},
+        }
+    )
+
+
+def outcome(store: Store, name: str) -> str:
+    """The pod's node, or why it has none."""
+    schedule(store)
+    pod = store.get("Pod", "default", name)
+    assert pod is not None
+    return pod["spec"].get("nodeName") or pod["status"]["conditions"][0]["message"]
+
+
+def test_a_pod_gets_the_node_that_has_room_for_it(store: Store) -> None:
+    """GPUs that other pods hold are counted; one that is over holds none."""
+    add_node(store, "a", 2)
+    add_node(store, "b", 4)
+    add_pod(store, "big", 3)
+    assert outcome(store, "big") == "b"
+    add_pod(store, "small", 2)
+    assert outcome(store, "small") == "a"
+    big = store.get("Pod", "default", "big")
+    assert big is not None
+    store.change(big, lambda pod: pod["status"].update(phase="Succeeded"))
+    add_pod(store, "next", 4)
+    assert outcome(store, "next") == "b"
+
+
+def test_a_pod_that_asks_for_too_much_stays_pending_with_the_schedulers_words(store: Store) -> None:
+    """More than any node has: no preemption would help."""
+    add_node(store, "a", 2)
+    add_node(store, "b", 4)
+    add_pod(store, "greedy", 8)
+    assert outcome(store, "greedy") == (
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+    (event,) = store.all("Event") or [{}]
+    assert event == {}  # namespace default is not there: nothing can be told in it
+
+
+def test_what_others_hold_is_told_apart_from_what_is_not_there(store: Store) -> None:
+    """A node that would do if it were empty: there are only no victims."""
+    add_node(store, "a", 2)
+    add_node(store, "b", 0)
+    add_pod(store, "first", 2)
+    add_pod(store, "second", 1)
+    assert outcome(store, "second") == (
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2 nodes "
+        "are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "words"),
+    [
+        ({}, {"nodeSelector": {"kubernetes.io/hostname": "b"}}, "1 node(s) didn't match Pod's node affinity/selector"),
+        ({"unschedulable": True}, {}, "1 node(s) were unschedulable"),
+        ({}, {"requests": {"cpu": "8"}}, "1 Insufficient cpu"),
+        ({}, {"requests": {"cpu": "8", "memory": "64Gi"}}, "1 Insufficient cpu, 1 Insufficient memory"),
+    ],
+)  # fmt: skip
+def test_each_reason_has_its_words(store: Store, node: Object, spec: Object, words: str) -> None:
+    """Selector, cordon, room."""
+    add_node(store, "a", 1, **node)
+    add_pod(store, "p", 1, **spec)
+    assert outcome(store, "p").startswith(f"0/1 nodes are available: {words}. ")
+
+
+TAINT = {"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "fits"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "nvidia.com/gpu", "value": "no"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_taints_keep_off_who_does_not_tolerate_them(store: Store, toleration: Object, fits: bool) -> None:
+    """By key, value and effect."""
+    add_node(store, "a", 1, TAINT)
+    add_pod(store, "p", 1, tolerations=[toleration])
+    assert (outcome(store, "p") == "a") is fits
+    if not fits:
+        assert "1 node(s) had untolerated taint(s)" in outcome(store, "p")
+
+
+def test_a_pod_is_bound_when_room_comes(store: Store) -> None:
+    """A node that offers its GPUs later; the condition turns over."""
+    add_node(store, "a", 0)
+    add_pod(store, "p", 1)
+    assert "Insufficient" in outcome(store, "p")
+    node = store.get("Node", "", "a")
+    assert node is not None
+    store.change(node, lambda item: item["status"]["allocatable"].update({GPU: "1"}))
+    assert outcome(store, "p") == "a"
+
+
+def test_without_nodes_there_is_nothing_to_count(store: Store) -> None:
+    """The words of an empty cluster."""
+    add_pod(store, "p", 1)
+    assert outcome(store, "p") == "no nodes available to schedule pods"
+
+
+@pytest.mark.parametrize(("text", "units"), [("2", 2), ("250m", 0.25), ("64Mi", 64 * 2**20), ("1G", 10**9)])
+def test_quantities_are_read_with_their_units(text: str, units: float) -> None:
+    """Cores, bytes, counts."""
+    assert quantity(text) == units
