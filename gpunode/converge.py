@@ -65,7 +65,7 @@ class Visit:
     ) -> None:
         self.host = host
         self.image = image
-        self.watch = pipeline.watch(host, image)
+        self.watch = pipeline.watch(image)
         self._dial = dial
         self._password = password
         self._connection: reach.Connection | None = None

@@ -16,14 +16,12 @@ from gpunode.model import Event, Host, Outcome, Status
 Tell: TypeAlias = Callable[[Event], None]
 Story: TypeAlias = Callable[[Host, Tell], Outcome]
 
-FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
-
 
 def run(
     hosts: Sequence[Host],
     story: Story,
     *,
-    forks: int = FORKS,
+    forks: int,
     batch: int | None = None,
     max_fail: int | None = None,
 ) -> Iterator[Event | Outcome]:

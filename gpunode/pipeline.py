@@ -23,8 +23,8 @@ STEPS: tuple[tuple[str, ModuleType], ...] = (
 )
 
 
-def watch(host: Host, image: PluginImage | None) -> Watch:  # noqa: ARG001 - the signature is the callers'
-    """What a probe of this host must look at for all steps."""
+def watch(image: PluginImage | None) -> Watch:
+    """What a probe must look at for all steps."""
     modules = [module for _, module in STEPS]
     return Watch(
         files=_unique(path for module in modules for path in module.FILES),

@@ -25,7 +25,7 @@ def label(
     exclude: options.Exclude = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    forks: options.Forks = 64,
+    forks: options.Forks = options.FORKS,
     ask_sudo: options.AskSudo = False,
 ) -> None:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
@@ -66,6 +66,10 @@ def label(
                 work.report.note(f"✗ {error}")
                 refused = True
                 continue
+            if wish and (others := labels.others(gpus(seen[host.name].pci))):
+                work.report.note(
+                    f"{node.name} also has {', '.join(others)}; a node has one accelerator label"
+                )
             value = wish.get(nodes.ACCELERATOR_LABEL, "")
             before, after = changes.get(nodes.ACCELERATOR_LABEL, (value or None, value or None))
             what = "same" if before == after else "would change" if dry_run else "changed"

@@ -19,7 +19,7 @@ def plan(
     exit_with: Annotated[bool, typer.Option("--exit-code", help="Exit with 5 when changes wait.")] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    forks: options.Forks = 64,
+    forks: options.Forks = options.FORKS,
     ask_sudo: options.AskSudo = False,
 ) -> None:
     """Show what provision would change on every host, and why. Changes nothing.

@@ -11,7 +11,7 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.session import Session, exit_code, session
-from gpunode.errors import Declined
+from gpunode.errors import ClusterError, Declined
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
@@ -29,11 +29,12 @@ def provision(
         int | None, typer.Option(help="Finish this many hosts before the next begin.", min=1)
     ] = None,
     max_fail: Annotated[
-        int | None, typer.Option(help="Begin no further batch when more than this many hosts failed.", min=0)
-    ] = None,
+        int,
+        typer.Option(help="With --batch: begin no further batch when more hosts than this failed.", min=0),
+    ] = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    forks: options.Forks = 64,
+    forks: options.Forks = options.FORKS,
     ask_sudo: options.AskSudo = False,
 ) -> None:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
@@ -51,7 +52,11 @@ def provision(
         code = exit_code(outcomes)
         good = [outcome for outcome in outcomes if outcome.status in ("right", "changed")]
         if api is not None and good:
-            code = cluster.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
+            try:
+                code = cluster.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
+            except ClusterError as error:
+                work.report.note(f"✗ {error}")
+                code = error.exit_code
         elif good:
             work.report.note(
                 "`cluster.plugin` is not in the inventory: no device plugin is deployed, no pod is run."
@@ -60,9 +65,7 @@ def provision(
     raise typer.Exit(code)
 
 
-def _hosts(
-    work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int | None
-) -> list[Outcome]:
+def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int) -> list[Outcome]:
     """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
     from gpunode import converge
     from gpunode.cli import cluster

@@ -62,7 +62,7 @@ def session(
     exclude: Sequence[str] | None = None,
     json: bool = False,
     quiet: bool = False,
-    forks: int = 64,
+    forks: int,
     ask_sudo: bool = False,
 ) -> Iterator[Session]:
     """Load the inventory, select hosts, and close every connection at the end."""

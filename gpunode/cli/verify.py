@@ -23,7 +23,7 @@ def verify(
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the free GPUs.")] = True,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    forks: options.Forks = 64,
+    forks: options.Forks = options.FORKS,
     ask_sudo: options.AskSudo = False,
 ) -> None:
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,

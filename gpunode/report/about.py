@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from gpunode import compat
 from gpunode.compat import gpus
-from gpunode.model import Facts
+from gpunode.model import Facts, Outcome
 
 
 def about(facts: Facts) -> str:
@@ -21,3 +22,13 @@ def about(facts: Facts) -> str:
     if facts.kubelet is not None:
         parts.append(f"kubelet {facts.kubelet.version}")
     return " · ".join(parts)
+
+
+def notes(outcome: Outcome) -> tuple[str, ...]:
+    """What a person should know of a host beside its changes."""
+    wish = outcome.desired.notes if outcome.desired else ()
+    run = outcome.facts.running if outcome.facts else None
+    if run is None:
+        return wish
+    since = time.strftime("%H:%M:%S", time.localtime(run.since))
+    return (*wish, f"{run.by} has been changing this host since {since}: the plan may be out of date soon")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gpunode import diff as diffs
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
-from gpunode.report.about import about
+from gpunode.report.about import about, notes
 from gpunode.report.live import Live
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
@@ -68,9 +68,15 @@ class Human:
                 self._out.print(f" [bold]{escape(outcome.host):<{width}}[/]  {escape(facts)}")
                 for step in outcome.plan.steps:
                     self._step(step, diff=diff)
+                self._notes(outcome, 0)
             elif outcome.error is None:
                 self._out.print(f" {escape(outcome.host):<{width}}  [dim]= nothing to do[/]")
+                self._notes(outcome, width)
             self.troubles([outcome], width)
+
+    def _notes(self, outcome: Outcome, width: int) -> None:
+        for note in notes(outcome):
+            self._out.print(f"{' ' * (width + 3)}[yellow]{escape(note)}[/]")
 
     def troubles(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpunode import diff as diffs
 from gpunode.model import Event, Host, Link, Outcome
+from gpunode.report.about import notes
 
 
 class Lines:
@@ -43,7 +44,9 @@ class Lines:
                 for step in steps
                 for change in step.changes
             ]
-            self._write({"type": "plan", **self._outcome(outcome), "changes": changes})
+            self._write(
+                {"type": "plan", **self._outcome(outcome), "changes": changes, "notes": notes(outcome)}
+            )
 
     def troubles(self, outcomes: Sequence[Outcome]) -> None:
         pass  # each outcome's line has told its error

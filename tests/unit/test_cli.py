@@ -15,7 +15,7 @@ def story(host, tell):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
-cli.app = lambda: list(fleet.run([Host("a", Ssh("a"))], story))
+cli.app = lambda: list(fleet.run([Host("a", Ssh("a"))], story, forks=8))
 cli.main()
 """
 

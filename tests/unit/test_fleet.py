@@ -29,7 +29,7 @@ def test_one_bad_host_never_stops_the_others() -> None:
             raise AgentFailed("broken", "it broke")
         return Outcome(host.name, "right")
 
-    done = outcomes(list(fleet.run(hosts("a", "gone", "odd", "broken", "b"), story)))
+    done = outcomes(list(fleet.run(hosts("a", "gone", "odd", "broken", "b"), story, forks=8)))
 
     assert {name: outcome.status for name, outcome in done.items()} == {
         "a": "right",
@@ -49,7 +49,7 @@ def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
             raise KeyError("version")
         return Outcome(host.name, "right")
 
-    done = outcomes(list(fleet.run(hosts("a", "odd", "b"), story)))
+    done = outcomes(list(fleet.run(hosts("a", "odd", "b"), story, forks=8)))
 
     assert (done["a"].status, done["odd"].status, done["b"].status) == ("right", "failed", "right")
     assert (done["odd"].error or "").startswith("a mistake in gpunode: KeyError: 'version'\nTraceback")
@@ -65,7 +65,7 @@ def test_events_come_while_hosts_are_still_at_work() -> None:
         assert seen.wait(10)
         return Outcome(host.name, "right")
 
-    run = fleet.run(hosts("a"), story)
+    run = fleet.run(hosts("a"), story, forks=8)
 
     assert next(run) == Event("stage", "a", "probe")
     seen.set()
@@ -96,7 +96,7 @@ def test_a_batch_is_finished_before_the_next_begins() -> None:
         at_work.remove(host.name)
         return Outcome(host.name, "right")
 
-    list(fleet.run(hosts("a", "b", "c"), story, batch=1))
+    list(fleet.run(hosts("a", "b", "c"), story, forks=8, batch=1))
 
     assert together == [{"a"}, {"b"}, {"c"}]
 
@@ -109,7 +109,7 @@ def test_no_further_batch_begins_after_too_many_failures() -> None:
         tried.append(host.name)
         raise AgentFailed(host.name, "it broke")
 
-    done = outcomes(list(fleet.run(hosts("a", "b", "c"), story, batch=1, max_fail=1)))
+    done = outcomes(list(fleet.run(hosts("a", "b", "c"), story, forks=8, batch=1, max_fail=1)))
 
     assert tried == ["a", "b"]
     assert done["c"].error == "not tried: 2 hosts before it failed"
@@ -123,6 +123,6 @@ def test_a_host_that_is_lost_while_it_is_changed_counts_as_failed() -> None:
         tried.append(host.name)
         raise Unreachable(host.name, "it did not come back")
 
-    list(fleet.run(hosts("a", "b", "c"), story, batch=1, max_fail=0))
+    list(fleet.run(hosts("a", "b", "c"), story, forks=8, batch=1, max_fail=0))
 
     assert tried == ["a"]

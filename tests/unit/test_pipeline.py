@@ -28,7 +28,7 @@ def test_every_file_that_a_plan_touches_was_looked_at() -> None:
     image = PluginImage("r:1", "/a.tar", "sha256:1")
     for base in ("legacy", "modern"):
         host, seen = cases.host(base), cases.facts(base)
-        watch = pipeline.watch(host, image)
+        watch = pipeline.watch(image)
         for change in pipeline.plan(host, seen, desired.decide(host, seen, image)).changes:
             if isinstance(change, WriteFile | RemoveFile):
                 assert any(fnmatchcase(change.path, pattern) for pattern in watch.files), change.path
@@ -44,7 +44,7 @@ def test_every_package_that_a_plan_names_was_looked_at() -> None:
         assert wish.driver is not None
         for package in (*wish.driver.pin, *wish.driver.packages, *wish.toolkit):
             name = package.partition("=")[0]
-            assert any(fnmatchcase(name, p) for p in pipeline.watch(host, None).packages), name
+            assert any(fnmatchcase(name, p) for p in pipeline.watch(None).packages), name
 
 
 def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
