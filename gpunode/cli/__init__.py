@@ -11,7 +11,7 @@ import sys
 import typer
 
 from gpunode import __version__
-from gpunode.cli import label, plan, plugin, provision, run, verify
+from gpunode.cli import demo, label, plan, plugin, provision, run, verify
 from gpunode.errors import GpunodeError
 
 EPILOG = (
@@ -34,6 +34,7 @@ app.command("verify")(verify.verify)
 app.command("label")(label.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(run.app, name="run")
+app.add_typer(demo.app, name="demo")
 
 
 def _version(value: bool) -> None:

@@ -170,15 +170,19 @@ def _ctr_images(answers: Path, machine: Machine, now: Now) -> str:
     lines = ["REF TYPE DIGEST SIZE PLATFORMS LABELS\n"]
     for name, image in now.images.items() if machine.runtime == "containerd" else ():
         manifest = "sha256:" + image.removeprefix("sha256:")[::-1]
-        first = name.partition("/")[0]
-        full = (
-            name
-            if "." in first or ":" in first
-            else f"docker.io/{name if '/' in name else 'library/' + name}"
+        lines.append(
+            f"{_full(name)} application/vnd.oci.image.manifest.v1+json {manifest} 70.1 MiB linux/amd64 -\n"
         )
-        lines.append(f"{full} application/vnd.oci.image.manifest.v1+json {manifest} 70.1 MiB linux/amd64 -\n")
         _put(answers / "content" / manifest, json.dumps({"config": {"digest": image}}))
     return "".join(lines)
+
+
+def _full(reference: str) -> str:
+    """A reference as containerd completes it."""
+    first, slash, _ = reference.partition("/")
+    if not slash:
+        return f"docker.io/library/{reference}"
+    return reference if "." in first or ":" in first else f"docker.io/{reference}"
 
 
 def _smi(folder: Path, machine: Machine, now: Now) -> None:

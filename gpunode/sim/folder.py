@@ -32,15 +32,16 @@ REPOSITORIES = {
 }
 
 
-def write(demo: Path, groups: Mapping[str, Mapping[str, Any]], namespace: str | None = None) -> None:
-    """The inventory with these groups, as its schema has them, and the files it names (but keys and kubeconfig)."""
+def write(demo: Path, ports: Mapping[str, int]) -> None:
+    """The inventory of the groups that were described, with every host's port, and the files it names."""
+    described = json.loads((demo / "groups.json").read_text(encoding="utf-8"))
+    for group in described["groups"].values():
+        for host in group["hosts"]:
+            host |= {"address": "127.0.0.1", "ssh": {"port": ports[host["name"]]}}
     (demo / "packages.asc").write_text(KEY, encoding="utf-8")
-    _archive(demo / "plugin.tar")
-    cluster = {"kubeconfig": "kubeconfig", "plugin": {"archive": "plugin.tar"}}
-    if namespace:
-        cluster["namespace"] = namespace
+    archive(demo / "plugin.tar")
     data = {
-        "cluster": cluster,
+        "cluster": {"kubeconfig": "kubeconfig", "plugin": {"archive": "plugin.tar"}, **described["cluster"]},
         "defaults": {
             "ssh": {
                 "user": "demo",
@@ -50,35 +51,35 @@ def write(demo: Path, groups: Mapping[str, Mapping[str, Any]], namespace: str | 
             },
             "repositories": REPOSITORIES,
         },
-        "groups": groups,
+        "groups": described["groups"],
     }
     text = yaml.safe_dump(data, sort_keys=False, width=100)
     comment = "# Written by `gpunode demo`: these hosts and this cluster are simulated.\n"
     (demo / "inventory.yaml").write_text(comment + text, encoding="utf-8")
 
 
-def host(name: str, port: int) -> dict[str, Any]:
-    """A host in a group's list."""
-    return {"name": name, "address": "127.0.0.1", "ssh": {"port": port}}
+def describe(
+    demo: Path, groups: Mapping[str, Mapping[str, Any]], cluster: Mapping[str, Any] | None = None
+) -> None:
+    """Groups as the inventory's schema has them, hosts as mappings without their place; and cluster settings."""
+    text = json.dumps({"groups": groups, "cluster": cluster or {}})
+    (demo / "groups.json").write_text(text, encoding="utf-8")
 
 
-def groups(machines: Sequence[Machine], ports: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def groups(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
     """Every machine under what it is."""
     found: dict[str, dict[str, Any]] = {}
     for machine in machines:
-        group = found.setdefault(_group(machine), {"hosts": []})
-        group["hosts"].append(host(machine.name, ports[machine.name]))
+        found.setdefault(_kind(machine), {"hosts": []})["hosts"].append({"name": machine.name})
     return found
 
 
-def _group(machine: Machine) -> str:
-    return next(
-        (key for key, model in MODELS.items() if machine.gpus[:1] and machine.gpus[0].device == model.device),
-        "cpu",
-    )
+def _kind(machine: Machine) -> str:
+    devices = {gpu.device for gpu in machine.gpus}
+    return next((name for name, model in MODELS.items() if model.device in devices), "cpu")
 
 
-def _archive(path: Path) -> None:
+def archive(path: Path) -> None:
     """A `docker save` file of a tiny image; in the simulation its program is run as a process of this computer."""
     layer = io.BytesIO()
     tarfile.open(fileobj=layer, mode="w").close()

@@ -34,6 +34,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "b200": Model("2901", "NVIDIA B200", 183359),
     }
 )
+PACE = 0.08  # seconds for a package, so that the show has something to show
 ADDRESSES = ("0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0000:c3:00.0")
 DEBIAN, UBUNTU, ROCKY = "6.1.0-40-amd64", "5.15.0-161-generic", "5.14.0-570.el9.x86_64"
 
@@ -86,3 +87,9 @@ def fleet(hosts: int) -> tuple[Machine, ...]:
         for number in range(1, hosts + 1)
     )
     return tuple(made)
+
+
+def usual() -> tuple[Machine, ...]:
+    """The hosts of the show: three that become GPU nodes, each another way, and two that cannot."""
+    made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), rpm("rocky-01"), without("cpu-01"))
+    return tuple(replace(machine, pace=PACE) for machine in made)

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+DOWN = "down"  # a file in a machine's folder while it reboots
+
 
 @dataclass(frozen=True, slots=True)
 class SimGpu:
@@ -88,7 +90,7 @@ class Now:
 
     boot_id: str = ""
     booted: float = 0.0
-    down_until: float = 0.0  # it reboots: nobody answers before this time
+    down_until: float = 0.0  # the end of its last reboot: nobody answers before
     units: dict[str, UnitNow] = field(default_factory=dict)
     packages: dict[str, PackageNow] = field(default_factory=dict)
     listed: list[str] = field(default_factory=list)  # package sources that apt has fetched

@@ -16,7 +16,7 @@ import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from gpunode.sim import hosts
-from gpunode.sim.machine import State
+from gpunode.sim.machine import DOWN, State
 
 CHUNK = 32768
 BACKLOG = 128
@@ -79,10 +79,25 @@ class Server:
 
     def _accept(self) -> None:
         while not self._closing:
+            self._reboots()
             for key, _ in self._selector.select(timeout=0.1):
                 door: _Door = key.data
                 with contextlib.suppress(OSError):
                     door.open(door.listener.accept()[0])
+
+    def _reboots(self) -> None:
+        """A host that reboots has no sshd until it is up again: connections to it are refused."""
+        for door in self._doors.values():
+            if door.down.exists() and door.up_at is None:
+                self._selector.unregister(door.listener)
+                door.listener.close()
+                door.cut()
+                door.up_at = door.state.now().down_until
+            elif door.up_at is not None and time.time() > door.up_at:
+                door.listener = socket.create_server(("127.0.0.1", door.port), backlog=BACKLOG)
+                self._selector.register(door.listener, selectors.EVENT_READ, door)
+                door.down.unlink()
+                door.up_at = None
 
 
 class _Door:
@@ -95,11 +110,12 @@ class _Door:
         self.port: int = self.listener.getsockname()[1]
         self.environment = hosts.environment(state, state.machine())
         self.execs = 0
+        self.down = state.folder / DOWN
+        self.up_at: float | None = None  # when it is up again, while it reboots
         self._transports: list[paramiko.Transport] = []
 
     def open(self, client: socket.socket) -> None:
-        now = self.state.now()
-        if now.down_until > time.time() or "unreachable" in now.faults:
+        if "unreachable" in self.state.now().faults:
             client.close()
             return
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

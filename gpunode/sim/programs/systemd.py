@@ -7,7 +7,7 @@ import time
 import uuid
 
 from gpunode.sim import answers
-from gpunode.sim.machine import Machine, Now, State, UnitNow, log
+from gpunode.sim.machine import DOWN, Machine, Now, State, UnitNow, log
 from gpunode.sim.programs import kernel, kubelet, runtimes
 from gpunode.sim.programs.runtimes import Unusable
 
@@ -86,6 +86,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
 def reboot(state: State, now: Now) -> None:
     """Down and up again: another boot id, modules as the files say, every enabled unit started."""
     now.down_until = time.time() + REBOOT_SECONDS
+    (state.folder / DOWN).touch()
     now.boot_id, now.booted = str(uuid.uuid4()), now.down_until
     now.lost = []
     now.xids = []

@@ -1,0 +1,89 @@
+"""`gpunode demo`: the whole job on simulated hosts and a simulated cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpunode.errors import GpunodeError
+
+app = typer.Typer(
+    help="See the whole job on simulated hosts and a simulated cluster: nothing but Python is needed.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def demo(
+    context: typer.Context,
+    fast: Annotated[bool, typer.Option("--fast", help="No pauses for reading.")] = False,
+    break_: Annotated[
+        str | None,
+        typer.Option(
+            "--break",
+            help="At the end break one host, let verify find it and have it mended: xid, module, library, nouveau, "
+            "toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
+            metavar="LINK",
+        ),
+    ] = None,
+    hosts: Annotated[int | None, typer.Option("--hosts", help="So many hosts.", min=1, max=1000)] = None,
+    inventory: Annotated[
+        Path | None,
+        typer.Option(
+            "--inventory", help="Rehearse this inventory: hosts are invented to match it.", metavar="FILE"
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave it running, and say how to play with it.")
+    ] = False,
+) -> None:
+    """See the whole job in a minute: bare hosts become verified GPU nodes. Simulated, and said so.
+
+    Example: gpunode demo --break library
+    """
+    if context.invoked_subcommand is None:
+        raise typer.Exit(_show(fast=fast, fault=break_, hosts=hosts, inventory=inventory, keep=keep))
+
+
+@app.command("stop")
+def stop() -> None:
+    """End every demo that was kept running, and remove its folder.
+
+    Example: gpunode demo stop
+    """
+    from gpunode.sim import demo as demos
+
+    folders = demos.stop()
+    typer.echo("\n".join(f"ended {folder}" for folder in folders) or "no demo is running")
+
+
+def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
+    from gpunode.sim import faults, kinds
+    from gpunode.sim.demo import Demo
+    from gpunode.sim.show import Show, farewell
+
+    if fault is not None and fault not in faults.FAULTS:
+        raise _usage(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
+    if hosts is not None and inventory is not None:
+        raise _usage("--hosts and --inventory exclude each other: an inventory says which hosts there are")
+    if inventory is not None:
+        from gpunode.sim.rehearsal import rehearsal
+
+        machines, groups, cluster = rehearsal(inventory)
+    else:
+        machines, groups, cluster = kinds.fleet(hosts) if hosts else kinds.usual(), None, None
+    with Demo(machines, groups, cluster) as demo:
+        code = Show(demo, fast=fast).play(fault)
+        if keep:
+            demo.keep()
+            typer.echo(farewell(demo))
+    return code
+
+
+def _usage(message: str) -> GpunodeError:
+    error = GpunodeError(message)
+    error.exit_code = 2
+    return error

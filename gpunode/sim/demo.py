@@ -1,0 +1,166 @@
+"""A demo from its start to its end: a folder, hosts made in it, and a process that serves them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gpunode.errors import GpunodeError
+from gpunode.sim import folder, hosts
+from gpunode.sim.machine import Machine
+
+PREFIX = "gpunode-demo-"
+PATIENCE = 15.0
+
+
+class DemoFailed(GpunodeError):
+    """The simulation could not be started."""
+
+
+class Demo:
+    """A running demo: hosts and a cluster that gpunode can be used on. As a context manager it ends with its block."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        groups: Mapping[str, Mapping[str, Any]] | None = None,
+        cluster: Mapping[str, Any] | None = None,
+    ) -> None:
+        _complete()
+        self._kept = False
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = (self.folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            hosts.lay_out(self.folder)
+            self.states = {machine.name: hosts.create(self.folder, machine) for machine in machines}
+            folder.describe(self.folder, folder.groups(machines) if groups is None else groups, cluster)
+            self._server = self._serve()
+        except BaseException:
+            self._lock.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory.yaml"
+
+    def __enter__(self) -> Demo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, so that nothing is left; one that is kept goes on."""
+        assert self._server.stdin
+        if self._kept:
+            self._server.stdin.close()
+            self._server.returncode = 0  # it is not waited for
+            self._lock.close()
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self._server.stdin.close()
+        self._server.wait()
+        self._lock.close()
+
+    def keep(self) -> None:
+        """Let it go on when this process has ended, until `stop`."""
+        assert self._server.stdin
+        self._server.stdin.write(b"keep\n")
+        self._server.stdin.flush()
+        self._kept = True
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        with (self.folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "gpunode.sim.server", str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=(self._lock.fileno(),),
+                start_new_session=True,  # what interrupts the show does not interrupt it
+            )
+        assert server.stdout
+        try:
+            with server.stdout as said:
+                if said.readline() != b"ready\n":
+                    server.wait()
+                    words = (
+                        (self.folder / "server.log").read_text(errors="replace")
+                        if self.folder.exists()
+                        else ""
+                    )
+                    raise DemoFailed(
+                        f"the simulation did not start: {(words.splitlines() or ['it said nothing'])[-1]}",
+                        hint="If that names no cause, please report it with what `gpunode --version` says.",
+                    )
+        except BaseException:
+            if server.stdin:
+                server.stdin.close()
+            server.wait()
+            raise
+        return server
+
+
+def _complete() -> None:
+    """The device plugin runs as a process here, so what its image holds must be installed."""
+    missing = [name for name in ("grpc", "google.protobuf") if not _installed(name)]
+    if missing:
+        raise DemoFailed(
+            f"the demo runs the device plugin, and {' and '.join(missing)} is not installed",
+            hint="Install gpunode with its extra: pip install 'gpunode[deviceplugin]'",
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def stop() -> tuple[Path, ...]:
+    """End every demo of this user that goes on, and remove what a killed one left; returns their folders."""
+    found = [path for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) if _mine(path)]
+    for path in found:
+        _stop(path)
+    return tuple(found)
+
+
+def _mine(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+    return False
+
+
+def _stop(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError), (path / "lock").open("rb") as lock:
+        if _held(lock):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), signal.SIGTERM)
+            deadline = time.monotonic() + PATIENCE
+            while path.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _held(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
