@@ -65,6 +65,8 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
         there = spec.setdefault("tolerations", [])
         if not any(one.get("key") in {key, None} and one.get("operator") == "Exists" for one in there):
             there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec["priority"] = CLASSES.get(spec.get("priorityClassName", ""), 0)
     if before is None:
         runtime = spec.get("runtimeClassName")

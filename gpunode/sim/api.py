@@ -146,10 +146,10 @@ class _Handler(BaseHTTPRequestHandler):
         verb = VERBS[self.command]
         if verb == "get" and not name:
             verb = "watch" if query.get("watch") else "list"
-        called = f'{of.plural} "{name}"' if name else of.plural
+        called = f'{of.full} "{name}"' if name else of.full
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
         why = f'User "{user}" cannot {verb} resource "{of.plural}" in API group "{of.group}" {where}'
-        raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.plural)
+        raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
 
     def _log(self, pod: Object, query: dict[str, str]) -> str:
         containers = [one["name"] for one in pod["spec"]["containers"]]

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from gpunode.sim.store import Object, now
 
 Path: TypeAlias = tuple[str, ...]
-Owners: TypeAlias = dict[tuple[str, str], set[Path]]  # (manager, operation) -> its fields
+Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
+Owners: TypeAlias = dict[Owner, set[Path]]
 
 # Lists whose items go by a field, and maps that are replaced as a whole (from the kinds' +listType and +mapType).
 KEYS = {
@@ -43,7 +44,7 @@ class Conflict(Exception):
 def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
     """The live object after `manager` applied its whole wish: fields it no longer names go. Raises Conflict."""
     owners = _read(live)
-    mine, new = (manager, "Apply"), _leaves(_bare(wish))
+    mine, new = ("Apply", manager, ""), _leaves(_bare(wish))
     old = owners.pop(mine, set())
     lost = [
         (who, place)
@@ -52,7 +53,7 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
         if _at(live, place) != _at(wish, place)
     ]
     if lost and not force:
-        raise Conflict([(who[0], _words(place)) for who, place in lost])
+        raise Conflict([(who[1], _words(place)) for who, place in lost])
     for who, place in lost:
         owners[who].discard(place)
     result = copy.deepcopy(live)
@@ -70,7 +71,7 @@ def updated(before: Object | None, after: Object, manager: str) -> Object:
     changed = {place for place in is_ if place not in was or _at(before, place) != _at(after, place)}
     for places in owners.values():
         places.difference_update(changed | (was - is_))
-    owners.setdefault((manager, "Update"), set()).update(changed)
+    owners.setdefault(("Update", manager, ""), set()).update(changed)
     return _written(copy.deepcopy(after), owners, before or {})
 
 
@@ -177,7 +178,7 @@ def _merge(into: Object, wish: Object) -> None:
 
 def _read(item: Object) -> Owners:
     entries = item.get("metadata", {}).get("managedFields") or []
-    return {(one["manager"], one["operation"]): set(_places(one["fieldsV1"])) for one in entries}
+    return {_owner(one): set(_places(one["fieldsV1"])) for one in entries}
 
 
 def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
@@ -189,10 +190,11 @@ def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
 
 
 def _written(item: Object, owners: Owners, before: Object) -> Object:
-    """The object with managedFields; an entry that is the same as before keeps its time."""
+    """The object with managedFields. Only who has more fields than before has a new time."""
     entries = []
-    known = before.get("metadata", {}).get("managedFields") or []
-    for (manager, operation), places in sorted(owners.items()):
+    known = _read(before)
+    times = {_owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or []}
+    for owner, places in owners.items():
         if not places:
             continue
         tree: Object = {}
@@ -200,13 +202,22 @@ def _written(item: Object, owners: Owners, before: Object) -> Object:
             below = tree
             for step in place:
                 below = below.setdefault(step, {})
-        who = {"manager": manager, "operation": operation, "apiVersion": item["apiVersion"]}
-        same = [one for one in known if one["fieldsV1"] == tree and one.items() >= who.items()]
-        entries.append(
-            same[0] if same else {**who, "time": now(), "fieldsType": "FieldsV1", "fieldsV1": tree}
-        )
+        time = times[owner] if places <= known.get(owner, set()) else now()
+        entry = {"manager": owner[1], "operation": owner[0], "apiVersion": item["apiVersion"], "time": time}
+        entry |= {
+            "fieldsType": "FieldsV1",
+            "fieldsV1": tree,
+            **({"subresource": owner[2]} if owner[2] else {}),
+        }
+        entries.append(entry)
+    order = ("operation", "time", "manager", "subresource")
+    entries.sort(key=lambda entry: [str(entry.get(name, "")) for name in order])
     item["metadata"]["managedFields"] = entries
     return item
+
+
+def _owner(entry: Object) -> Owner:
+    return entry["operation"], entry["manager"], entry.get("subresource", "")
 
 
 def _words(place: Path) -> str:

@@ -19,9 +19,10 @@ class Refusal(Exception):
 def refusal(
     code: int, reason: str, message: str, *, name: str = "", kind: str = "", causes: Sequence[Object] = ()
 ) -> Refusal:
-    """`kind` is that of `details`: the plural, in most answers."""
+    """`kind` is that of `details`, with its group: `nodes`, `daemonsets.apps`. In most answers it is the plural."""
     details: Object = {"name": name} if name else {}
-    details |= {"kind": kind} if kind else {}
+    short, _, group = kind.partition(".")
+    details |= ({"group": group} if group else {}) | ({"kind": short} if kind else {})
     details |= {"causes": list(causes)} if causes else {}
     status = {
         "kind": "Status",
@@ -37,5 +38,5 @@ def refusal(
 
 
 def absent(kind: str, name: str) -> Refusal:
-    """`kind` is the plural, with its group: `daemonsets.apps`."""
-    return refusal(404, "NotFound", f'{kind} "{name}" not found', name=name, kind=kind.partition(".")[0])
+    """`kind` is the plural, with its group."""
+    return refusal(404, "NotFound", f'{kind} "{name}" not found', name=name, kind=kind)

@@ -31,13 +31,13 @@ class Resources:
         group, _, version = KINDS[kind].api.rpartition("/")
         self.plural = KINDS[kind].plural
         self.group, self.version = group, version
-        self._full = f"{self.plural}.{group}" if group else self.plural
+        self.full = f"{self.plural}.{group}" if group else self.plural
 
     def get(self, name: str) -> Object:
         """One object."""
         found = self.store.get(self.kind, self.namespace, name)
         if found is None:
-            raise absent(self._full, name)
+            raise absent(self.full, name)
         return found
 
     def list(self, query: Mapping[str, str]) -> Object:
@@ -76,8 +76,8 @@ class Resources:
         with self.store.changed:
             if self.store.get(*key(item)):
                 name = meta["name"]
-                message = f'{self._full} "{name}" already exists'
-                raise refusal(409, "AlreadyExists", message, name=name, kind=self.plural)
+                message = f'{self.full} "{name}" already exists'
+                raise refusal(409, "AlreadyExists", message, name=name, kind=self.full)
             made = fields.updated(
                 None, admitted(self.store, item, None), query.get("fieldManager") or "unknown"
             )
@@ -93,7 +93,7 @@ class Resources:
                 message = f"the body of the request was in an unknown format - accepted media types include: {MERGE}, {APPLY}"
                 raise refusal(415, "UnsupportedMediaType", message)
             if live is None:
-                raise absent(self._full, name)
+                raise absent(self.full, name)
             merged = admitted(self.store, fields.merge_patched(live, body), live)
             done = fields.updated(live, merged, query.get("fieldManager") or "unknown")
             return self._kept(done, query), False
@@ -105,11 +105,12 @@ class Resources:
             wanted = (options.get("preconditions") or {}).get("uid")
             uid = there["metadata"]["uid"]
             if wanted not in {None, uid}:
+                kind = self.full.replace(self.plural, self.kind)  # here, and here only, it is not the plural
                 message = (
-                    f'Operation cannot be fulfilled on {self._full} "{name}": the UID in the precondition ({wanted}) '
+                    f'Operation cannot be fulfilled on {kind} "{name}": the UID in the precondition ({wanted}) '
                     f"does not match the UID in record ({uid}). The object might have been deleted and then recreated"
                 )
-                raise refusal(409, "Conflict", message, name=name, kind=self.plural)
+                raise refusal(409, "Conflict", message, name=name, kind=kind)
             if self.kind == "Namespace" and name in PROTECTED:
                 message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
                 raise refusal(403, "Forbidden", message, name=name, kind="namespaces")
@@ -149,18 +150,17 @@ class Resources:
     def _apply(self, name: str, wish: Object, live: Object | None, query: Mapping[str, str]) -> Object:
         manager, force = query.get("fieldManager"), query.get("force") == "true"
         if not manager:
-            raise refusal(
-                422,
-                "Invalid",
-                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
-            )
+            why = "Required value: is required for apply patch"
+            cause = {"reason": "FieldValueRequired", "message": why, "field": "fieldManager"}
+            message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
+            raise refusal(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
         uid = wish["metadata"].get("uid")
         if uid and live is None:
             message = (
-                f'Operation cannot be fulfilled on {self._full} "{name}": uid mismatch: the provided object '
+                f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: the provided object '
                 f"specified uid {uid}, and no existing object was found"
             )
-            raise refusal(409, "Conflict", message, name=name, kind=self.plural)
+            raise refusal(409, "Conflict", message, name=name, kind=self.full)
         if uid and live and uid != live["metadata"]["uid"]:
             raise self._invalid(name, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
         own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}

@@ -1,0 +1,177 @@
+"""The simulated API and the lab's kube-apiserver are asked the same, and answer the same. Nothing is changed there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.api import Api, connect
+from gpunode.cluster.kinds import path
+from gpunode.cluster.plugin import manifests
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginImage
+from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.store import Object
+
+from ..lab import api as lab_api
+from ..lab.conftest import lab  # noqa: F401 (a fixture)
+from .clusters import until
+
+pytestmark = pytest.mark.lab
+
+APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+DRY = {"fieldManager": "gpunode", "dryRun": "All"}
+# What differs by nature: identities, times, counts, and where a token is mounted.
+PASSING = {"uid", "resourceVersion", "creationTimestamp", "time"}
+
+
+@pytest.fixture(scope="module")
+def running(lab: lab_api.Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api, Cluster]]:  # noqa: F811
+    """The real API, and the simulated one with its cluster."""
+    real = connect(Access(kubeconfig=str(lab.kubeconfig)))
+    cluster = serve(tmp_path_factory.mktemp("sim"), [])
+    simulated = connect(Access(kubeconfig=str(cluster.kubeconfig)))
+    until(lambda: simulated.get("ServiceAccount", "default", "default"))
+    yield real, simulated, cluster
+    simulated.close()
+    real.close()
+    cluster.close()
+
+
+@pytest.fixture
+def both(running: tuple[Api, Api, Cluster]) -> tuple[Api, Api]:
+    """The two APIs, with the same nodes in both."""
+    real, simulated, cluster = running
+    for node in real.find("Node")[0]:
+        there = cluster.store.get("Node", "", node["metadata"]["name"])
+        if there:
+            cluster.store.drop(there)
+        cluster.store.put({"kind": "Node", "apiVersion": "v1", **node})
+    return real, simulated
+
+
+def ask(api: Api, method: str, where: str, query: dict[str, str], body: Object | None, content: str) -> Any:
+    response = api._send(method, where, query, body, content, 20)
+    text = response.data.decode()
+    events = [json.loads(line) for line in text.splitlines()] if query.get("watch") else None
+    answer = events or (json.loads(text) if text.startswith("{") else text)
+    return response.status, lasting(answer)
+
+
+def lasting(answer: Any) -> Any:
+    """The answer without what differs by nature."""
+    if isinstance(answer, dict):
+        return {name: lasting(value) for name, value in answer.items() if name not in PASSING}
+    return [lasting(one) for one in answer] if isinstance(answer, list) else answer
+
+
+def labelled(**labels: str) -> Object:
+    return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "legacy", "labels": labels}}
+
+
+def with_uid(name: str) -> Object:
+    return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "uid": "abc"}}
+
+
+LEGACY, NONE = "/api/v1/nodes/legacy", "/api/v1/nodes/none"
+REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
+    "an object that is not there": ("GET", NONE, {}, None, ""),
+    "an object of a group": ("GET", "/apis/apps/v1/namespaces/x/daemonsets/y", {}, None, ""),
+    "a group that is not there": ("GET", "/apis/foo/v1/x", {}, None, ""),
+    "a log of no pod": ("GET", "/api/v1/namespaces/default/pods/x/log", {}, None, ""),
+    "a list in no namespace": ("GET", "/api/v1/namespaces/nope/pods", {}, None, ""),
+    "a field of no selector": ("GET", "/api/v1/pods", {"fieldSelector": "spec.foo=x"}, None, ""),
+    "a label in use": ("PATCH", LEGACY, DRY, labelled(pool="b"), APPLY),
+    "labels in use": ("PATCH", LEGACY, DRY, labelled(pool="b", gpu="c"), APPLY),
+    "labels taken over": ("PATCH", LEGACY, {**DRY, "force": "true"}, labelled(pool="b"), APPLY),
+    "labels shared": ("PATCH", LEGACY, DRY, labelled(pool="lab"), APPLY),
+    "labels merged": ("PATCH", LEGACY, DRY, {"metadata": {"labels": {"gpu": None, "x": "y"}}}, MERGE),
+    "another node's uid": ("PATCH", NONE, DRY, with_uid("none"), APPLY),
+    "no field manager": ("PATCH", LEGACY, {}, labelled(), APPLY),
+    "a deletion of another": ("DELETE", LEGACY, DRY, {"preconditions": {"uid": "abc"}}, "application/json"),
+    "a deletion": ("DELETE", LEGACY, {"dryRun": "All"}, None, ""),
+    "a deletion of nothing": ("DELETE", NONE, {}, None, ""),
+    "a deletion of a namespace": ("DELETE", "/api/v1/namespaces/default", {"dryRun": "All"}, None, ""),
+    "something in no namespace": (
+        "PATCH",
+        "/api/v1/namespaces/nope/serviceaccounts/x",
+        DRY,
+        {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "x", "namespace": "nope"}},
+        APPLY,
+    ),
+    "a pod of no class": (
+        "POST",
+        "/api/v1/namespaces/default/pods",
+        DRY,
+        {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": "x"},
+            "spec": {"runtimeClassName": "none", "containers": [{"name": "c", "image": "x:1"}]},
+        },
+        "application/json",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_the_simulated_api_answers_as_the_real_one(both: tuple[Api, Api], what: str) -> None:
+    """Status code and body are the same, but for identities and times."""
+    real, simulated = (ask(api, *REQUESTS[what]) for api in both)
+    assert simulated == real
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: int) -> None:
+    """Defaults, owners of fields and generations of what gpunode applies."""
+    manifest = manifests("default", PluginImage("plugin:1", image_id="sha256:abc"))[number]
+    name = f"{manifest['metadata']['name']}-unused"
+    manifest = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
+    where = path(manifest["kind"], manifest["metadata"].get("namespace"), name)
+    real, simulated = (ask(api, "PATCH", where, DRY, manifest, APPLY) for api in both)
+    assert simulated == real
+
+
+def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
+    """Defaults and tolerations of a pod that asks for a GPU; managedFields of a create are not compared."""
+    from gpunode.cluster.manifests import rendered
+
+    (pod,) = rendered(
+        "vectoradd.yaml.j2", name="unused", namespace="default", run="1", hostname="legacy", taints=(),
+        image="plugin:1", args=("-m", "x"), runtime_class=None, seconds=60,
+    )  # fmt: skip
+    answers = [ask(api, "POST", path("Pod", "default"), DRY, pod, "application/json") for api in both]
+    for _, answer in answers:
+        del answer["metadata"]["managedFields"]
+    assert answers[1] == answers[0]
+
+
+def test_pages_are_alike(both: tuple[Api, Api]) -> None:
+    """The first page of two nodes: what is left, and items without kind."""
+    answers = [ask(api, "GET", path("Node"), {"limit": "1"}, None, "")[1] for api in both]
+    real, simulated = (
+        {name: value for name, value in one.items() if name != "items"} | {"keys": sorted(one["items"][0])}
+        for one in answers
+    )
+    for one in (real, simulated):
+        one["metadata"].pop("continue")
+    assert simulated == real
+
+
+def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path: Path) -> None:  # noqa: F811
+    """The words that gpunode takes verb and resource from."""
+    cluster = serve(tmp_path, [])
+    folders = (lab.inventory.parent, tmp_path)
+    apis = [connect(Access(kubeconfig=str(folder / "kubeconfig-nobody"))) for folder in folders]
+    try:
+        for where in ("/api/v1/nodes", "/apis/apps/v1/namespaces/x/daemonsets", NONE):
+            real, simulated = (ask(api, "GET", where, {}, None, "") for api in apis)
+            assert simulated == real
+    finally:
+        for api in apis:
+            api.close()
+        cluster.close()
