@@ -1308,7 +1308,11 @@ def work(this: Run) -> None:
     lock.close()
     if ok and any(change["kind"] == "reboot" for change in job["changes"]):
         time.sleep(1)  # for whoever follows to hear the end
-        run("systemctl", "reboot")
+        answer = run("systemctl", "reboot")
+        if answer.status > 0:  # below: it was killed by the reboot itself
+            sentence = "the host does not reboot: " + last(answer.words, 1)[0]
+            this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
+            this.send({"type": "end", "ok": False})  # for who follows now; the first `end` has been heard
 
 
 def failure(error: Exception) -> Failure:

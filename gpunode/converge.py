@@ -48,6 +48,7 @@ HINTS = {
     "module-failed": "`dmesg | grep NVRM` on the host says more.",
     "image-failed": "Mend what the runtime complains about, or check that the archive holds the image it is to hold.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
+    "reboot-failed": "Reboot it by hand, or mend what `systemctl reboot` complains about; then run again.",
     "interrupted": "Run again: it plans from what is there now.",
     "internal": "Please report it with these lines; the changes before it stay made.",
     "unsupported-package-manager": "gpunode installs packages with apt so far; install them by hand, with `driver: none`.",
@@ -150,7 +151,11 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
         elif kind == "facts":
             seen = facts.parse(message["facts"])
     if error is None and any(isinstance(change, Reboot) for change in applied):
-        seen = _reboot(visit, outcome.facts.boot_id, tell)
+        reboot = next(change for change in applied if isinstance(change, Reboot))
+        seen, refused = _reboot(visit, run, outcome.facts.boot_id, tell)
+        if refused is not None:
+            applied.remove(reboot)
+            error = _failure(host, reboot, refused)
     after = _planned(visit, seen or _probe(visit))
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
@@ -199,8 +204,8 @@ def _messages(
             job, archives = wire.follow_job(run), ()
 
 
-def _reboot(visit: Visit, boot_id: str, tell: Tell) -> Facts:
-    """Wait until the host is back with another boot id."""
+def _reboot(visit: Visit, run: str, boot_id: str, tell: Tell) -> tuple[Facts, Mapping[str, Any] | None]:
+    """Wait until the host is back with another boot id; with the failure's message where it refused to go."""
     visit.close()
     deadline = time.monotonic() + REBOOT_SECONDS
     tell(Event("stage", visit.host.name, "reboot"))
@@ -208,10 +213,13 @@ def _reboot(visit: Visit, boot_id: str, tell: Tell) -> Facts:
         time.sleep(2)
         try:
             seen = _probe(visit)
+            # What became of the reboot is known after the apply's end has been told: its record says it.
+            story = [] if seen.boot_id != boot_id else list(visit.ask(wire.follow_job(run)))
         except HostError:
             continue
-        if seen.boot_id != boot_id:
-            return seen
+        refused = next((message for message in story if message.get("code") == "reboot-failed"), None)
+        if seen.boot_id != boot_id or refused is not None:
+            return seen, refused
     raise Unreachable(
         visit.host.name,
         f"it did not come back within {REBOOT_SECONDS / 60:.0f} minutes of its reboot",

@@ -306,3 +306,15 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
     assert [message["type"] for message in messages] == ["start", "done", "end"]
     wait_until(lambda: "systemctl reboot" in host.calls())
     assert host.calls().count("systemctl reboot") == 1
+
+
+def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
+    """The end has been told before the attempt, so the failure stands behind it."""
+    host.program(
+        "systemctl", 'if [ "$1" = reboot ]; then echo "Unit reboot.target is masked." >&2; exit 1; fi'
+    )
+    host.apply(Reboot("why"))
+    wait_until(lambda: host.ask(wire.follow_job("run1"))[-1]["ok"] is False)
+    *_, failed, _ = host.ask(wire.follow_job("run1"))
+    assert failed["code"] == "reboot-failed"
+    assert failed["error"] == "the host does not reboot: Unit reboot.target is masked."

@@ -197,6 +197,7 @@ def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> N
     agent = Agent(
         ([*done(0), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
         again(raw["boot_id"]),
+        ([*done(0), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
         down,
         again("another"),
     )
@@ -205,6 +206,24 @@ def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> N
     assert outcome.facts is not None
     assert outcome.facts.boot_id == "another"
     assert [event.message for event in events if event.type == "stage"] == ["reboot"]
+
+
+def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]) -> None:
+    """Nobody waits a quarter of an hour for a host that never goes down."""
+    words = "Call to Reboot failed: Access denied"
+    refused = {"type": "failed", "n": 0, "code": "reboot-failed", "error": words, "detail": []}
+    story = [*done(0), {"type": "end", "ok": True}]
+    agent = Agent(
+        (story, True),
+        ([{"type": "facts", "facts": raw}], True),
+        ([*story, refused, {"type": "end", "ok": False}], True),
+    )
+    outcome, _ = apply(agent, planned(raw, Reboot("nouveau holds the GPUs")))
+
+    assert outcome.status == "failed"
+    assert outcome.applied == ()
+    assert words in (outcome.error or "")
+    assert outcome.hint.startswith("Reboot it by hand")
 
 
 def test_an_answer_without_facts_is_a_failure() -> None:
