@@ -11,7 +11,7 @@ from gpunode.sim.refuse import Refusal
 from gpunode.sim.resources import Resources
 from gpunode.sim.store import KINDS, Object, Store, now, owned_by
 
-GRACE = 6.0  # seconds that a kubelet may be silent; a real cluster waits 50
+GRACE = 10.0  # seconds that a kubelet may be silent; a real cluster waits 50
 SYSTEM = ("default", "kube-system", "kube-public")  # namespaces that every cluster has
 
 

@@ -1,0 +1,146 @@
+"""The stand-ins of the driver's libraries, below the real plugin's code and NVIDIA's real Python binding."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin import directory
+from gpunode.sim import inside, kinds
+from gpunode.sim.container import CannotStart, environment_of, words_of
+from gpunode.sim.machine import Now, State
+
+from .clusters import ready
+
+MACHINE = kinds.old("old")
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> State:
+    return ready(tmp_path_factory.mktemp("sim"), MACHINE)
+
+
+def environment(
+    state: State, now: Now | None = None, handler: str = "nvidia", **asked: str
+) -> dict[str, str]:
+    """That of a container that asks for the host's first GPU."""
+    wish = {"NVIDIA_VISIBLE_DEVICES": MACHINE.gpus[0].uuid, **asked}
+    return environment_of(wish, state.folder, now or state.now(), handler, state.folder)
+
+
+def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and what it printed."""
+    words = words_of({"args": ["-m", "gpunode.deviceplugin.vectoradd", "--json", "--elements", "1000"]})
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout
+        said = process.stdout.read()
+        return process.wait(30), json.loads(said)
+
+
+def test_vectors_are_added_on_the_gpu_that_was_given(state: State) -> None:
+    """One GPU of two is seen, with its own name and UUID; the sums are right."""
+    code, said = vectoradd(**environment(state))
+    assert (code, said["passed"], said["cuda"]) == (0, True, "13.0")
+    (gpu,) = said["gpus"]
+    assert (gpu["uuid"], gpu["name"], gpu["max_error"]) == (MACHINE.gpus[0].uuid, MACHINE.gpus[0].name, 0.0)
+
+
+def test_without_the_nvidia_runtime_there_is_no_library(state: State) -> None:
+    """Nor where a container asks for no GPU, or for none of its computing."""
+    for given in (
+        environment(state, handler="runc"),
+        environment(state, NVIDIA_VISIBLE_DEVICES="void"),
+        environment(state, NVIDIA_DRIVER_CAPABILITIES="utility"),
+    ):
+        code, said = vectoradd(**given)
+        assert (code, said["passed"]) == (2, False)
+        assert "libcuda.so.1 cannot be loaded" in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"modules": {}}, "CUDA_ERROR_NO_DEVICE (100)"),
+        ({"modules": {"nvidia": "595.1"}}, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
+        ({"lost": [MACHINE.gpus[0].uuid]}, "CUDA_ERROR_UNKNOWN (999)"),
+    ],
+)
+def test_what_happens_to_the_host_while_a_container_runs_is_seen_in_it(
+    state: State, changes: dict[str, Any], words: str
+) -> None:
+    """The module goes, another one comes, the GPU is lost."""
+    given = environment(state)
+    before = state.now()
+    with state.change() as now:
+        for name, value in changes.items():
+            setattr(now, name, value)
+    try:
+        code, said = vectoradd(**given)
+    finally:
+        with state.change() as now:
+            now.modules, now.lost = before.modules, before.lost
+    assert code in {1, 2}
+    assert words in (said.get("error") or said["gpus"][0]["error"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"library": ""}, "load library failed: libnvidia-ml.so.1"),
+        ({"modules": {}}, "driver not loaded"),
+        ({"library": "595.1"}, "driver/library version mismatch"),
+    ],
+)
+def test_a_container_does_not_start_where_the_hook_finds_no_driver(
+    state: State, changes: dict[str, Any], words: str
+) -> None:
+    """In the words of nvidia-container-cli."""
+    now = state.now()
+    for name, value in changes.items():
+        setattr(now, name, value)
+    with pytest.raises(CannotStart, match=words):
+        environment(state, now)
+    assert "GPUNODE_SIM_HOST" not in environment(state, now, handler="runc")
+
+
+@pytest.mark.parametrize(
+    "command", [["bash"], ["python3", "-c", "print()"], ["python3", "-m", "http.server"], ["sleep", "$(id)"]]
+)
+def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> None:
+    """A container has what the plugin's image holds; all else is not found in it."""
+    with pytest.raises(CannotStart, match="executable file not found"):
+        words_of({"command": command})
+
+
+def test_a_container_ends_with_its_kubelet(state: State) -> None:
+    """However that ends: nothing is left running."""
+    words = words_of({})
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(state))
+    assert process.stdin
+    assert process.stderr
+    assert process.stderr.readline()
+    process.stdin.close()
+    assert process.wait(10) == 0
+    assert b"stopping signal=SIGTERM" in process.stderr.read()
+    process.stderr.close()
+
+
+def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Mac, whose C library has none: the plugin is told that no instance is left, as it may be on Linux."""
+
+    class Mac:
+        pass
+
+    monkeypatch.setattr(inside, "_real", lambda *_, **__: Mac())
+    monkeypatch.setattr(ctypes, "CDLL", inside.Libraries)
+    with pytest.raises(OSError, match="inotify_init1") as caught:
+        directory.watch(tmp_path)
+    assert caught.value.errno == errno.EMFILE
