@@ -614,6 +614,11 @@ class Run:
         for path in glob.glob(below(self.record + "/payload-*")):
             os.unlink(path)
 
+    def disarm(self) -> None:
+        """What was changed for the last restart is good: nothing is to be put back any more."""
+        if os.path.exists(below(self.live + "/restore.json")):
+            os.unlink(below(self.live + "/restore.json"))
+
     def load(self) -> Message:
         return dict(json.loads(text_of(self.live + "/job.json") or ""))
 
@@ -1131,6 +1136,7 @@ def service(this: Run, change: Message) -> Message:
     if timer:
         run("systemctl", "stop", timer)
     if problem is None:
+        this.disarm()
         return {}
     lines = reasons(journal(unit, 100, started)) or [problem]
     restored = this.restore(guards)
@@ -1194,12 +1200,26 @@ def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:
 
 
 def restore_guards(this: Run) -> None:
-    """What the timer does."""
-    job = json.loads(text_of(this.live + "/restore.json") or "")
-    if this.restore(job["guards"]):
-        run("systemctl", "daemon-reload", timeout=60)
-        run("systemctl", "reset-failed", job["unit"])
-        run("systemctl", "restart", job["unit"], timeout=None)
+    """What the timer does; under the lock, so that no other apply begins meanwhile. Its own still alive holds it."""
+    lock = take_lock({"run": this.name, "by": this.load()["by"], "since": time.time(), "pid": os.getpid()})
+    if lock is not None:
+        put_back(this)
+        lock.close()
+
+
+def put_back(this: Run) -> List[str]:
+    """Undo what a killed apply never found to be good; returns the files. Needs the lock."""
+    pending = text_of(this.live + "/restore.json")
+    restored = []  # type: List[str]
+    if pending is not None:
+        job = json.loads(pending)
+        restored = this.restore(job["guards"])
+        if restored:
+            run("systemctl", "daemon-reload", timeout=60)
+            run("systemctl", "reset-failed", job["unit"])
+            run("systemctl", "restart", job["unit"], timeout=RESTORE_SECONDS)
+    this.forget()
+    return restored
 
 
 def kernel_module(_this: Run, change: Message) -> Message:
@@ -1288,10 +1308,8 @@ def work(this: Run) -> None:
         this.send({"type": "end", "ok": False})
         this.forget()
         return
-    if systemd():  # of a run that was killed: what it would put back is this run's to change now
-        run("systemctl", "stop", "gpunode-restore-*.timer")
-    ok = True
-    for this.n, change in enumerate(job["changes"]):
+    ok = mend(this)
+    for this.n, change in enumerate(job["changes"] if ok else []):
         start = time.monotonic()
         this.send({"type": "start", "n": this.n})
         try:
@@ -1313,6 +1331,20 @@ def work(this: Run) -> None:
             sentence = "the host does not reboot: " + last(answer.words, 1)[0]
             this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
             this.send({"type": "end", "ok": False})  # for who follows now; the first `end` has been heard
+
+
+def mend(this: Run) -> bool:
+    """Put back now what timers of killed applies would put back later, under the feet of this one."""
+    try:
+        for path in glob.glob(below("/run/gpunode/*/restore.json")):
+            for restored in put_back(Run(os.path.basename(os.path.dirname(path)))):
+                this.progress("put back %s, which an apply that was killed had changed" % restored)
+        if systemd():
+            run("systemctl", "stop", "gpunode-restore-*.timer")
+    except Exception as error:
+        this.send(failure(error).message(0))
+        return False
+    return True
 
 
 def failure(error: Exception) -> Failure:
