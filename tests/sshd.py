@@ -82,10 +82,12 @@ def _exec(channel: paramiko.Channel, command: str) -> None:
     assert process.stderr
 
     def feed() -> None:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(EOFError, paramiko.SSHException):
             while data := channel.recv(32768):
-                process.stdin.write(data)
-                process.stdin.flush()
+                with contextlib.suppress(OSError):  # the command may have ended without reading all
+                    process.stdin.write(data)
+                    process.stdin.flush()
+        with contextlib.suppress(OSError):
             process.stdin.close()
 
     def drain() -> None:
@@ -101,6 +103,9 @@ def _exec(channel: paramiko.Channel, command: str) -> None:
             channel.sendall(data)
         threads[1].join()
         channel.send_exit_status(process.wait())
+        # The client ends its input only after it has seen that the command was begun; a quick command that
+        # closed the channel before that would look like one that was refused.
+        threads[0].join(timeout=5)
     with contextlib.suppress(OSError, EOFError):
         channel.close()
     for stream in (process.stdout, process.stderr):

@@ -11,6 +11,8 @@ import os, signal, time
 from gpunode import cli, fleet
 from gpunode.model import Host, Ssh
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
+
 def story(host, tell):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
