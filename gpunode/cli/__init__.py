@@ -19,6 +19,8 @@ EPILOG = (
     "4 refused or declined · 5 changes wait (plan --exit-code)"
 )
 
+INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
+
 app = typer.Typer(
     name="gpunode",
     help="Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.",
@@ -59,7 +61,15 @@ def main() -> None:
     except GpunodeError as error:
         typer.echo(f"gpunode: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("gpunode: interrupted; what was begun on a host goes on there", err=True)
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
+        line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
+        typer.echo(
+            f"{line}gpunode: interrupted; what was begun on a host goes on there, and the next run follows it",
+            err=True,
+        )
         sys.stdout.flush()
-        os._exit(130)  # an orderly exit would wait for the threads, and they follow their hosts to the end
+        os._exit(
+            INTERRUPTED
+        )  # an orderly exit would wait for the threads, and they follow their hosts to the end

@@ -7,7 +7,7 @@ import sys
 import time
 
 INTERRUPTED = """
-import os, signal, time
+import os, signal, sys, time
 from gpunode import cli, fleet
 from gpunode.model import Host, Ssh
 
@@ -17,7 +17,11 @@ def story(host, tell):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
-cli.app = lambda: list(fleet.run([Host("a", Ssh("a"))], story, forks=8))
+@cli.app.command("hang")
+def hang():
+    list(fleet.run([Host("a", Ssh("a"))], story, forks=8))
+
+sys.argv = ["gpunode", "hang"]
 cli.main()
 """
 
