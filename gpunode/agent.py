@@ -11,7 +11,7 @@ An apply is done by a process of its own, a transient systemd unit where there i
 to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
 
     /run/gpunode.lock              held by the apply under way; says whose it is
-    /run/gpunode/RUN/              program and job of a running apply, gone when it has ended
+    /run/gpunode/RUN/              program, job and messages.jsonl of a running apply, gone when it has ended
     /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt
 """
 
@@ -596,7 +596,8 @@ class Run:
         self.name = name
         self.live = "/run/gpunode/" + name
         self.record = "/var/lib/gpunode/runs/" + name
-        self.messages = self.record + "/messages.jsonl"
+        self.places = (self.live + "/messages.jsonl", self.record + "/messages.jsonl")
+        self.recorded = True
         self.n = 0
         self.warnings = []  # type: List[str]
 
@@ -610,9 +611,16 @@ class Run:
                 file.write(data)
 
     def forget(self) -> None:
-        shutil.rmtree(below(self.live), ignore_errors=True)
-        for path in glob.glob(below(self.record + "/payload-*")):
-            os.unlink(path)
+        """Take away all that only a running apply needs, but its messages."""
+        spared = below(self.places[0])
+        for path in glob.glob(below(self.live + "/*")) + glob.glob(below(self.record + "/payload-*")):
+            if path != spared:
+                os.unlink(path)
+
+    def close(self) -> None:
+        """Nothing more will be said: the record alone tells it from now on, unless it could not hold all of it."""
+        if self.recorded:
+            shutil.rmtree(below(self.live), ignore_errors=True)
 
     def disarm(self) -> None:
         """What was changed for the last restart is good: nothing is to be put back any more."""
@@ -623,8 +631,25 @@ class Run:
         return dict(json.loads(text_of(self.live + "/job.json") or ""))
 
     def send(self, message: Message) -> None:
-        with open(below(self.messages), "ab") as file:
-            file.write(json.dumps(message).encode() + b"\n")
+        """Told in /run, which no full disk silences, and recorded in /var, which outlives the machine's going down."""
+        line = json.dumps(message).encode() + b"\n"
+        with open(below(self.places[0]), "ab") as file:
+            file.write(line)
+        try:
+            if self.recorded:
+                with open(below(self.places[1]), "ab") as file:
+                    file.write(line)
+        except OSError:
+            self.recorded = False  # for good: a line that is half there must stay the last one
+
+    def told(self) -> Optional[BinaryIO]:
+        """The messages to read; None when there never were any."""
+        for place in self.places:
+            try:
+                return open(below(place), "rb")
+            except FileNotFoundError:
+                continue  # it is in the record alone when the apply has ended
+        return None
 
     def progress(self, text: str, percent: Optional[float] = None) -> None:
         message = {"type": "progress", "n": self.n, "text": text}  # type: Message
@@ -1219,6 +1244,7 @@ def put_back(this: Run) -> List[str]:
             run("systemctl", "reset-failed", job["unit"])
             run("systemctl", "restart", job["unit"], timeout=RESTORE_SECONDS)
     this.forget()
+    this.close()
     return restored
 
 
@@ -1305,8 +1331,9 @@ def work(this: Run) -> None:
     lock = take_lock(holder)
     if lock is None:
         this.send(dict(lock_holder() or holder, type="locked"))
-        this.send({"type": "end", "ok": False})
         this.forget()
+        this.send({"type": "end", "ok": False})
+        this.close()
         return
     ok = mend(this)
     for this.n, change in enumerate(job["changes"] if ok else []):
@@ -1331,6 +1358,7 @@ def work(this: Run) -> None:
             sentence = "the host does not reboot: " + last(answer.words, 1)[0]
             this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
             this.send({"type": "end", "ok": False})  # for who follows now; the first `end` has been heard
+    this.close()
 
 
 def mend(this: Run) -> bool:
@@ -1386,14 +1414,15 @@ def launch(this: Run) -> None:
 
 def follow(this: Run) -> Iterator[Message]:
     """The messages of an apply from its first to its last, as they come."""
-    if not os.path.exists(below(this.messages)):
+    told = this.told()
+    if told is None:
         yield {"type": "unknown", "run": this.name}
         yield {"type": "end", "ok": False}
         return
     message = {}  # type: Message
     begun = None  # type: Optional[int]
     patience = time.monotonic() + 15  # for the process to start and take the lock
-    with open(below(this.messages), "rb") as file:
+    with told as file:
         while True:
             holder = lock_holder()
             alive = bool(holder and holder["run"] == this.name)
@@ -1444,10 +1473,11 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
             kinds = [(change["kind"], change.get("payload")) for change in job["changes"]]
             n = kinds.index(("load_image", index))
             spool(this.payload(index), payload, stdin)
-        open(below(this.messages), "wb").close()  # from here on there is something to follow
+        open(below(this.places[0]), "wb").close()  # from here on there is something to follow
         launch(this)
     except (Failure, OSError) as error:
         this.forget()
+        this.close()
         yield failure(error).message(n)
         yield {"type": "end", "ok": False}
         return

@@ -89,6 +89,16 @@ def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> Non
     assert host.ask(wire.follow_job("run1")) == messages
 
 
+def test_a_full_disk_silences_no_apply(host: Host) -> None:
+    """What could not be recorded below /var is told all the same, also to who asks later."""
+    host.path("/var/lib/gpunode/runs/run1").mkdir(parents=True)
+    host.path("/var/lib/gpunode/runs/run1/messages.jsonl").symlink_to("/dev/full")
+    messages = host.apply(WriteFile("/etc/a", "1", "why"), WriteFile("/etc/b", "1", "why", before="2"))
+    assert [message["type"] for message in messages] == ["start", "done", "start", "failed", "end"]
+    assert host.ask(wire.follow_job("run1")) == messages
+    assert [path.name for path in host.path("/run/gpunode/run1").iterdir()] == ["messages.jsonl"]
+
+
 def test_following_what_never_began_says_so(host: Host) -> None:
     """The connection was lost before the job had arrived."""
     assert host.ask(wire.follow_job("run9")) == [
@@ -155,7 +165,7 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
 def test_nothing_secret_stays_after_an_apply(host: Host) -> None:
     """Program and job are gone from the host; only the record is left, for root."""
     host.apply(WriteFile("/etc/a", "1", "why"))
-    assert list(host.path("/run/gpunode").iterdir()) == []
+    wait_until(lambda: not list(host.path("/run/gpunode").iterdir()))
     assert sorted(path.name for path in host.path("/var/lib/gpunode/runs/run1").iterdir()) == [
         "crash.log",
         "files",
