@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from gpunode.sim.machine import Now
 # What the image of the device plugin brings (its Dockerfile): no other program is ever run for a pod.
 ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
 MODULES = ("gpunode.deviceplugin", "gpunode.deviceplugin.vectoradd")
+SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # or until its kubelet is gone
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 
@@ -67,7 +67,7 @@ def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     if asked[0] in {"python3", "python"} and asked[1:2] == ["-m"] and asked[2] in MODULES:
         return [sys.executable, "-m", "gpunode.sim.inside", *asked[2:]]
     if asked[0] == "sleep" and asked[1:2] and asked[1].isdigit():
-        return [shutil.which("sleep") or "/bin/sleep", asked[1]]
+        return [sys.executable, "-S", "-c", SLEEP, asked[1]]
     raise CannotStart(
         "OCI runtime create failed: runc create failed: unable to start container process: "
         f'exec: "{asked[0]}": executable file not found in $PATH: unknown'

@@ -15,6 +15,8 @@ from gpunode.sim.fields import updated
 from gpunode.sim.loop import Loop
 from gpunode.sim.machine import Now, State
 from gpunode.sim.pods import Life, PodRun
+from gpunode.sim.programs import kubelet as start
+from gpunode.sim.programs.runtimes import Unusable
 from gpunode.sim.refuse import refusal
 from gpunode.sim.store import Object, Store
 
@@ -136,7 +138,8 @@ class Kubelet:
     def _begin(self, host: Now) -> None:
         """The kubelet starts."""
         self.devices.stop()
-        self.devices.start()
+        if _offers_devices(self._state.root, host):
+            self.devices.start()
         with self.store.changed:
             if self.store.get("Node", "", self.name) is None:
                 self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
@@ -185,6 +188,14 @@ class Kubelet:
             if not _ready(was) and _ready(status):
                 words = f"Node {self.name} status is now: NodeReady"
                 self.tell(there, "Normal", "NodeReady", words)
+
+
+def _offers_devices(root: Path, host: Now) -> bool:
+    """Whether it was started with a device manager: the gate of old kubelets may have turned it off."""
+    try:
+        return start.gates(root, host.arguments).get("DevicePlugins", True)
+    except Unusable:  # what it was started with has been written over since
+        return True
 
 
 def _with(status: Object) -> Callable[[Object], None]:

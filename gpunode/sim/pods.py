@@ -149,7 +149,7 @@ class PodRun:
             try:
                 self._given = self._place.devices.allocate(self.pod["metadata"]["uid"], _asked(self.pod))
             except Unavailable as no:
-                self._refused = ("UnexpectedAdmissionError", str(no))
+                self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
                 self._place.tell(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
         return self._given is not None
 
@@ -226,9 +226,11 @@ class PodRun:
         life.restarts += 1
         life.due = time.monotonic() + wait
         if wait:
-            words = f"back-off {wait:.0f}s restarting failed container={life.spec['name']}"
+            name, meta = life.spec["name"], self.pod["metadata"]
+            pod = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+            words = f"back-off {wait:.0f}s restarting failed container={name} pod={pod}"
             life.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
-            told = f"Back-off restarting failed container {life.spec['name']}"
+            told = f"Back-off restarting failed container {name} in pod {pod}"
             self._place.tell(self.pod, "Warning", "BackOff", told)
         else:
             life.state = {"waiting": {"reason": "ContainerCreating"}}

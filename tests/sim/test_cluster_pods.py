@@ -182,6 +182,15 @@ def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
     assert deployed.row(OLD).restarts == 0
 
 
+def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
+    """An old one that was started without device plugins has no socket to register with."""
+    deployed.restart(OLD, "kubelet.service", arguments=["kubelet", "--feature-gates=DevicePlugins=false"])
+    until(lambda: deployed.node(OLD).allocatable == 0)
+    until(lambda: "waiting for" in deployed.row(OLD).last_line)
+    deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
+    deployed.wait(OLD, 2)
+
+
 def test_a_kubelet_that_stops_is_no_longer_ready(deployed: Fleet) -> None:
     """The node controller says so in its words; when it is back, the node is Ready and its pods were never gone."""
     pod = deployed.row(NEW).pod
