@@ -5,7 +5,8 @@ One file, the standard library only, Python 3.6 syntax, nothing of gpunode impor
 `@gpunode-begin NONCE` and `@gpunode-end NONCE`.
 
 Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH. A job may say how many
-seconds a restarted unit must stay up (`settle`) and how many to wait for apt's locks (`apt_wait`).
+seconds a restarted unit must stay up (`settle`), how many to wait for apt's locks (`apt_wait`) and for the facts
+(`patience`).
 
 An apply is done by a process of its own, a transient systemd unit where there is systemd, which writes its messages
 to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
@@ -39,6 +40,7 @@ ROOT = os.environ.get("GPUNODE_ROOT", "").rstrip("/")
 LOCK = "/run/gpunode.lock"
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
+PROBE_SECONDS = 60
 RESTORE_SECONDS = 180  # the timer that puts guarded files back when a restart was never found to be good
 
 Message = Dict[str, Any]
@@ -158,50 +160,70 @@ def last(text: str, count: int) -> List[str]:
 # --- Looking -----------------------------------------------------------------------------------------
 
 
-def probe(watch: Dict[str, List[str]], own: Optional[str] = None) -> Message:
-    """All facts. A section that fails is None, and `errors` says why; `own` is the apply that asks, if one does."""
-    with concurrent.futures.ThreadPoolExecutor(24) as pool:
-        units = pool.submit(read_units, watch["units"])
-        modules, users = pool.submit(read_modules), pool.submit(read_gpu_users)
-        sections = {
-            "os": pool.submit(read_os),
-            "arch": pool.submit(read_arch),
-            "cgroup": pool.submit(read_cgroup),
-            "secure_boot": pool.submit(read_secure_boot),
-            "pci": pool.submit(read_pci),
-            "modules": modules,
-            "library_version": pool.submit(read_library_version),
-            "smi": pool.submit(read_smi, modules, users),
-            "packages": pool.submit(read_packages, watch["packages"]),
-            "units": units,
-            "docker": pool.submit(read_docker),
-            "containerd": pool.submit(read_containerd),
-            "kubelet": pool.submit(read_kubelet, units),
-            "gpu_users": users,
-            "images": pool.submit(read_images, watch["images"]),
-            "files": pool.submit(read_files, watch["files"]),
-        }  # type: Dict[str, concurrent.futures.Future[Any]]
-        facts = {
-            "time": time.time(),
-            "hostname": line_of("/proc/sys/kernel/hostname"),
-            "kernel": line_of("/proc/sys/kernel/osrelease"),
-            "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
-            "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
-            "python": ".".join(str(part) for part in sys.version_info[:3]),
-            "module_banner": line_of("/proc/driver/nvidia/version") or None,
-            "running": None,
-            "errors": {},
-        }  # type: Message
-        holder = lock_holder()
-        if holder and holder["run"] != own:
-            facts["running"] = holder
-        for name, section in sections.items():
-            try:
-                facts[name] = section.result()
-            except Exception as error:
-                facts[name] = None
-                facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
+def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: float = PROBE_SECONDS) -> Message:
+    """All facts. A section that fails, or has no answer in time, is None, and `errors` says why.
+
+    `own` is the apply that asks, if one does.
+    """
+    deadline = time.monotonic() + patience
+    units = begin(read_units, watch["units"])
+    modules, users = begin(read_modules), begin(read_gpu_users)
+    sections = {
+        "os": begin(read_os),
+        "arch": begin(read_arch),
+        "cgroup": begin(read_cgroup),
+        "secure_boot": begin(read_secure_boot),
+        "pci": begin(read_pci),
+        "modules": modules,
+        "library_version": begin(read_library_version),
+        "smi": begin(read_smi, modules, users),
+        "packages": begin(read_packages, watch["packages"]),
+        "units": units,
+        "docker": begin(read_docker),
+        "containerd": begin(read_containerd),
+        "kubelet": begin(read_kubelet, units),
+        "gpu_users": users,
+        "images": begin(read_images, watch["images"]),
+        "files": begin(read_files, watch["files"]),
+    }  # type: Dict[str, concurrent.futures.Future[Any]]
+    facts = {
+        "time": time.time(),
+        "hostname": line_of("/proc/sys/kernel/hostname"),
+        "kernel": line_of("/proc/sys/kernel/osrelease"),
+        "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
+        "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "module_banner": line_of("/proc/driver/nvidia/version") or None,
+        "running": None,
+        "errors": {},
+    }  # type: Message
+    holder = lock_holder()
+    if holder and holder["run"] != own:
+        facts["running"] = holder
+    for name, section in sections.items():
+        try:
+            facts[name] = section.result(max(0.0, deadline - time.monotonic()))
+        except concurrent.futures.TimeoutError:
+            facts[name] = None
+            facts["errors"][name] = "no answer within %g seconds" % patience
+        except Exception as error:
+            facts[name] = None
+            facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
     return facts
+
+
+def begin(read: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":
+    """Read in a thread that nothing waits for at the end: it may hang in the kernel, on a dead file server say."""
+    future = concurrent.futures.Future()  # type: concurrent.futures.Future[Any]
+
+    def work() -> None:
+        try:
+            future.set_result(read(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
 def read_os() -> Dict[str, str]:
@@ -1506,7 +1528,9 @@ def main(program: bytes, raw_job: bytes) -> None:
     out.write(b"\n@gpunode-begin %s\n" % job["nonce"].encode())
     out.flush()
     if job["op"] == "probe":
-        messages = iter([{"type": "facts", "facts": probe(job["watch"])}])
+        messages = iter(
+            [{"type": "facts", "facts": probe(job["watch"], patience=job.get("patience", PROBE_SECONDS))}]
+        )
     elif job["op"] == "apply":
         messages = apply(program, job, sys.stdin.buffer)
     else:

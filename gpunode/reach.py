@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpunode import wire
-from gpunode.errors import AgentFailed, ConnectionLost
+from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host
 
 CHUNK = 256 * 1024
@@ -97,11 +97,13 @@ def talk(
     *,
     archives: Iterable[str] = (),
     password: str | None = None,
+    within: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Run one job with the agent on `host`; yields its messages as they come.
 
     Raises AgentUnusable, SudoRefused or AgentFailed when there is no complete answer, ConnectionLost when the
-    connection went away before its end.
+    connection went away before its end. An answer that is not there `within` so many seconds is given up, and the
+    connection with it: Unreachable.
     """
 
     def stdin() -> Iterator[bytes]:
@@ -111,10 +113,30 @@ def talk(
                 while chunk := file.read(CHUNK):
                     yield chunk
 
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        connection.close()  # which ends the reading
+
     remote = connection.start(wire.command(host.sudo, password is not None), stdin())
+    timer = threading.Timer(within, give_up) if within else None
+    if timer:
+        timer.daemon = True
+        timer.start()
     noise: list[bytes] = []
-    complete = yield from wire.decode(remote.lines(), job["nonce"], noise)
-    status, stderr = remote.end()
+    try:
+        complete = yield from wire.decode(remote.lines(), job["nonce"], noise)
+        status, stderr = remote.end()
+    finally:
+        if timer:
+            timer.cancel()
+    if late.is_set() and not complete:
+        raise Unreachable(
+            host.name,
+            f"it took the connection and gave no answer within {within:.0f} seconds",
+            hint="Look at its load, its disks and its network, then run again.",
+        )
     if status is None:
         raise ConnectionLost(host.name, "the connection was lost", hint="Run it again.")
     if not complete:

@@ -392,3 +392,13 @@ def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host) -> None:
     assert host.path("/users/3").is_symlink()
     assert seen.gpu_users == ()
     assert seen.modules["nvidia"].refcnt == 0
+
+
+def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host) -> None:
+    """A file on a server that is gone: no timeout of a program ends such an open()."""
+    host.path("/etc/os-release").unlink(missing_ok=True)
+    os.mkfifo(host.path("/etc/os-release"))
+    (message,) = host.ask({**wire.probe_job(Watch()), "patience": 0.5})
+    assert message["facts"]["os"] is None
+    assert message["facts"]["errors"] == {"os": "no answer within 0.5 seconds"}
+    assert message["facts"]["arch"]

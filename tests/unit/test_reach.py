@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 
 import pytest
 
 from gpunode import reach, wire
-from gpunode.errors import AgentFailed, ConnectionLost
+from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host, Ssh, Watch
 
 HOST = Host("here", Ssh("here"), connection="local", sudo=False)
@@ -30,6 +31,28 @@ class Script:
 
     def close(self) -> None:
         pass
+
+
+class Silent(Script):
+    """A host that takes the command and says nothing until its connection is closed."""
+
+    def __init__(self) -> None:
+        super().__init__([], status=None)
+        self.closed = threading.Event()
+
+    def lines(self) -> Iterator[bytes]:
+        assert self.closed.wait(30), "nobody gave up"
+        yield from ()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_host_that_gives_no_answer_in_time_is_given_up() -> None:
+    """Behind a jump host nothing else notices: the connection to the jump host is alive."""
+    with pytest.raises(Unreachable, match="no answer within 0 seconds") as caught:
+        list(reach.talk(HOST, Silent(), {"op": "probe", "nonce": "n1"}, within=0.05))
+    assert not isinstance(caught.value, ConnectionLost)
 
 
 def test_a_probe_of_this_machine_answers_with_facts() -> None:
