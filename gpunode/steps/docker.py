@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 
 from gpunode.model import Change, Desired, Facts, Service
 from gpunode.render import Unfit, daemon_json
@@ -27,6 +29,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """daemon.json merged, and docker restarted while the running one does not know it."""
     if desired.runtime != "docker" or desired.runtime_mode == "none":
         return ()
+    _same_file(facts)
     before = files.text(facts, FILE) or ""
     after = daemon_json(before, default=desired.runtime_mode == "default", path=FILE)
     changes: list[Change] = []
@@ -62,15 +65,32 @@ def _note(facts: Facts, text: str) -> str:
     return f"{there} with it" + (f", on GPUs: {users.names(users_inside)}" if users_inside else "")
 
 
+def _same_file(facts: Facts) -> None:
+    for place, line in _started_by(facts):
+        match = re.search(r"--config-file[= ]\s*[\"']?([^\s\"']+)", line)
+        if match and match[1] != FILE:
+            raise Unfit(
+                f"{place}: docker is started with --config-file {match[1]}, and does not read {FILE}",
+                hint=f"Move that file to {FILE} and take the flag out, then run again; "
+                "or add the nvidia runtime to it by hand and set `runtime: none` for this host.",
+            )
+
+
 def _no_flags(facts: Facts) -> None:
+    for place, line in _started_by(facts):
+        for flag in ("--default-runtime", "--add-runtime"):
+            if flag in line:
+                raise Unfit(
+                    f"{place}: docker is started with {flag}, and does not start when daemon.json sets the same",
+                    hint=f"Take {flag} out of that file (gpunode sets it in daemon.json), then run again.",
+                )
+
+
+def _started_by(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Every line, as `file:line` and text, of what docker is started by."""
     for path, file in facts.files.items():
         if "docker" not in path or path == FILE or not file.content:
             continue
         for number, line in enumerate(file.content.splitlines(), 1):
-            for flag in ("--default-runtime", "--add-runtime"):
-                if flag in line and not line.lstrip().startswith("#"):
-                    raise Unfit(
-                        f"{path}:{number}: docker is started with {flag}, and does not start when daemon.json "
-                        "sets the same",
-                        hint=f"Take {flag} out of that file (gpunode sets it in daemon.json), then run again.",
-                    )
+            if not line.lstrip().startswith("#"):
+                yield f"{path}:{number}", line
