@@ -49,9 +49,9 @@ def parse(text: str, path: str) -> dict[str, Any]:
         raise Unfit(f"{path}: not valid TOML: {error}", hint=HINT) from None
 
 
-def section(data: Mapping[str, Any], path: str) -> Path:
-    """Where a file of this `version` keeps the CRI plugin's `containerd` table."""
-    version = data.get("version", 1)
+def section(data: Mapping[str, Any], path: str, version: int = 1) -> Path:
+    """Where a file of this `version` keeps the CRI plugin's `containerd` table; one without a version has this one."""
+    version = data.get("version", version)
     if not isinstance(version, int) or version not in PLUGINS:
         raise Unfit(
             f"{path}: `version = {version}` is none that gpunode knows (1 to 4)",
@@ -77,15 +77,21 @@ def is_right(data: Mapping[str, Any], path: str, *, default: bool) -> bool:
 
 
 def containerd_toml(
-    text: str, *, default: bool, systemd_cgroup: bool | None = None, path: str = "/etc/containerd/config.toml"
+    text: str,
+    *,
+    default: bool,
+    systemd_cgroup: bool | None = None,
+    path: str = "/etc/containerd/config.toml",
+    version: int = 1,
 ) -> str:
     """The file with the nvidia runtime in it: a copy of the default runtime's settings with NVIDIA's binary.
 
     `default` makes it the default runtime; otherwise a default that is nvidia becomes runc again.
-    `systemd_cgroup` is what the running containerd uses for the default runtime where this file does not say.
+    `systemd_cgroup` is what the running containerd uses for the default runtime where this file does not say;
+    `version` is that of a file that names none: a drop-in has the main file's.
     """
     data = parse(text, path)
-    root = section(data, path)
+    root = section(data, path, version)
     cri = lookup(data, root)
     wished = copy.deepcopy(data)
     runtime = _runtime(cri, systemd_cgroup)

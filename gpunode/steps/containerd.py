@@ -39,12 +39,15 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     _enabled(effective, contents)
     if effective and is_right(effective, "containerd config dump", default=default):
         return ()
-    path = _last_with_runtimes(contents)
+    main = contents[FILE].get("version", 1)
+    path = _last_with_runtimes(contents, main)
     text = files.text(facts, path)
     if text is None:
         text = template("etc/containerd/config.toml", version=_version(facts))
     runc = lookup(effective, (*section(effective, FILE), "runtimes", "runc", "options")) if effective else {}
-    after = containerd_toml(text, default=default, systemd_cgroup=runc.get("SystemdCgroup"), path=path)
+    after = containerd_toml(
+        text, default=default, systemd_cgroup=runc.get("SystemdCgroup"), path=path, version=main
+    )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
     return files.write(facts, path, after, why, check="containerd")
 
@@ -78,9 +81,12 @@ def _enabled(effective: Mapping[str, Any], contents: Mapping[str, Mapping[str, A
             )
 
 
-def _last_with_runtimes(contents: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file that has the last word on runtimes: an imported one replaces the main file's section."""
-    found = [path for path, data in contents.items() if lookup(data, section(data, path))]
+def _last_with_runtimes(contents: Mapping[str, Mapping[str, Any]], version: int) -> str:
+    """The file that has the last word on runtimes: an imported one replaces the main file's section.
+
+    One without a version has the main file's: containerd merges them first.
+    """
+    found = [path for path, data in contents.items() if lookup(data, section(data, path, version))]
     return found[-1] if found else FILE
 
 

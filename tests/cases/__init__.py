@@ -196,7 +196,11 @@ def _applied(seen: Facts, change: Change) -> Facts:
 def _read(seen: Facts, change: WriteFile) -> Facts:
     """What programs make of the files, as a probe asks them."""
     if seen.containerd and change.path.startswith("/etc/containerd/"):
-        return replace(seen, containerd=replace(seen.containerd, dump=change.content))
+        dump = change.content  # what is dumped always has a version, the main file's where a drop-in has none
+        if not re.search(r"^version", dump, re.MULTILINE):
+            main = seen.files["/etc/containerd/config.toml"].content or ""
+            dump = "".join(re.findall(r"^version.*\n", main, re.MULTILINE)) + dump
+        return replace(seen, containerd=replace(seen.containerd, dump=dump))
     if seen.kubelet and "/systemd/system/kubelet.service" in change.path:
         text = seen.kubelet.unit_text
         before = (change.before or "").strip()
