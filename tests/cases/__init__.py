@@ -91,7 +91,7 @@ def build(data: Mapping[str, Any]) -> Facts:
     data = dict(data)
     docker, containerd, node = data.get("docker"), data.get("containerd"), data.get("kubelet")
     return Facts(
-        time=NOW,
+        time=data.get("time", NOW),
         hostname=data["hostname"],
         os=Os(**data["os"]),
         kernel=data["kernel"],
