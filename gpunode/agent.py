@@ -167,7 +167,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     """
     deadline = time.monotonic() + patience
     units = begin(read_units, watch["units"])
-    modules, users = begin(read_modules), begin(read_gpu_users)
+    modules, users, kubelet = begin(read_modules), begin(read_gpu_users), begin(read_kubelet, units)
     sections = {
         "os": begin(read_os),
         "arch": begin(read_arch),
@@ -181,10 +181,10 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "units": units,
         "docker": begin(read_docker),
         "containerd": begin(read_containerd),
-        "kubelet": begin(read_kubelet, units),
+        "kubelet": kubelet,
         "gpu_users": users,
         "images": begin(read_images, watch["images"]),
-        "files": begin(read_files, watch["files"]),
+        "files": begin(read_watched, watch["files"], kubelet),
     }  # type: Dict[str, concurrent.futures.Future[Any]]
     facts = {
         "time": time.time(),
@@ -210,6 +210,26 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
             facts[name] = None
             facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
     return facts
+
+
+def read_watched(
+    patterns: List[str], kubelet: "concurrent.futures.Future[Optional[Dict[str, Any]]]"
+) -> Dict[str, Dict[str, Any]]:
+    """The files that are asked for, and those that this host's kubelet is started with, wherever they are."""
+    found = read_files(patterns)
+    try:
+        seen = kubelet.result()
+    except Exception:
+        return found  # told as the kubelet's own error
+    if seen is None:
+        return found
+    texts = [seen["unit_text"], " ".join(seen["arguments"])]
+    for path in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/[^\s*?\[]+)\s*$", seen["unit_text"]):
+        found.setdefault(path, read_file(path))
+        texts.append(found[path].get("content", ""))
+    for path in re.findall(r"(?<![\w-])--?config[= ]\s*[\"']?(/[^\s\"'\\]+)", "\n".join(texts)):
+        found.setdefault(path, read_file(path))
+    return found
 
 
 def begin(read: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":

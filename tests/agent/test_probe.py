@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import agent, facts, wire
+from gpunode import agent, facts, kubelet, wire
 from gpunode.model import GpuUser, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect
 
@@ -402,3 +402,34 @@ def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host)
     assert message["facts"]["os"] is None
     assert message["facts"]["errors"] == {"os": "no answer within 0.5 seconds"}
     assert message["facts"]["arch"]
+
+
+UNIT = """\
+[Service]
+EnvironmentFile=-/etc/kubernetes/kubelet.env
+ExecStart=/usr/local/bin/kubelet $KUBELET_ARGS
+"""
+
+
+def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(host: Host) -> None:
+    """kubespray keeps them below /etc/kubernetes; unread they would look empty, and be planned on."""
+    host.program("kubelet", "echo Kubernetes v1.31.4")
+    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
+    host.program("journalctl", "")
+    host.write("/etc/systemd/system/kubelet.service", UNIT)
+    environment = 'KUBELET_ARGS="--config=/etc/kubernetes/kubelet-config.yaml \\\n--cloud-config=/etc/kubernetes/cloud"\n'
+    host.write("/etc/kubernetes/kubelet.env", environment)
+    host.write("/etc/kubernetes/kubelet-config.yaml", "featureGates: {DevicePlugins: true}\n")
+    seen = facts.parse(host.probe(files=("/etc/a",)))
+    assert set(seen.files) == {"/etc/a", "/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"}
+    assert kubelet.config_path(seen) == "/etc/kubernetes/kubelet-config.yaml"
+    assert kubelet.config_gates(seen) == {"DevicePlugins": True}
+
+
+def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:
+    """Its arguments may come from elsewhere than its unit; and a file that is gone is said to be."""
+    host.program("kubelet", "echo Kubernetes v1.31.4")
+    host.unit("kubelet.service", MainPID=9)
+    host.write("/proc/9/cmdline", "/usr/bin/kubelet\0--config\0/opt/k/config.yaml\0")
+    seen = facts.parse(host.probe())
+    assert not seen.files["/opt/k/config.yaml"].exists
