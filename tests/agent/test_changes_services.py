@@ -160,12 +160,14 @@ def test_a_restore_that_runs_holds_the_lock(host: Host) -> None:
     agent = host.path("/run/gpunode/run1/agent.py")
     command = [sys.executable, "-I", "-S", agent, "restore", "run1"]
     with subprocess.Popen(command, env=host.environment) as restore:
-        wait_until(lambda: host.read(DAEMON) == "{}")
-        locked, _ = host.apply(WriteFile("/etc/x", "x", "why"))
-        assert (locked["type"], locked["run"]) == ("locked", "run1")
-        assert subprocess.run(command, env=host.environment, check=False).returncode == 0
-        host.write("/state/go", "")
-        assert restore.wait(10) == 0
+        try:
+            wait_until(lambda: host.read(DAEMON) == "{}")
+            locked, _ = host.apply(WriteFile("/etc/x", "x", "why"))
+            assert (locked["type"], locked["run"]) == ("locked", "run1")
+            assert subprocess.run(command, env=host.environment, check=False).returncode == 0
+        finally:
+            host.write("/state/go", "")
+        assert restore.wait(30) == 0
 
 
 def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
@@ -194,7 +196,7 @@ def test_a_second_crash_is_the_end_of_waiting(host: Host) -> None:
     start = time.monotonic()
     job = host.job(Service("kubelet.service", "why", restart=True))
     assert host.ask({**job, "settle": 0.5})[-2]["code"] == "unit-failed"
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 20  # it would give a unit 30 s
 
 
 def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None:
