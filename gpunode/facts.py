@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +52,7 @@ def parse(raw: Raw) -> Facts:
         containerd=Containerd(**containerd) if containerd else None,
         kubelet=_kubelet(kubelet) if kubelet else None,
         gpu_users=tuple(GpuUser(**user) for user in raw.get("gpu_users") or ()),
-        images=_images(raw.get("images") or {}, kubelet),
+        images=dict(raw.get("images") or {}),
         running=Run(running["run"], float(running["since"]), running["by"]) if running else None,
         errors=dict(raw.get("errors") or {}),
     )
@@ -85,11 +84,3 @@ def _kubelet(entry: Raw) -> Kubelet:
     return Kubelet(
         entry["version"], tuple(entry["arguments"]), entry["unit_text"], tuple(entry.get("journal") or ())
     )
-
-
-def _images(found: Mapping[str, Mapping[str, str]], kubelet: Raw | None) -> dict[str, str]:
-    """Of the runtime that the kubelet uses: a node may have both, and an image in the other one is of no use."""
-    minor = re.match(r"1\.(\d+)", kubelet["version"]) if kubelet else None
-    remote = kubelet and re.search(r"--container-runtime[= ]remote", " ".join(kubelet["arguments"]))
-    docker = minor is not None and int(minor[1]) < 24 and not remote
-    return dict(found.get("docker" if docker else "containerd") or {})

@@ -250,7 +250,7 @@ class Facts:
     containerd: Containerd | None
     kubelet: Kubelet | None
     gpu_users: tuple[GpuUser, ...] = ()
-    images: Mapping[str, str] = field(default_factory=dict)  # reference -> image id, of those asked for
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None
     errors: Mapping[str, str] = field(default_factory=dict)  # section -> why it could not be read
 

@@ -14,7 +14,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     image = desired.image
     if image is None or image.archive is None or image.image_id is None:
         return ()
-    there = facts.images.get(image.reference)
+    there = facts.images.get(desired.runtime, {}).get(image.reference)
     if there == image.image_id:
         return ()
     why = "the node has another image of that name" if there else "the node needs no registry for it then"

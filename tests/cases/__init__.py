@@ -183,7 +183,8 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case Service():
             return _restarted(seen, change.unit)
         case LoadImage():
-            return replace(seen, images={**seen.images, change.reference: change.image_id})
+            there = {**seen.images.get(change.runtime, {}), change.reference: change.image_id}
+            return replace(seen, images={**seen.images, change.runtime: there})
         case Reboot():
             pci = tuple(replace(d, driver=None if d.driver == "nouveau" else d.driver) for d in seen.pci)
             bare = replace(seen, pci=pci, modules={}, gpu_users=())

@@ -134,16 +134,6 @@ def test_why_a_section_is_empty_is_kept() -> None:
     assert facts.parse({**BARE, "errors": {"units": "no bus"}}).errors == {"units": "no bus"}
 
 
-@pytest.mark.parametrize(
-    ("version", "arguments", "image"),
-    [
-        ("1.23.17", [], "sha256:d"),
-        ("1.23.17", ["kubelet", "--container-runtime=remote"], "sha256:c"),
-        ("1.23.17", ["kubelet", "--container-runtime", "remote"], "sha256:c"),
-        ("1.36.3", [], "sha256:c"),
-    ],
-)
-def test_images_are_those_that_the_kubelet_can_use(version: str, arguments: list[str], image: str) -> None:
-    """docker's until 1.23, unless it was told otherwise."""
-    raw = {**RAW, "kubelet": {**RAW["kubelet"], "version": version, "arguments": arguments}}
-    assert facts.parse(raw).images == {"a:1": image}
+def test_images_are_kept_for_each_runtime() -> None:
+    """A node may have both; which one counts is decided with the rest of what is wished of it."""
+    assert facts.parse(RAW).images == RAW["images"]
