@@ -9,14 +9,18 @@ from types import MappingProxyType
 from gpunode.sim.machine import Machine, Now, State
 from gpunode.sim.programs import systemd
 
+BY_HAND = "A file that does not parse is never overwritten: the person who knows what was meant mends it."
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`story` is what happened, as somebody would tell it; `suits` says on which machines it can happen."""
+    """`story` is what happened, as somebody would tell it; `suits` says on which machines it can happen; `way` is
+    what a person must do where gpunode cannot mend it."""
 
     story: str
     act: Callable[[State, Machine, Now], None]
     suits: Callable[[Machine], bool] = lambda machine: bool(machine.gpus) and not machine.rpm
+    way: str = ""
 
 
 def inflict(name: str, states: Sequence[State]) -> str:
@@ -106,7 +110,11 @@ def _with(runtime: str) -> Callable[[Machine], bool]:
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
-        "xid": Fault("a GPU reported Xid 79 and fell off the bus", _xid),
+        "xid": Fault(
+            "a GPU reported Xid 79 and fell off the bus",
+            _xid,
+            way="Only a reset, a reboot or new hardware brings a GPU back.",
+        ),
         "module": Fault("somebody unloaded the nvidia module", _module),
         "library": Fault("an upgrade replaced the driver's library under the loaded module", _library),
         "nouveau": Fault(
@@ -117,7 +125,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "another tool wrote the runtime's configuration, without nvidia, and restarted it", _runtime
         ),
         "stopped": Fault("the container runtime died", _stopped),
-        "daemon.json": Fault("a comma was lost in daemon.json", _daemon_json, _with("docker")),
+        "daemon.json": Fault("a comma was lost in daemon.json", _daemon_json, _with("docker"), BY_HAND),
         "config.toml": Fault(
             "a quote was lost in containerd's config.toml", _config_toml, _with("containerd")
         ),

@@ -65,9 +65,11 @@ class Show:
             return False
         self.say("Break", f"On {host} {faults.FAULTS[fault].story}. Verify names the first broken link:")
         found = self.run("verify", "inventory.yaml", "--limit", host) == 1
-        self.say("Mend", "And provision, where it can be mended from here:")
-        self.run("provision", "inventory.yaml", "--yes", "--limit", host)
-        return found
+        if faults.FAULTS[fault].way:
+            self.say("Mend", faults.FAULTS[fault].way)
+            return found
+        self.say("Mend", "And provision puts it right:")
+        return self.run("provision", "inventory.yaml", "--yes", "--limit", host) == 0 and found
 
     def say(self, head: str, text: str) -> None:
         """A step's head and sentence, and time to read them."""
