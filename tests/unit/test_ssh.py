@@ -7,12 +7,14 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpunode import reach, wire
 from gpunode.errors import Unreachable
 from gpunode.ssh import Dialer
 from tests.sshd import Sshd, serve
@@ -184,6 +186,26 @@ def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer,
             connection.close()
             jump.cut()
         assert jump.connections >= 2
+
+
+def test_a_silent_host_behind_a_jump_host_is_given_up(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing the connection ends the reading, and the jump host goes on serving the others."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
+    monkeypatch.setattr(wire, "command", lambda *_: "sleep 60")
+    with serve(outside, jump=True) as jump:
+        sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
+        host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
+        other, silent = dialer.connect(host), dialer.connect(host)
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match="gave no answer"):
+            list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, within=0.5))
+        assert time.monotonic() - begun < 5
+        assert list(other.start("echo in", []).lines()) == [b"in\n"]
+        other.close()
 
 
 def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
