@@ -164,7 +164,7 @@ def collect(lines: Any, nonce: str) -> tuple[list[dict[str, Any]], bool]:
             return messages, bool(stop.value)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait for a condition; fail when it does not come."""
     deadline = time.monotonic() + seconds
     while not condition():
