@@ -12,9 +12,10 @@ from gpunode.sim.controllers import NodeHealth
 from gpunode.sim.devices import DeviceManager
 from gpunode.sim.events import tell
 from gpunode.sim.fields import updated
+from gpunode.sim.life import Life
 from gpunode.sim.loop import Loop
 from gpunode.sim.machine import Now, State
-from gpunode.sim.pods import Life, PodRun
+from gpunode.sim.pods import PodRun
 from gpunode.sim.programs import kubelet as start
 from gpunode.sim.programs.runtimes import Unusable
 from gpunode.sim.refuse import refusal
@@ -80,7 +81,7 @@ class Kubelet:
             words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
             raise refusal(500, "InternalError", words)
         run = self._runs.get(pod["metadata"]["uid"])
-        life = next((one for one in run.lives if one.spec["name"] == container), None) if run else None
+        life = next((one for one in run.lives if one.name == container), None) if run else None
         logs = life.logs if life else []
         if previous:
             return _read(_previous(life, logs, container, name))

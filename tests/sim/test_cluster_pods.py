@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 import tempfile
 import time
@@ -16,8 +16,7 @@ from gpunode.cluster import nodes, plugin, pods, vectoradd
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage
-from gpunode.sim import controllers, kinds
-from gpunode.sim import pods as pod_runs
+from gpunode.sim import controllers, kinds, life
 from gpunode.sim.cluster import Cluster, serve
 from gpunode.sim.machine import Machine, RuntimeNow, State, UnitNow
 
@@ -84,7 +83,7 @@ def fleet() -> Iterator[Fleet]:
     demo = Path(tempfile.mkdtemp(prefix="gpunode-test-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controllers, "GRACE", 1.5)
-        patch.setattr(pod_runs, "BACK_OFF", 1.0)
+        patch.setattr(life, "BACK_OFF", 1.0)
         made = Fleet(demo)
         yield made
         made.api.close()
@@ -147,6 +146,47 @@ def test_a_pod_that_asks_for_more_gpus_than_there_are_stays_pending(deployed: Fl
     assert [event["reason"] for event in pods.events(deployed.api, made)] == ["FailedScheduling"]
     deployed.api.delete("Pod", "greedy", NS)
     until(lambda: deployed.api.get("Pod", "greedy", NS) is None)
+
+
+def pod(name: str, args: list[str], **spec: Any) -> dict[str, Any]:
+    """A pod of the plugin's image that needs no GPU."""
+    containers = [{"name": "c", "image": IMAGE, "args": args}]
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": NS},
+        "spec": {"containers": containers, **spec},
+    }
+
+
+def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fleet) -> None:
+    """CrashLoopBackOff, with how it ended and what its last life wrote."""
+    deployed.api.create(pod("crash", ["-m", "gpunode.deviceplugin", "--no-such-flag"]))
+
+    def found() -> dict[str, Any]:
+        return deployed.api.get("Pod", "crash", NS) or {}
+
+    until(lambda: pods.trouble(found()) == "c keeps ending: exit code 2")
+    assert pods.restarts(found()) >= 2
+    assert "unrecognized arguments: --no-such-flag" in deployed.api.log(NS, "crash", "c", previous=True)
+    deployed.api.delete("Pod", "crash", NS)
+    until(lambda: not found())
+
+
+def test_a_pod_that_is_over_its_deadline_is_ended(deployed: Fleet) -> None:
+    """Its process is stopped, and its status says why."""
+    until(lambda: not children("gpunode.deviceplugin --log-level"))
+    deployed.api.create(
+        pod("late", ["-m", "gpunode.deviceplugin", "--log-level=error"], activeDeadlineSeconds=1)
+    )
+    if children():  # only Linux tells
+        until(lambda: children("gpunode.deviceplugin --log-level"))
+    until(lambda: (deployed.api.get("Pod", "late", NS) or {})["status"]["phase"] == "Failed")
+    late = deployed.api.get("Pod", "late", NS)
+    assert late
+    assert pods.trouble(late).startswith("DeadlineExceeded: Pod was active on the node longer")
+    until(lambda: not children("gpunode.deviceplugin --log-level"))
+    deployed.api.delete("Pod", "late", NS)
 
 
 def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
@@ -262,7 +302,11 @@ def test_removing_takes_all_of_it(deployed: Fleet) -> None:
     assert children() == []
 
 
-def children() -> list[str]:
-    """Processes below this one."""
-    found = Path(f"/proc/self/task/{os.getpid()}/children")
-    return found.read_text().split() if found.exists() else []
+def children(words: str = "") -> list[str]:
+    """The command lines of processes below this one that hold the words; none where there is no /proc."""
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text().split():
+            with contextlib.suppress(OSError):  # it has just ended
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in found if words in line]

@@ -1,0 +1,134 @@
+"""One container of a pod on a simulated node, over all its lives: started, ended, started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from gpunode.sim.container import CannotStart, Container, environment_of, words_of
+from gpunode.sim.machine import Now
+from gpunode.sim.store import Object, now
+
+BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second start that follows another, doubled each time
+RETRY = 5.0  # seconds between two tries at an image
+TAIL = 2048  # bytes of its log that a failed container's status keeps
+
+
+class Place(Protocol):
+    """What a container knows of the node that it is on."""
+
+    host: Path
+    sockets: Path
+
+    def image(self, reference: str) -> str:
+        """The id of an image that is there, pulled if need be. Raises CannotStart."""
+        ...
+
+    def tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
+        """An event about the pod."""
+        ...
+
+
+class Life:
+    """A container as its pod's specification has it. `logs` are those of its lives, the newest last."""
+
+    def __init__(self, spec: Object, place: Place) -> None:
+        self.spec, self.name = spec, spec["name"]
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        self.process: Container | None = None
+        self.logs: list[Path] = []
+        self.starts = 0
+        self.restarts = 0
+        self._place = place
+        self._last: Object = {}
+        self._image = ""
+        self._due = 0.0  # when it is to be started; monotonic
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended and is not started again."""
+        return "terminated" in self.state
+
+    def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
+        """Start it if it is to be started now. `devices` is what the device manager gave with its devices."""
+        if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
+            return
+        self.starts += 1
+        asked = {one["name"]: one.get("value", "") for one in self.spec.get("env", [])}
+        meta, place = pod["metadata"], self._place
+        folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
+        try:
+            environment = environment_of({**asked, **devices}, place.host, host, handler, place.sockets)
+            self.process = Container(words_of(self.spec), environment, log)
+        except CannotStart as no:
+            place.tell(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
+            reason = "ContainerCannotRun" if "docker.service" in host.units else "StartError"
+            self._ended(pod, 128, reason, time.time(), str(no))
+            return
+        self.logs.append(log)
+        self.state = {"running": {"startedAt": stamp(self.process.started)}}
+        place.tell(pod, "Normal", "Started", f"Started container {self.name}")
+
+    def look(self, pod: Object) -> None:
+        """Notice that its process has ended."""
+        if self.process is None or (code := self.process.ended()) is None:
+            return
+        message = ""
+        if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = self.process.log.read_bytes()[-TAIL:].decode(errors="replace")
+        began, self.process = self.process.started, None
+        self._ended(pod, code, "Error" if code else "Completed", began, message)
+
+    def status(self) -> Object:
+        """Its part of the pod's status."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "lastState": self._last,
+            "ready": "running" in self.state,
+            "started": "running" in self.state,
+            "restartCount": self.restarts,
+            "image": self.spec["image"],
+            "imageID": self._image,
+        }
+
+    def _pulled(self, pod: Object) -> bool:
+        reference = self.spec["image"]
+        try:
+            self._image = self._place.image(reference)
+        except CannotStart as no:
+            again = "Pull" in self.state.get("waiting", {}).get("reason", "")
+            back_off = f'Back-off pulling image "{reference}": ErrImagePull: {no}'
+            reason, message = ("ImagePullBackOff", back_off) if again else ("ErrImagePull", str(no))
+            self.state = {"waiting": {"reason": reason, "message": message}}
+            self._due = time.monotonic() + RETRY
+            self._place.tell(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
+            return False
+        return True
+
+    def _ended(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
+        end = {"exitCode": code, "reason": reason, "startedAt": stamp(began), "finishedAt": now()}
+        self.state = {"terminated": {**end, **({"message": message} if message else {})}}
+        policy, meta = pod["spec"]["restartPolicy"], pod["metadata"]
+        if policy == "Never" or (policy == "OnFailure" and not code) or "deletionTimestamp" in meta:
+            return
+        self._last = self.state
+        wait = min(BACK_OFF * 2 ** (self.restarts - 1), LONGEST) if self.restarts else 0.0
+        self.restarts += 1
+        self._due = time.monotonic() + wait
+        self.state = {"waiting": {"reason": "ContainerCreating"}}
+        if wait:
+            called = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+            words = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
+            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+            told = f"Back-off restarting failed container {self.name} in pod {called}"
+            self._place.tell(pod, "Warning", "BackOff", told)
+
+
+def stamp(seconds: float) -> str:
+    """A time as the API writes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
