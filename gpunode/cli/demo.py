@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -75,12 +77,22 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         machines, groups, cluster = rehearsal(inventory)
     else:
         machines, groups, cluster = kinds.fleet(hosts) if hosts else kinds.usual(), None, None
-    with Demo(machines, groups, cluster) as demo:
-        code = Show(demo, fast=fast).play(fault)
-        if keep:
-            demo.keep()
-            typer.echo(farewell(demo))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupted)
+    try:
+        with Demo(machines, groups, cluster) as demo:
+            code = Show(demo, fast=fast).play(fault)
+            if keep:
+                demo.keep()
+                typer.echo(farewell(demo))
+    except KeyboardInterrupt:
+        typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
+        os._exit(130)  # what `main` says of an interruption is true of real hosts only
     return code
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _usage(message: str) -> GpunodeError:

@@ -13,7 +13,7 @@ from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 
 WIDEST = 100
-WORDS_A_SECOND = 4.0
+WORDS_A_SECOND = 5.0
 LINES = 16
 MANY = 8  # hosts, of which not every one is shown to the end
 
@@ -90,7 +90,7 @@ class Show:
             done = subprocess.run(words, cwd=self.demo.folder, check=False, stdout=subprocess.PIPE, text=True)
             code = done.returncode
             print("\n".join(last(done.stdout.splitlines())), flush=True)
-        self._pause(1.5)
+        self._pause(0.8)
         return code
 
     def _title(self) -> None:
@@ -106,7 +106,7 @@ class Show:
 
     def _pause(self, seconds: float) -> None:
         if self._reading:
-            time.sleep(min(seconds, 4.0))
+            time.sleep(min(seconds, 3.0))
 
 
 def _results(lines: Sequence[str]) -> Sequence[str]:
