@@ -41,15 +41,15 @@ class Fleet:
         for node in nodes.every(self.api):
             labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
             nodes.label(self.api, node, labels)
-        return plugin.deploy(self.api, NS, PluginImage(IMAGE), seconds=30, tell=lambda _: None)
+        return plugin.deploy(self.api, NS, PluginImage(IMAGE), seconds=60, tell=lambda _: None)
 
     def wait(self, machine: Machine, count: int) -> nodes.Node:
         return plugin.wait_allocatable(
-            self.api, machine.name, count, namespace=NS, seconds=30, tell=lambda _: None
+            self.api, machine.name, count, namespace=NS, seconds=60, tell=lambda _: None
         )
 
     def run(
-        self, *machines: Machine, image: str = IMAGE, seconds: float = 30
+        self, *machines: Machine, image: str = IMAGE, seconds: float = 60
     ) -> tuple[vectoradd.NodeResult, ...]:
         targets = [
             vectoradd.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
@@ -191,7 +191,7 @@ def test_a_pod_that_is_over_its_deadline_is_ended(deployed: Fleet) -> None:
 
 def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
     """ErrImagePull with the runtime's words, and both runtimes have their own."""
-    old, new = deployed.run(OLD, NEW, image="absent:1", seconds=2)
+    old, new = deployed.run(OLD, NEW, image="absent:1", seconds=3)
     assert "ImagePull" in old.results[0].why
     assert "pull access denied for absent:1" in old.results[0].why
     assert 'failed to resolve reference "absent:1"' in new.results[0].why
@@ -238,7 +238,7 @@ def test_a_kubelet_that_stops_is_no_longer_ready(deployed: Fleet) -> None:
     with state.change() as now:
         unit = now.units["kubelet.service"]
         now.units["kubelet.service"] = UnitNow("failed", "failed")
-    until(lambda: not deployed.node(NEW).ready, 20)
+    until(lambda: not deployed.node(NEW).ready)
     assert deployed.node(NEW).why_not_ready == "Kubelet stopped posting node status."
     with state.change() as now:
         now.units["kubelet.service"] = UnitNow("active", "running", time.time(), pid=unit.pid)
@@ -296,7 +296,7 @@ def test_a_reboot_ends_all_processes_and_the_plugin_comes_back(deployed: Fleet) 
 
 def test_removing_takes_all_of_it(deployed: Fleet) -> None:
     """Pods first, then what owned them, the namespace last; no process is left."""
-    removed = plugin.remove(deployed.api, NS, seconds=30, tell=lambda _: None)
+    removed = plugin.remove(deployed.api, NS, seconds=60, tell=lambda _: None)
     assert removed[-1] == f"Namespace {NS}"
     assert deployed.api.find("Pod")[0] == []
     assert children() == []
