@@ -1,17 +1,20 @@
-"""The simulated cluster's API over HTTP on this machine, for who has its token; everything else hangs on it."""
+"""The simulated cluster's API over HTTPS on this machine, for who has its token; everything else hangs on it."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from gpunode.sim import discovery
 from gpunode.sim.refuse import Refusal, refusal
 from gpunode.sim.resources import Resources
 from gpunode.sim.store import KINDS, Object, Store
+from gpunode.sim.tls import ADDRESS
 from gpunode.sim.watch import events
 
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
@@ -25,15 +28,19 @@ Logs: TypeAlias = Callable[[Object, str, bool], str]
 class ApiServer:
     """Answers until it is closed. `users` are names by token; only `admin` may do anything."""
 
-    def __init__(self, store: Store, users: dict[str, str], logs: Logs) -> None:
+    def __init__(self, store: Store, users: dict[str, str], logs: Logs, secure: ssl.SSLContext) -> None:
         self.store, self.users, self.logs = store, users, logs
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server((ADDRESS, 0), _handler(self))
+        # Hands are shaken in the connection's own thread: who says nothing holds nobody else up.
+        self._server.socket = secure.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"https://{ADDRESS}:{self._server.server_address[1]}"
 
     def close(self) -> None:
         """Stop answering."""
@@ -46,6 +53,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # kept connections are idle threads that end with the process
     request_queue_size = 128
+
+    def handle_error(self, _request: Any, _address: Any) -> None:
+        """A client that goes away, or speaks no TLS, is nobody's business either."""
 
 
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
@@ -94,6 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         user = self._user()
         if parts == ["version"]:
             self._send(200, VERSION)
+            return
+        if parts[0] in {"api", "apis"} and (known := discovery.found(parts)):
+            self._send(200, known)
             return
         api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
         namespace = ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpunode.sim import controllers, daemonsets, scheduler
+from gpunode.sim import controllers, daemonsets, scheduler, tls
 from gpunode.sim.api import ApiServer
 from gpunode.sim.kubelet import Kubelet
 from gpunode.sim.loop import Loop
@@ -44,10 +45,11 @@ class Cluster:
                 }
             )
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
-        self._api = ApiServer(self.store, users, self._log)
+        secure, certificate = tls.server(folder / "api.pem")
+        self._api = ApiServer(self.store, users, self._log, secure)
         for token, user in users.items():
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
-            _kubeconfig(path, self._api.url, user, token)
+            _kubeconfig(path, self._api.url, certificate, user, token)
         self.kubeconfig = folder / "kubeconfig"
         store, health = self.store, controllers.NodeHealth(self.store)
         self._loops = [
@@ -97,9 +99,10 @@ class _Section(NamedTuple):
     value: dict[str, str]
 
 
-def _kubeconfig(path: Path, url: str, user: str, token: str) -> None:
+def _kubeconfig(path: Path, url: str, certificate: str, user: str, token: str) -> None:
+    trust = base64.b64encode(certificate.encode()).decode()
     sections = (
-        _Section("clusters", "simulated", "cluster", {"server": url}),
+        _Section("clusters", "simulated", "cluster", {"server": url, "certificate-authority-data": trust}),
         _Section("users", user, "user", {"token": token}),
         _Section("contexts", "simulated", "context", {"cluster": "simulated", "user": user}),
     )

@@ -20,6 +20,7 @@ from gpunode.sim.store import KINDS, Object, Store, key, now
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"  # the same as long as there is no list in it
 PROTECTED = {"default", "kube-system", "kube-public"}  # namespaces that may not be deleted
 
 
@@ -89,7 +90,7 @@ class Resources:
             live = self.store.get(self.kind, self.namespace, name)
             if content == APPLY:
                 return self._apply(name, body, live, query), live is None
-            if content != MERGE:
+            if content != MERGE and (content != STRATEGIC or _holds_list(body)):
                 message = f"the body of the request was in an unknown format - accepted media types include: {MERGE}, {APPLY}"
                 raise refusal(415, "UnsupportedMediaType", message)
             if live is None:
@@ -205,6 +206,12 @@ class Resources:
         ]
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
         return refusal(409, "Conflict", message, causes=causes)
+
+
+def _holds_list(patch: object) -> bool:
+    if isinstance(patch, dict):
+        return any(_holds_list(value) for value in patch.values())
+    return isinstance(patch, list)
 
 
 def _success(name: str, plural: str, uid: str) -> Object:

@@ -86,6 +86,16 @@ def test_who_may_not_is_told_what(client: Client, cluster: Cluster) -> None:
     assert "system:anonymous" in Client(cluster.kubeconfig, token="").ask("GET", NODES)[1]["message"]
 
 
+def test_what_there_is_can_be_asked_for(client: Client) -> None:
+    """As kubectl does before anything else: groups, and the resources of each."""
+    groups = client.ask("GET", "/apis")[1]["groups"]
+    assert [one["preferredVersion"]["groupVersion"] for one in groups] == ["apps/v1", "node.k8s.io/v1"]
+    resources = client.ask("GET", "/api/v1")[1]["resources"]
+    assert {one["name"]: one["namespaced"] for one in resources}["nodes"] is False
+    assert client.ask("GET", "/apis/apps/v1")[1]["resources"][0]["kind"] == "DaemonSet"
+    assert client.ask("GET", "/apis/batch/v1")[0] == 404
+
+
 def test_applying_the_same_again_changes_nothing(client: Client) -> None:
     """The resourceVersion stays; a dry run stores nothing at all."""
     assert client.apply(node("same", a="1"), f"{NODES}/same", dryRun="All")[0] == 201
