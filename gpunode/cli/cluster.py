@@ -149,6 +149,8 @@ def bring_up(
     chosen = [host for host in hosts if host.name in good]
     hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
     found, missing = find(api, chosen, hostnames, seconds=REGISTER_SECONDS, tell=tell)
+    changed = [node.name for host, node in found.items() if _driver_changed(good[host])]
+    renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new ones
     _, conflicts = label(api, chosen, found)
     troubles = [*missing.values(), *conflicts.values()]
     found = {host: node for host, node in found.items() if host not in conflicts}
@@ -157,7 +159,6 @@ def bring_up(
             report.note(f"✗ {trouble}")
         return 1
     names = [node.name for node in found.values()]
-    renew = [node.name for host, node in found.items() if _driver_changed(good[host])]
     rollout = plugin.deploy(
         api,
         inventory.cluster.namespace,

@@ -72,13 +72,13 @@ def deploy(
 ) -> Rollout:
     """Apply the plugin and wait until it runs, in the version wished, on every node with the GPU label (of `only`).
 
-    Pods on the nodes `renew` are replaced: a container keeps the driver's libraries that it was started with.
+    Pods whose uid is in `renew` are replaced: a container keeps the driver's libraries it was started with.
     A node where it does not run in time is a row with its trouble, not an exception.
     """
     stuck = [
         pod
         for pod in api.find("Pod", namespace, labels=SELECTOR)[0]
-        if _place(pod) in renew or _in_back_off(pod)
+        if pod["metadata"]["uid"] in renew or _in_back_off(pod)
     ]
     differences = apply.apply(api, manifests(namespace, image))
     for pod in stuck:  # what it failed on may just have been mended: a new pod tries at once, not in minutes
@@ -113,6 +113,12 @@ def deploy(
         for name, node in targets.items()
     )
     return Rollout(differences, rows)
+
+
+def uids(api: Api, namespace: str, on: Collection[str]) -> set[str]:
+    """The uids of the plugin's pods on these nodes."""
+    found = api.find("Pod", namespace, labels=SELECTOR)[0]
+    return {pod["metadata"]["uid"] for pod in found if _place(pod) in on}
 
 
 def status(api: Api, namespace: str) -> tuple[Row, ...]:
@@ -150,7 +156,7 @@ def why_not(api: Api, node: Node, expected: int, namespace: str) -> str:
     said = pods.last_words(api, pod, CONTAINER)
     log = f"; the plugin's log: {said.splitlines()[-1]}" if said else ""
     if node.capacity == 0:
-        return f"the plugin runs, but its kubelet was offered no GPU{log}"
+        return f"the plugin runs, but the kubelet does not count its GPUs yet{log}"
     if node.allocatable == 0:
         return f"the kubelet offers none of its {node.capacity} GPUs yet{log}"
     if node.allocatable < node.capacity:

@@ -77,6 +77,9 @@ class _Job:
     why: str = ""
     offered: int = 0
     results: dict[str, Result] = field(default_factory=dict)
+    node: Node | None = None
+    unseen: set[str] = field(default_factory=set)  # made since the pods were first listed
+    tried: float = 0.0  # when a pod was last made again
 
     def verdict(self) -> NodeResult:
         seen = {result.uuid for result in self.results.values()}
@@ -147,16 +150,31 @@ class _Run:
         free = job.offered - sum(held.values())
         if free <= 0:
             users = f"all {job.offered} GPUs are held by {', '.join(job.users)}"
-            job.why = users if job.users else "the node offers no GPU"
+            job.why = users if job.users else "the node offers no GPU; `gpunode verify` says why"
+        job.node = node
         for _ in range(free):
-            name = f"vectoradd-{self.id}-{self.count}"
-            self.count += 1
             try:
-                self.api.create(self.pod(name, node))
+                job.names.append(self.create(node))
             except ClusterError as error:
                 job.why = f"a pod could not be made: {error.message}"
                 return
-            job.names.append(name)
+
+    def create(self, node: Node) -> str:
+        name = f"vectoradd-{self.id}-{self.count}"
+        self.count += 1
+        self.api.create(self.pod(name, node))
+        return name
+
+    def again(self, job: _Job, name: str) -> None:
+        """Make a pod anew that its kubelet refused. A kubelet whose plugin was just replaced knows of no GPU for a
+        moment, while the API still shows those of before."""
+        if job.node is None or time.monotonic() - job.tried < LOOK:
+            return
+        job.tried = time.monotonic()
+        self.api.delete("Pod", name, self.namespace)
+        new = self.create(job.node)
+        job.names[job.names.index(name)] = new
+        job.unseen.add(new)
 
     def pod(self, name: str, node: Node) -> Object:
         (made,) = rendered(
@@ -188,7 +206,8 @@ class _Run:
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
                 why = self.why(found.get(waiting[0]))
-                self.tell(f"{self.count - len(waiting)} of {self.count} pods done; {waiting[0]}: {why}")
+                count = sum(len(job.names) for job in jobs)
+                self.tell(f"{count - len(waiting)} of {count} pods done; {waiting[0]}: {why}")
         for job in jobs:
             for name in job.names:
                 if name not in job.results:
@@ -197,14 +216,17 @@ class _Run:
 
     def gather(self, job: _Job, found: dict[str, Object]) -> None:
         """The results of pods that are done; when all of the node's are, its GPUs are given back."""
-        for name in job.names:
-            if name in job.results:
+        job.unseen -= found.keys()
+        for name in tuple(job.names):
+            if name in job.results or name in job.unseen:
                 continue
             if name not in found:
                 # Only what was there before can be gone: the pods were made before they were first listed.
                 job.results[name] = Result(
                     job.target.node, name, "", "", False, 0.0, "the pod was deleted by somebody", ()
                 )
+            elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
+                self.again(job, name)
             elif (
                 pods.ended(found[name], CONTAINER) or found[name].get("status", {}).get("phase") in pods.OVER
             ):

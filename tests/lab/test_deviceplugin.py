@@ -94,7 +94,7 @@ def test_a_restarted_kubelet_finds_the_plugin_again(lab: Lab) -> None:
     before = restarts(lab)
     for name in GPUS:
         node, folder = lab.node(name), "/var/lib/kubelet/device-plugins"
-        inode = ["stat", "-c", "%i", f"{folder}/kubelet.sock"]
+        inode = ["stat", "-c", "%i %z", f"{folder}/kubelet.sock"]  # a number alone may be given out again
         old = node.exec(inode).stdout
         node.exec(["systemctl", "restart", "kubelet"])
         wait("a new kubelet", lambda: node.exec(inode, check=False).stdout not in ("", old), 60)  # noqa: B023

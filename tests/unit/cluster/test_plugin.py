@@ -79,7 +79,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
         if not any(one["spec"]["nodeName"] == "a" for one in fake.all("Pod")):
             controller.start(daemonset, "a", "new")
 
-    assert plugin.deploy(api, NS, IMAGE, seconds=10, tell=replace, renew=["a"]).good
+    assert plugin.deploy(api, NS, IMAGE, seconds=10, tell=replace, renew=plugin.uids(api, NS, ["a"])).good
     after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
@@ -197,7 +197,7 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
 
     node = plugin.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
     assert node.allocatable == 2
-    reason = "the plugin runs, but its kubelet was offered no GPU; the plugin's log: NVML cannot be used: driver not loaded"
+    reason = "the plugin runs, but the kubelet does not count its GPUs yet; the plugin's log: NVML cannot be used: driver not loaded"
     assert f"a offers 0 of 2 GPUs: {reason}" in told
 
 

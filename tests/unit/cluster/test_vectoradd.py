@@ -49,6 +49,26 @@ def test_every_gpu_of_every_node_is_covered_once(
     assert fake.all("Pod") == []
 
 
+def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """A plugin that was just replaced: the API still shows GPUs of which the kubelet knows nothing for a moment."""
+    kubelet.stuck["a"] = {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu",
+    }
+
+    def registered(words: str) -> None:
+        told.append(words)
+        kubelet.stuck.clear()
+
+    (result,) = vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=60, tell=registered)
+    assert result.passed
+    assert sorted(one.uuid for one in result.results) == GPUS["a"]
+    assert fake.all("Pod") == []
+
+
 def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
@@ -126,14 +146,15 @@ def test_pods_that_cannot_start_end_with_the_reason(
 def test_a_pod_that_admission_ends_has_its_words(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
-    """The kubelet refused it: no container ever ran."""
+    """The kubelet refused it to the end: no container ever ran."""
     kubelet.stuck["a"] = {
         "phase": "Failed",
         "reason": "UnexpectedAdmissionError",
         "message": "Allocate failed: gone",
     }
-    (result,) = run(api, told, A)
-    assert {one.why for one in result.results} == {"UnexpectedAdmissionError: Allocate failed: gone"}
+    (result,) = run(api, told, A, seconds=1)
+    words = "UnexpectedAdmissionError: Allocate failed: gone"
+    assert {one.why for one in result.results} == {f"not done after 1 s: {words}"}
 
 
 def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet) -> None:
