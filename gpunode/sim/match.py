@@ -72,10 +72,13 @@ def _labels(text: str) -> list[Test]:
 def _fields(kind: str, text: str) -> list[Test]:
     tests: list[Test] = []
     for clause in text.split(",") if text else []:
-        name, sign, value = re.split(r"(!=|==|=)", f"{clause}==", maxsplit=1)
+        found = re.fullmatch(r"([^=!]*)(!=|==|=)(.*)", clause)
+        if found is None:
+            raise refusal(400, "BadRequest", f"invalid selector: '{clause}'; can't understand '{clause}'")
+        name, sign, value = found.groups()
         if name not in {"metadata.name", "metadata.namespace", *FIELDS.get(kind, ())}:
             raise refusal(400, "BadRequest", f"field label not supported: {name}")
-        tests.append(_field(name, value.removesuffix("=="), equal=sign != "!="))
+        tests.append(_field(name, value, equal=sign != "!="))
     return tests
 
 

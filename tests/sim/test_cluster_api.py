@@ -201,6 +201,25 @@ def test_labels_select(client: Client, selector: str, names: list[str]) -> None:
     assert [item["metadata"]["name"] for item in found] == names
 
 
+@pytest.mark.parametrize(
+    ("selector", "count"),
+    [
+        ("metadata.name=f1", 1),
+        ("metadata.name==f1,metadata.namespace=default", 1),
+        ("metadata.name!=f1", 1),
+        ("metadata.name=", 0),
+        ("metadata.name!=", 2),
+    ],
+)
+def test_fields_select(client: Client, selector: str, count: int) -> None:
+    """Equal, not equal, and empty, which is how an unset field reads."""
+    where = "/api/v1/namespaces/default/configmaps"
+    for name in ("f1", "f2"):
+        client.apply(config(name, of="fields"), f"{where}/{name}")
+    found = client.ask("GET", where, fieldSelector=selector, labelSelector="of=fields")[1]["items"]
+    assert len(found) == count
+
+
 def test_a_field_that_cannot_be_selected_by_is_refused(client: Client) -> None:
     """As the real one does: silence would look like no match."""
     assert client.ask("GET", "/api/v1/pods", fieldSelector="spec.foo=x") == (

@@ -85,6 +85,7 @@ REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
     "a log of no pod": ("GET", "/api/v1/namespaces/default/pods/x/log", {}, None, ""),
     "a list in no namespace": ("GET", "/api/v1/namespaces/nope/pods", {}, None, ""),
     "a field of no selector": ("GET", "/api/v1/pods", {"fieldSelector": "spec.foo=x"}, None, ""),
+    "a selector that is none": ("GET", "/api/v1/pods", {"fieldSelector": "spec"}, None, ""),
     "a label in use": ("PATCH", LEGACY, DRY, labelled(pool="b"), APPLY),
     "labels in use": ("PATCH", LEGACY, DRY, labelled(pool="b", gpu="c"), APPLY),
     "labels taken over": ("PATCH", LEGACY, {**DRY, "force": "true"}, labelled(pool="b"), APPLY),
