@@ -174,7 +174,10 @@ def bring_up(
     end = time.monotonic() + PLUGIN_SECONDS  # of all nodes together
     for host in chosen:
         seen = good[host.name].facts
-        if host.name in found and found[host.name].name not in bad and seen is not None:
+        if host.name in found and seen is not None and seen.smi_error:
+            said = seen.smi_error.strip().splitlines()[0]
+            troubles.append(f"{host.name}: nvidia-smi fails there: {said}\n  `gpunode verify` says why.")
+        elif host.name in found and found[host.name].name not in bad and seen is not None:
             uuids = tuple(gpu.uuid for gpu in seen.gpus)
             try:
                 plugin.wait_allocatable(
