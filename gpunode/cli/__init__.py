@@ -31,9 +31,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("plan")(plan.plan)
-app.command("provision")(provision.provision)
-app.command("verify")(verify.verify)
-app.command("label")(label.label)
+app.command("provision", short_help="Make every host a verified GPU node.")(provision.provision)
+app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
+    verify.verify
+)
+app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(run.app, name="run")
 app.add_typer(demo.app, name="demo")

@@ -11,7 +11,7 @@ from gpunode.cli import options
 app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", no_args_is_help=True)
 
 
-@app.command()
+@app.command(short_help="Run the plugin on the nodes of the inventory's hosts.")
 def deploy(
     inventory: options.InventoryPath = Path("inventory.yaml"),
     limit: options.Limit = None,
@@ -53,7 +53,7 @@ def deploy(
     raise typer.Exit(0 if rollout.good and not missing and not conflicts else 1)
 
 
-@app.command()
+@app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
 def status(
     inventory: options.InventoryPath = Path("inventory.yaml"),
     json: options.Json = False,
@@ -77,7 +77,7 @@ def status(
     raise typer.Exit(1 if not rows or any(row.trouble for row in rows) else 0)
 
 
-@app.command()
+@app.command(short_help="Take the plugin out of the cluster.")
 def remove(
     inventory: options.InventoryPath = Path("inventory.yaml"),
     yes: options.Yes = False,
@@ -105,6 +105,8 @@ def remove(
         api, loaded.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=cluster.tells(out)
     )
     out.rows("object", ("action", "object"), [("removed", title) for title in removed])
+    if not removed:
+        out.note("there was nothing to remove")
 
 
 def _rows(out, rows) -> None:  # type: ignore[no-untyped-def]

@@ -17,7 +17,7 @@ def workloads() -> None:
     """Run sample workloads on the nodes' GPUs."""
 
 
-@app.command()
+@app.command(short_help="Add vectors on every free GPU, one pod a GPU.")
 def vectoradd(
     inventory: options.InventoryPath = Path("inventory.yaml"),
     limit: options.Limit = None,
@@ -50,5 +50,5 @@ def vectoradd(
     if logs:
         for result in results:
             for one in result.results:
-                out.rows("log", (f"{one.node} {one.pod}",), [(line,) for line in one.log])
+                out.rows("log", ("node", "pod", "log"), [(one.node, one.pod, line) for line in one.log])
     raise typer.Exit(0 if not missing and all(result.passed for result in results) else 1)

@@ -64,7 +64,7 @@ class Human:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in outcomes:
             if outcome.plan:
-                facts = about(outcome.facts) if outcome.facts else ""
+                facts = about(outcome.facts, outcome.desired) if outcome.facts else ""
                 self._out.print(f" [bold]{escape(outcome.host):<{width}}[/]  {escape(facts)}")
                 for step in outcome.plan.steps:
                     self._step(step, diff=diff)
@@ -124,11 +124,13 @@ class Human:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:
             return
-        table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-        for column in columns:
-            table.add_column(column.upper(), overflow="fold")
-        for row in rows:
-            table.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
+        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for place in used:
+            table.add_column(columns[place].upper(), overflow="fold")
+        for row in cells:
+            table.add_row(*(escape(row[place]) for place in used))
         self._out.print(table)
 
     def note(self, text: str) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.markup import escape
 from rich.table import Table
@@ -56,20 +56,24 @@ class Live:
         self._doing.pop(outcome.host, None)
         self._detail.pop(outcome.host, None)
 
-    def _render(self) -> Table:
-        table = Table.grid(padding=(0, 2))
+    def _render(self) -> Group:
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        table.add_column(no_wrap=True, width=self._width + 1)
+        table.add_column(no_wrap=True, width=5)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
         for host, (since, doing) in list(self._doing.items())[:SHOWN]:
             elapsed = int(time.monotonic() - since)
             detail = self._detail.get(host, "")
             table.add_row(
                 f" {escape(host)}",
-                escape(doing),
-                f"[dim]{escape(detail[:60])}[/]",
                 f"[dim]{elapsed // 60:02d}:{elapsed % 60:02d}[/]",
+                escape(doing),
+                f"[dim]{escape(detail)}[/]",
             )
         hidden = len(self._doing) - SHOWN
         more = f", {hidden} more at work" if hidden > 0 else ""
-        table.add_row(
-            f" [dim]{self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s[/]"
+        return Group(
+            table,
+            f" [dim]{self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s[/]",
         )
-        return table

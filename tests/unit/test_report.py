@@ -1,0 +1,38 @@
+"""What a person sees."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from gpunode.model import Event
+from gpunode.report.human import Human
+from gpunode.report.live import Live
+
+
+def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
+    console = Console(force_terminal=True, width=60, soft_wrap=True, color_system=None)
+    live = Live(console, ["gpu-01", "gpu-with-a-longer-name"])
+    live.event(
+        Event("stage", "gpu-with-a-longer-name", "install " + "cuda-drivers-580 " * 8, {"n": 6, "of": 13})
+    )
+    live.event(Event("progress", "gpu-with-a-longer-name", "Installing linux-headers-6.1.0-28-amd64"))
+
+    lines = ["".join(part.text for part in line) for line in console.render_lines(live._render())]
+
+    assert len(lines) == 2
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[0].startswith(" gpu-with-a-longer-name  00:00  7/13 install")
+    assert "Installing" in lines[0]
+
+
+def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture[str]) -> None:
+    Human(quiet=False).rows(
+        "plugin", ("node", "restarts", "trouble"), [("gpu-01", 0, ""), ("gpu-02", 1, None)]
+    )
+
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "NODE    RESTARTS",
+        "gpu-01  0",
+        "gpu-02  1",
+    ]
