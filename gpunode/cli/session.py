@@ -66,9 +66,13 @@ def session(
     ask_sudo: bool = False,
 ) -> Iterator[Session]:
     """Load the inventory, select hosts, and close every connection at the end."""
+    import logging
+
     from gpunode import inventory as inventories
     from gpunode import reach, report
     from gpunode.converge import Visit
+
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
 
     inventory = inventories.load(path)
     hosts = inventories.select(inventory, limit or (), exclude or ())

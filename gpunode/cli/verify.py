@@ -29,7 +29,7 @@ def verify(
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
     plugin, capacity, pod. The first broken link has its cause and its fix.
 
-    Changes nothing; with --run it starts a pod on every free GPU and removes it again.
+    Changes nothing, but starts a pod on every free GPU and removes it again (not with --no-run).
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
@@ -51,8 +51,14 @@ def verify(
         for host, links in chains.items():
             work.report.links(host, links)
         broken = [host for host, links in chains.items() if not _holds(links)]
-        count = f"{len(broken)} of {len(chains)} hosts broken" if broken else f"{len(chains)} hosts hold"
-        work.report.note(count)
+        if work.inventory.cluster.plugin is None:
+            work.report.note(
+                "`cluster.plugin` is not in the inventory: node, plugin, capacity and pod were not looked at."
+            )
+        hosts = f"{len(chains)} host{'' if len(chains) == 1 else 's'}"
+        work.report.note(
+            f"{len(broken)} of {hosts} broken" if broken else f"{hosts}: every link looked at holds"
+        )
     unreachable = [outcome.host for outcome in outcomes if outcome.status == "unreachable"]
     raise typer.Exit(0 if not broken else 3 if broken == unreachable else 1)
 
@@ -103,7 +109,11 @@ def _judged(
     chains: dict[str, list[Link]] = {
         host: [
             Link(
-                "node", "broken", "the cluster has no such node", why, "see the kubelet's journal on the host"
+                "node",
+                "broken",
+                "the cluster has no such node",
+                why,
+                "name it with `node:` in the inventory, or see the kubelet's journal on the host",
             )
         ]
         for host, why in missing.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import paramiko
@@ -48,11 +49,13 @@ def _words(ssh: Ssh, error: Exception) -> tuple[str, str]:
     if isinstance(error, NoKey):
         return str(error), "Check `ssh.key`: it is the private key, in OpenSSH's or PEM format."
     if isinstance(error, paramiko.BadHostKeyException):
+        file = f"-f {ssh.known_hosts} " if ssh.known_hosts else ""
+        name = ssh.address if ssh.port == 22 else f"'[{ssh.address}]:{ssh.port}'"
         return (
             f"its host key changed: {where} now shows {fingerprint(error.key)}, known is "
             f"{fingerprint(error.expected_key)}",
-            "If it was reinstalled, remove the old key with `ssh-keygen -R` and run again; if not, somebody may "
-            "be in between.",
+            f"If it was reinstalled, remove the old key with `ssh-keygen {file}-R {name}` and run again; if not, "
+            "somebody may be in between.",
         )
     if isinstance(error, paramiko.PasswordRequiredException):
         return (
@@ -85,6 +88,8 @@ def _words(ssh: Ssh, error: Exception) -> tuple[str, str]:
         return f"{where} refused the connection", "Check the port, and that sshd runs there."
     if isinstance(error, FileNotFoundError):
         return f"cannot read {error.filename}: no such file", "Check `ssh.key`."
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return f"{where}: {error.strerror}", "Check `address`, and that the host is up; or set `ssh.jump`."
     if "is not in" in str(error):
         return (
             f"{where}: {error}",

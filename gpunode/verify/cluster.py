@@ -36,7 +36,7 @@ def plugin_link(row: Row | None, fix: str) -> Link:
         return Link("plugin", "broken", "no device plugin pod on this node", cause, fix)
     if row.trouble:
         return Link("plugin", "broken", f"{row.pod} is not right", row.trouble, fix)
-    restarts = f", restarted {row.restarts} times" if row.restarts else ""
+    restarts = f", restarts: {row.restarts}" if row.restarts else ""
     return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 

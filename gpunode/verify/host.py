@@ -140,20 +140,32 @@ def _toolkit(outcome: Outcome, seen: Facts) -> Link:
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
-    wish = outcome.desired
-    name = wish.runtime if wish else ("docker" if seen.docker else "containerd")
+    name = outcome.desired.runtime if outcome.desired else _used(seen)
     unit = seen.units.get(f"{name}.service")
     if unit is None or unit.active != "active":
         state = f"{unit.active} ({unit.sub})" if unit else "not there"
-        return _broken(
-            outcome, "runtime", f"{name} is {state}", _why(outcome, name), f"systemctl status {name}"
+        fix = (
+            ""
+            if outcome.status == "refused"
+            else f"{_fix(outcome)}; else see `systemctl status {name}` there"
         )
+        return _broken(outcome, "runtime", f"{name} is {state}", _why(outcome, name), fix)
     if name == "docker":
         docker = seen.docker
         text = f"docker {docker.version}, default runtime {docker.default_runtime}" if docker else "docker"
     else:
         text = f"containerd {seen.containerd.version}" if seen.containerd else "containerd"
     return _judge(outcome, "runtime", text, "docker", "containerd")
+
+
+def _used(seen: Facts) -> str:
+    """The kubelet's runtime where nothing was decided: docker, even a stopped one, where the kubelet drives it."""
+    minor = compat.minor(seen.kubelet.version) if seen.kubelet else None
+    unit = seen.units.get("docker.service")
+    stopped = (
+        minor is not None and compat.has_dockershim(minor) and unit is not None and unit.load == "loaded"
+    )
+    return "docker" if seen.docker or stopped else "containerd"
 
 
 def _kubelet(outcome: Outcome, seen: Facts) -> Link:

@@ -88,7 +88,7 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(
         dialer.connect(sshd.host(known_hosts=str(tmp_path / "known")))
 
     assert caught.value.message.count("SHA256:") == 2
-    assert "ssh-keygen -R" in caught.value.hint
+    assert "ssh-keygen -f" in caught.value.hint
 
 
 def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
