@@ -10,6 +10,7 @@ help: ## Show this help
 
 try: lab ## See the main job: two bare hosts of a real cluster become verified GPU nodes
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
+	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
 test: check lab-test ## All tests; what this machine cannot run is skipped and named at the end
 
