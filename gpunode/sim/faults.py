@@ -127,7 +127,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "stopped": Fault("the container runtime died", _stopped),
         "daemon.json": Fault("a comma was lost in daemon.json", _daemon_json, _with("docker"), BY_HAND),
         "config.toml": Fault(
-            "a quote was lost in containerd's config.toml", _config_toml, _with("containerd")
+            "a quote was lost in containerd's config.toml", _config_toml, _with("containerd"), BY_HAND
         ),
         "gate": Fault("an old feature gate came back with a configuration tool", _gate, _with("containerd")),
         "image": Fault("a clean-up removed the device plugin's image from the node", _image),

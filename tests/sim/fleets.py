@@ -1,0 +1,98 @@
+"""Simulated hosts for tests: made in a folder, served by this process, worked on as the command line does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from gpunode import converge, fleet, inventory, wire
+from gpunode.converge import Visit
+from gpunode.model import Event, Host, Inventory, Outcome
+from gpunode.sim import folder, hosts, server, sshd
+from gpunode.sim.machine import Machine, State
+from gpunode.ssh import Dialer
+
+SETTLE = 0.3  # seconds that a restarted unit must stay up here
+
+Tell = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Hosts that are served, and the inventory that names them."""
+
+    inventory: Inventory
+    states: dict[str, State]
+    server: sshd.Server
+    dialer: Dialer
+
+    def hosts(self, *names: str) -> list[Host]:
+        """These hosts, or all."""
+        return [host for host in self.inventory.hosts if not names or host.name in names]
+
+    def each(
+        self, story: Callable[[Visit, Tell], Outcome], *names: str, tell: Tell | None = None
+    ) -> dict[str, Outcome]:
+        """A story of every host at once, each in a visit of its own."""
+
+        def told(host: Host, _: Tell) -> Outcome:
+            visit = Visit(host, self.dialer.connect, self.inventory.cluster.plugin)
+            try:
+                return story(visit, tell or _nobody)
+            finally:
+                visit.close()
+
+        items = fleet.run(self.hosts(*names), told, forks=64)
+        return {item.host: item for item in items if isinstance(item, Outcome)}
+
+    def look(self, *names: str) -> dict[str, Outcome]:
+        """Probe and plan."""
+        return self.each(converge.look, *names)
+
+    def provision(self, *names: str, tell: Tell | None = None) -> dict[str, Outcome]:
+        """Rounds of plan and apply, as many as the command line makes."""
+        return self.each(_provisioned, *names, tell=tell)
+
+
+def _nobody(_: Event) -> None:
+    pass
+
+
+def _provisioned(visit: Visit, tell: Tell) -> Outcome:
+    outcome = converge.look(visit, tell)
+    for _ in range(converge.ROUNDS):
+        if not outcome.plan or outcome.status not in ("planned", "changed"):
+            break
+        outcome = converge.apply(visit, outcome, tell)
+    return outcome
+
+
+@contextlib.contextmanager
+def serving(demo: Path, machines: Sequence[Machine]) -> Iterator[Fleet]:
+    """Make the machines and serve them until the block ends; then nothing of them runs."""
+    hosts.lay_out(demo)
+    states = {machine.name: hosts.create(demo, machine) for machine in machines}
+    folder.describe(demo, folder.groups(machines))
+    key, text = sshd.new_key()
+    sshd.write_key(demo / "id_ed25519", text)
+    (demo / "kubeconfig").write_text("{}")
+    served = sshd.Server(states.values(), key)
+    (demo / "known_hosts").write_text(served.known_hosts())
+    folder.write(demo, {name: served.port(name) for name in states})
+    dialer = Dialer(Path("/dev/null"))
+    ask = wire.apply_job
+
+    def soon(*arguments: Any) -> dict[str, Any]:
+        return {**ask(*arguments), "settle": SETTLE}
+
+    try:
+        with mock.patch("gpunode.wire.apply_job", soon):
+            yield Fleet(inventory.load(demo / "inventory.yaml"), states, served, dialer)
+    finally:
+        dialer.close()
+        served.close()
+        server.end(list(states.values()))

@@ -1,0 +1,136 @@
+"""Fleets in which something goes wrong: hosts that are away, slow, cut off or dying; the others do not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpunode.model import Event
+from gpunode.sim import kinds
+from gpunode.sim.machine import State
+from tests.sim.fleets import Fleet, serving
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[int], Fleet]]:
+    """Serves so many hosts with P100s."""
+    with contextlib.ExitStack() as stack:
+
+        def made(count: int) -> Fleet:
+            return stack.enter_context(serving(tmp_path, [kinds.old(f"gpu-{n}") for n in range(count)]))
+
+        yield made
+
+
+def at(headline: str, act: Callable[[], None]) -> Callable[[Event], None]:
+    """A listener that acts once, when a change begins."""
+    left = [act]
+
+    def tell(event: Event) -> None:
+        if event.type == "change" and event.message.startswith(headline) and left:
+            left.pop()()
+
+    return tell
+
+
+def break_with(state: State, name: str, detail: str = "1") -> None:
+    with state.change() as now:
+        now.faults[name] = detail
+
+
+def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
+    """They are reported unreachable, with the cause."""
+    fleet = serve(8)
+    for name in ("gpu-2", "gpu-5"):
+        break_with(fleet.states[name], "unreachable")
+    outcomes = fleet.look()
+    away = {name for name, outcome in outcomes.items() if outcome.status == "unreachable"}
+    assert away == {"gpu-2", "gpu-5"}
+    assert all(outcomes[name].status == "planned" for name in outcomes.keys() - away)
+    assert outcomes["gpu-2"].error
+
+
+def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet]) -> None:
+    """Hosts are worked on side by side."""
+    fleet = serve(4)
+    break_with(fleet.states["gpu-0"], "slow", "2")
+    seconds = {name: outcome.seconds for name, outcome in fleet.look().items()}
+    assert seconds.pop("gpu-0") > 2
+    assert max(seconds.values()) < 2
+
+
+def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]) -> None:
+    """The work goes on on the host, and is followed by a new connection to its end."""
+    fleet = serve(1)
+    outcome = fleet.provision(tell=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
+    assert (outcome.status, outcome.error) == ("changed", None)
+    assert not outcome.plan
+    assert len(outcome.applied) == len({id(change) for change in outcome.applied})
+
+
+def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[[int], Fleet]) -> None:
+    """The first says in which change it was, the second plans from what is there."""
+    fleet = serve(1)
+    state = fleet.states["gpu-0"]
+
+    def die() -> None:
+        holder = json.loads((state.root / "run/gpunode.lock").read_text())
+        os.killpg(holder["pid"], signal.SIGKILL)
+
+    outcome = fleet.provision(tell=at("restart docker", die))["gpu-0"]
+    assert outcome.status == "failed"
+    assert "restart docker" in (outcome.error or "")
+    again = fleet.provision()["gpu-0"]
+    assert (again.status, again.error) == ("changed", None)
+    assert not again.plan
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("apt-locked", "apt is in use"),
+        ("repository-unreachable", "could not fetch"),
+        ("dpkg", "could not be configured"),
+    ],
+)
+def test_what_apt_says_is_the_hosts_failure(serve: Callable[[int], Fleet], fault: str, words: str) -> None:
+    """With a way out; when it has passed, the next run converges."""
+    fleet = serve(1)
+    state = fleet.states["gpu-0"]
+    break_with(state, fault, "nvidia-dkms")
+    outcome = fleet.provision()["gpu-0"]
+    assert outcome.status == "failed"
+    assert words in (outcome.error or "")
+    with state.change() as now:
+        now.faults.clear()
+    assert fleet.provision()["gpu-0"].status == "changed"
+
+
+def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet]) -> None:
+    """Who comes while an apply is under way follows it, and then has nothing to do."""
+    fleet = serve(1)
+    seen: list[str] = []
+
+    def meanwhile() -> None:
+        facts = fleet.look()["gpu-0"].facts
+        seen.append(facts.running.by if facts and facts.running else "nobody")
+
+    fleet.provision(tell=at("restart docker", meanwhile))
+    assert seen
+    assert "@" in seen[0]
+
+
+def test_many_hosts_are_looked_at_in_seconds(serve: Callable[[int], Fleet]) -> None:
+    """Forty, each with its own SSH server and its own plan."""
+    fleet = serve(40)
+    start = time.monotonic()
+    outcomes = fleet.look()
+    assert {outcome.status for outcome in outcomes.values()} == {"planned"}
+    assert time.monotonic() - start < 40
