@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help try test check format unit lab lab-test lab-down proto lock clean
+.PHONY: help demo try test check format unit lab lab-test lab-down proto lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,6 +7,9 @@ PYTHON ?= python3
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready ## See the whole job on simulated hosts and a simulated cluster; needs Python only
+	$(BIN)/gpunode demo
 
 try: lab ## See the main job: two bare hosts of a real cluster become verified GPU nodes
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
