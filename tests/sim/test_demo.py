@@ -99,16 +99,16 @@ def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) 
             os.killpg(show.pid, signal.SIGKILL)  # gpunode's command of that moment
 
 
-def test_the_show_goes_from_bare_to_verified_and_mends_what_breaks(room: Path) -> None:
+def test_the_show_goes_from_bare_to_verified(room: Path) -> None:
     """Without a terminal it is plain text, without pauses."""
-    words = [*GPUNODE, "demo", "--hosts", "1", "--break", "library"]
+    words = [*GPUNODE, "demo", "--hosts", "1"]
     show = subprocess.run(words, capture_output=True, text=True, check=False)
     assert show.returncode == 0, show.stdout + show.stderr
     assert "simulation" in show.stdout.splitlines()[1]
     assert "\033" not in show.stdout + show.stderr
-    for said in ("✓ pod", "nvidia-tesla-p100", "nothing to do", "✗ library"):
+    for said in ("✓ pod", "nvidia-tesla-p100", "nothing to do"):
         assert said in show.stdout
-    assert show.stdout.count(" passed") >= 4
+    assert show.stdout.count(" passed") >= 2
 
 
 def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
