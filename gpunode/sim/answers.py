@@ -159,7 +159,7 @@ def _docker_info(now: Now) -> str:
         "ServerVersion": DOCKER,
         "Runtimes": {name: {} for name in now.runtime.handlers},
         "DefaultRuntime": now.runtime.default,
-        "CgroupDriver": "systemd",
+        "CgroupDriver": now.runtime.cgroup_driver,
         "ContainersRunning": 0,
     }
     return f"{json.dumps(info)}\n"

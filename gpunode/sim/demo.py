@@ -150,12 +150,10 @@ def _stop(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError), (path / "lock").open("rb") as lock:
         if _held(lock):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                pid = int(json.loads((path / "demo.json").read_text())["pid"])
-                os.kill(pid, signal.SIGTERM)
-                deadline = time.monotonic() + PATIENCE
-                while time.monotonic() < deadline:
-                    os.kill(pid, 0)  # raises when it is gone
-                    time.sleep(0.05)
+                os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), signal.SIGTERM)
+            deadline = time.monotonic() + PATIENCE
+            while _held(lock) and time.monotonic() < deadline:  # until the process is gone
+                time.sleep(0.05)
             return
     shutil.rmtree(path, ignore_errors=True)
 

@@ -82,6 +82,7 @@ class RuntimeNow:
 
     handlers: list[str] = field(default_factory=lambda: ["runc"])
     default: str = "runc"
+    cgroup_driver: str = "cgroupfs"  # docker's, and its default where systemd's is not asked for
 
 
 @dataclass(slots=True)

@@ -30,11 +30,11 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
         return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
     if "nouveau" in now.modules or "module" in now.faults:
         return f"ERROR: could not insert '{name}': No such device"
-    if name != "nvidia" and "nvidia" not in now.modules:
-        now.modules["nvidia"], now.flavour = driver
-    now.modules[name] = driver[0]
-    if name == "nvidia":
+    if "nvidia" not in now.modules:
         now.flavour = driver[1]
+        also = MODULES if machine.gpus else ()  # by the rule that the packages bring for udev
+        now.modules |= dict.fromkeys(("nvidia", *also), driver[0])
+    now.modules[name] = driver[0]
     return None
 
 

@@ -53,11 +53,12 @@ def docker_config(path: Path) -> RuntimeNow:
             "unable to configure the Docker daemon with file /etc/docker/daemon.json: the following directives "
             f"don't match any configuration option: {', '.join(unknown)}"
         )
-    handlers = ["io.containerd.runc.v2", "runc", *data.get("runtimes", {})]
+    handlers = ["io.containerd.runc.v2", "io.containerd.runtime.v1.linux", "runc", *data.get("runtimes", {})]
     default = data.get("default-runtime", "runc")
     if default not in handlers:
         raise Unusable(f"specified default runtime '{default}' does not exist")
-    return RuntimeNow(handlers, default)
+    driver = "systemd" if "native.cgroupdriver=systemd" in data.get("exec-opts", ()) else "cgroupfs"
+    return RuntimeNow(handlers, default, driver)
 
 
 def containerd_config(path: Path) -> tuple[RuntimeNow, str]:
