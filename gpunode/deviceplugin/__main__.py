@@ -3,54 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from .board import Board
-from .config import BadConfig, Config, read
-from .directory import Directory
-from .health import Attention
-from .metrics import Metrics, offered, serving, text
+from .cdi import Specs
+from .cluster.events import Event
+from .cluster.voice import Voice
+from .config import BadConfig, Config
+from .health import Attention, Health
+from .kubelet.podresources import PodResources
+from .kubelet.server import ResourceServer
+from .logfmt import log_to_stderr
+from .metrics import Metrics, limited, offered, serving, text
+from .mps import files
+from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
 from .resources import Unfit
-from .server import ResourceServer
+from .source import Source
+from .told import CHANGED, until_told
 
 log = logging.getLogger("gpunode.deviceplugin")
 
 
-class Logfmt(logging.Formatter):
-    """One line an event: time, level, sentence, then the fields given with `extra=` as key=value."""
+async def offer(
+    nvml: Any,
+    config: Config,
+    attention: Attention,
+    voice: Voice | None = None,
+    health: dict[str, Health] | None = None,
+) -> None:
+    """Run the node and a server for each resource that appears on the board.
 
-    _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        fields = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in self._own)
-        line = f"{stamp} {record.levelname} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-async def offer(nvml: Any, config: Config, attention: Attention) -> None:
-    """Run the node and a server for each resource that appears on the board."""
-    board, metrics = Board(), Metrics()
+    `health` is what is known of devices from before, by UUID, and in the end what is known then.
+    """
+    voice, health = voice or Voice(), {} if health is None else health
+    board = Board({uuid: known.why for uuid, known in health.items() if known.why is not None})
+    metrics = Metrics()
+    specs = Specs(Path(config.cdi_directory)) if config.cdi else None
+    pods = PodResources(config.pod_resources_socket)
     servers: dict[str, ResourceServer] = {}
-    tasks = [asyncio.create_task(Node(nvml, board, config, attention, metrics).run(), name="node")]
+    mps = Follower(files.status(config.mps_root), board) if config.mps else None
+    node = Node(nvml, board, config, attention, metrics, health, specs, mps)
+    tasks = [asyncio.create_task(node.run(), name="node")]
+    if mps is not None:
+        tasks.append(asyncio.create_task(mps.run(), name="MPS"))
 
-    def state() -> str:
+    async def state() -> str:
         registered = [
             ("registered", {"resource": name}, float(server.registered)) for name, server in servers.items()
         ]
-        return text([*metrics.samples(), *offered(board), *registered])
+        given = await pods.samples(board.offers)
+        return text([*metrics.samples(), *offered(board), *limited(board), *registered, *given])
 
     def not_ready() -> str | None:
         if board.missing is not None:
             return board.missing
+        if board.barred:
+            return "; ".join(dict.fromkeys(board.barred.values()))
         waiting = [name for name, server in servers.items() if not server.registered]
         return f"not registered with the kubelet: {', '.join(waiting)}" if waiting else None
 
@@ -58,8 +72,9 @@ async def offer(nvml: Any, config: Config, attention: Attention) -> None:
         async with serving(config.metrics_address, state, not_ready):
             while True:
                 change = asyncio.create_task(board.change().wait())
+                voice.look(board, config)
                 for name in board.offers.keys() - servers.keys():
-                    servers[name] = ResourceServer(name, board, config, metrics)
+                    servers[name] = ResourceServer(name, board, config, metrics, specs)
                     tasks.append(asyncio.create_task(servers[name].run(), name=name))
                 await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
@@ -70,68 +85,47 @@ async def offer(nvml: Any, config: Config, attention: Attention) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until_told(nvml: Any, config: Config, attention: Attention) -> str:
-    """Offer until a signal comes or the configuration file changes; says which: a signal's name, or "changed"."""
-    loop = asyncio.get_running_loop()
-    heard: asyncio.Future[str] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        loop.add_signal_handler(number, _settle, heard, number.name)
-    work = asyncio.create_task(offer(nvml, config, attention))
-    with contextlib.ExitStack() as watched:
-        if config.config_file:
-            path = Path(config.config_file)
-            before = path.read_bytes()
-
-            def look() -> None:
-                with contextlib.suppress(OSError):
-                    if path.read_bytes() != before:
-                        _settle(heard, "changed")
-
-            watched.enter_context(Directory(path.parent, look))
-        try:
-            await asyncio.wait((work, heard), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            return await heard
-        finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-
-
-def _settle(heard: asyncio.Future[str], what: str) -> None:
-    if not heard.done():
-        heard.set_result(what)
+        health.update(node.health)
 
 
 def main() -> int:
     """Exit status: 0 after SIGTERM or SIGINT; 1 where NVML or the MIG layout cannot be used; 2 for a bad configuration."""
     import pynvml
 
-    output = logging.StreamHandler(sys.stderr)
-    output.setFormatter(Logfmt())
-    logging.basicConfig(level=logging.WARNING, handlers=[output])
+    log_to_stderr()
+    # Until the event loop listens: the kernel passes over a signal to a container's first process that has no handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        config, attention = read(sys.argv[1:], os.environ), Attention.read(os.environ)
+        source, attention = Source(sys.argv[1:], os.environ), Attention.read(os.environ)
     except BadConfig as error:
         log.critical("%s", error)
         return 2
+    voice = Voice.of(source.config, os.environ)
+    source.refused = voice.refused
+    try:
+        return _run(pynvml, source, attention, voice)
+    finally:
+        voice.close()
+
+
+def _run(nvml: Any, source: Source, attention: Attention, voice: Voice) -> int:
+    """Offer with one configuration after the other; the exit status."""
+    health: dict[str, Health] = {}
     while True:
-        log.setLevel(config.log_level.upper())
+        log.setLevel(source.config.log_level.upper())
         try:
-            told = asyncio.run(until_told(pynvml, config, attention))
+            work = offer(nvml, source.config, attention, voice, health)
+            told = asyncio.run(until_told(work, source))
         except (NvmlUnavailable, Unfit) as error:
             log.critical("%s (--fail-on-init-error=false: wait for it to be mended instead)", error)
+            voice.say(Event("GPUsNotOffered", f"No GPU of this node can be offered: {error}"))
             return 1
-        if told not in ("SIGHUP", "changed"):
+        if told not in ("SIGHUP", CHANGED):
             log.info("stopping", extra={"signal": told})
             return 0
-        try:
-            config = read(sys.argv[1:], os.environ)
-            log.info("starting anew", extra={"because": told})
-        except BadConfig as error:
-            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (the message is the cause)
+        if told == "SIGHUP":
+            source.renew()
+        log.info("starting anew", extra={"because": told})
 
 
 if __name__ == "__main__":

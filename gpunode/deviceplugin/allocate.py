@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from . import limits, memory
+from .cdispec import qualified
 from .config import Config
+from .mps import files
 from .resources import Unit
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
-# The kind of the CDI spec that the NVIDIA Container Toolkit keeps on the host (nvidia-cdi-refresh, or nvidia-ctk cdi
-# generate); it names every device by UUID and by index.
-CDI_KIND = "nvidia.com/gpu"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -24,7 +24,8 @@ class Grant:
     """The edits to one container. Mounts and nodes are pairs (path in the container, path on the host)."""
 
     envs: dict[str, str] = field(default_factory=dict)
-    mounts: list[tuple[str, str]] = field(default_factory=list)
+    mounts: list[tuple[str, str]] = field(default_factory=list)  # to read
+    writable: list[tuple[str, str]] = field(default_factory=list)  # mounts too
     nodes: list[tuple[str, str]] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
     cdi: list[str] = field(default_factory=list)
@@ -44,44 +45,82 @@ def chosen(
             raise Refused(f"unknown device {unit_id!r}: it is not (or no longer) on this node")
         if unit.device.uuid in sick:
             raise Refused(f"device {unit_id} is unhealthy: {sick[unit.device.uuid]}")
+        if unit.counted:
+            raise Refused("it only says how many GPUs this node shares by memory; ask for memory instead")
         units.append(unit)
     if one_share and len(units) > 1 and any(unit.shared for unit in units):
         raise Refused(f"invalid request: maximum request size for shared resources is 1; found {len(units)}")
     return units
 
 
-def grant(resource: str, units: Sequence[Unit], config: Config, exists: Callable[[str], bool]) -> Grant:
+def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
+    """Raises Refused for pieces of more than one GPU's memory.
+
+    `free`: GPU's index -> units that were free when the kubelet asked which to take; None if it did not ask.
+    """
+    gpus = {unit.device.gpu for unit in units if unit.mib}
+    if len(gpus) < 2:
+        return
+    chunk = units[0].mib
+    asked = f"{memory.size(len(units) * chunk)} asked for, but a container gets memory of one GPU"
+    if free is None:
+        raise Refused(
+            f"{asked}, and the kubelet chose from {len(gpus)} without asking the plugin (Kubernetes before 1.19 never asks)"
+        )
+    index, most = max(free.items(), key=lambda item: item[1], default=("?", 0))
+    if most < len(units):
+        raise Refused(
+            f"{asked}, and the most that is free on one is {memory.size(most * chunk)} (GPU {index})"
+        )
+    raise Refused(
+        f"{asked}, and what the pod's init containers hold, which the kubelet uses again, is another GPU's"
+    )
+
+
+def grant(
+    resource: str,
+    units: Sequence[Unit],
+    config: Config,
+    exists: Callable[[str], bool],
+    made: str | None = None,
+    features: Sequence[str] = (),
+) -> Grant:
     """The edits that show a container the devices of `units` and no others.
 
-    `exists` tells whether a device node is there below the driver's device root.
+    `exists` tells whether a device node is there in this container, as the runtime gave it. `made` is the qualified
+    name of a CDI device made for this container, where there is one, to limit its memory: it stands for the devices.
+    `features` are CDI devices that every container with a GPU gets.
     """
     devices = list({unit.device.uuid: unit.device for unit in units}.values())
     names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
     given = Grant()
+    if made is not None:
+        given.envs |= limits.variables(sum(unit.mib for unit in units))
+    if config.memory is not None and any(unit.mib for unit in units):
+        given.envs |= memory.environment(devices[0], len(units), config.memory)
     if "envvar" in config.device_list_strategy:
         # "void": an empty value would mean "as the image says" to the NVIDIA runtime, which may be "all".
         given.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"
     if "volume-mounts" in config.device_list_strategy:
         given.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
         given.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
-    qualified = [f"{CDI_KIND}={name}" for name in names]
+    by_cdi = [qualified(name) for name in names] if made is None else [made]
+    by_cdi += features if names else ()
     if "cdi-annotations" in config.device_list_strategy and names:
         # One key a resource: a container may have devices of several.
         key = f"{config.cdi_annotation_prefix}gpunode_{resource.rpartition('/')[2]}"
-        given.annotations[key] = ",".join(qualified)
+        given.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
-        given.cdi += qualified
+        given.cdi += by_cdi
     if config.pass_device_specs:
         own = dict.fromkeys(node for device in devices for node in device.nodes)
         root = config.dev_root
-        given.nodes += [
-            (node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(root + node)
-        ]
-    for enabled, name in (
-        (config.gdrcopy_enabled, "NVIDIA_GDRCOPY"),
-        (config.gds_enabled, "NVIDIA_GDS"),
-        (config.mofed_enabled, "NVIDIA_MOFED"),
-    ):
-        if enabled:
-            given.envs[name] = "enabled"
+        given.nodes += [(node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(node)]
+    for unit in units:
+        if unit.mps is not None:
+            pipe = str(files.pipe(config.mps_root, unit.device.uuid))
+            given.envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
+            given.writable = [(pipe, pipe), ("/dev/shm", str(files.shm(config.mps_root)))]  # noqa: S108
+    for feature in config.features:
+        given.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
     return given

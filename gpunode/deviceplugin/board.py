@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from .devices import Device
 from .prefer import Links
 from .resources import Unit
+
+NOT_LOOKED = "the GPUs have not been looked for yet"
 
 
 class Board:
     """Units by resource name, and why a device is Unhealthy by its UUID. Every change wakes all who wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, ill: Mapping[str, str] | None = None) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
-        self.sick: Mapping[str, str] = {}
-        self.missing: str | None = "the GPUs have not been looked for yet"  # why nothing can be offered
+        self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; changes wake nobody
+        self.sick: Mapping[str, str] = ill or {}
+        self._barred: dict[str, Mapping[str, str]] = {}  # the part of it that is not the devices' own doing
+        self._ill: Mapping[str, str] = ill or {}  # and the part that is
+        self.missing: str | None = NOT_LOOKED  # why nothing can be offered
         self.links: Links = {}  # how well GPUs are connected; changes wake nobody
+        # GPUs shared by memory, by UUID: why the driver does not hold containers to their part; None where it does
+        self.limits: Mapping[str, str | None] = {}
         self._change = asyncio.Event()
 
     def change(self) -> asyncio.Event:
@@ -25,16 +33,45 @@ class Board:
 
     def offer(self, offers: Mapping[str, tuple[Unit, ...]]) -> None:
         """These are the units now. A resource once offered stays, empty if need be: the kubelet is to see zero."""
-        self._set(offers={**dict.fromkeys(self.offers, ()), **offers}, sick=self.sick)
+        offers = {**dict.fromkeys(self.offers, ()), **offers}
+        if offers != self.offers:
+            self.offers = offers
+            self._wake()
 
     def judge(self, uuid: str, why: str | None) -> None:
-        """A device is Unhealthy, and why; or it is Healthy (None)."""
-        others = {sick: reason for sick, reason in self.sick.items() if sick != uuid}
-        self._set(offers=self.offers, sick=others if why is None else {**others, uuid: why})
+        """A device is Unhealthy by its own doing, and why; or it is not (None)."""
+        others = {ill: reason for ill, reason in self._ill.items() if ill != uuid}
+        self._ill = others if why is None else {**others, uuid: why}
+        self._add_up()
 
-    def _set(self, *, offers: Mapping[str, tuple[Unit, ...]], sick: Mapping[str, str]) -> None:
-        if (offers, sick) == (self.offers, self.sick):
-            return
-        self.offers, self.sick = offers, sick
+    @property
+    def barred(self) -> Mapping[str, str]:
+        """Which devices cannot be given to containers, well as they may be, and why."""
+        return {uuid: why for barred in self._barred.values() for uuid, why in barred.items()}
+
+    def bar(self, what: str, barred: Mapping[str, str]) -> None:
+        """These devices, and no others, cannot be given for want of `what` ("CDI", "MPS"), and why."""
+        self._barred[what] = barred
+        self._add_up()
+
+    def lack(self, why: str | None) -> None:
+        """Nothing can be offered, and why; or it can (None)."""
+        if why != self.missing:
+            self.missing = why
+            self._wake()
+
+    def limit(self, limits: Mapping[str, str | None]) -> None:
+        """Of these GPUs, shared by memory, containers are held to their part, or why not."""
+        if limits != self.limits:
+            self.limits = limits
+            self._wake()
+
+    def _add_up(self) -> None:
+        sick = {**self.barred, **self._ill}
+        if sick != self.sick:
+            self.sick = sick
+            self._wake()
+
+    def _wake(self) -> None:
         self._change.set()
         self._change = asyncio.Event()

@@ -1,17 +1,15 @@
-"""The plugin's configuration: flags, over environment, over file, over defaults.
-
-The names are those of NVIDIA's device plugin, in all three places.
-"""
+"""What the plugin was asked to do, as values; `settings.py` reads them. Pure."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
 
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+GPU = "nvidia.com/gpu"
+GPU_MEM = "aliyun.com/gpu-mem"  # gpushare's names
+GPU_COUNT = "aliyun.com/gpu-count"
+LABEL = "nvidia.com/device-plugin.config"  # of a node, NVIDIA's: which of several configurations it has
+DEFAULT = "default"  # the one for nodes without the label
 
 
 class BadConfig(Exception):
@@ -20,12 +18,25 @@ class BadConfig(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every device of a resource is handed out `replicas` times over (time-slicing)."""
+    """Every device of a resource is handed out `replicas` times over: by time-slicing, or by MPS with limits."""
 
     resource: str
     replicas: int
     rename: str  # the resource that the shares are offered as
     devices: tuple[str, ...] = ()  # indexes or UUIDs; () means all
+    mps: bool = False
+    memory: int | None = None  # MiB that one MPS client may have; None: an equal part
+    threads: int | None = None  # percent of the GPU's threads that it may have; None: an equal part
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySharing:
+    """GPUs are handed out in pieces of their memory."""
+
+    resource: str = GPU_MEM  # that the pieces are offered as
+    chunk: int = 1024  # MiB that a unit stands for
+    devices: tuple[str, ...] = ()  # indexes or UUIDs; () means all
+    packed: bool = True  # fill one GPU before the next; else spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,156 +56,67 @@ class Config:
     shared_devices_allocation_policy: str = "distributed"
     kubelet_socket: str = "/var/lib/kubelet/device-plugins/kubelet.sock"
     config_file: str = ""
+    config_dir: str = ""
+    default_config: str = ""
     cdi_annotation_prefix: str = "cdi.k8s.io/"
+    cdi_directory: str = "/var/run/cdi"
+    mps_root: str = "/run/nvidia/mps"
     health_interval: float = 10.0
     recovery_seconds: float = 60.0
     metrics_address: str = ""
+    pod_resources_socket: str = ""
+    node_name: str = ""
+    node_events: bool = False
+    node_annotation: bool = False
+    service_account_directory: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     log_level: str = "info"
     shares: tuple[Share, ...] = ()
     fail_requests_greater_than_one: bool = False
+    memory: MemorySharing | None = None
+
+    def __post_init__(self) -> None:
+        """Raises BadConfig where parts do not go together."""
+        if self.mps and self.mig_strategy == "mixed":
+            raise BadConfig(
+                "sharing.mps: MPS is for whole GPUs; it cannot be had with the MIG strategy mixed"
+            )
+        if self.mps and not self.mps_root.startswith("/"):
+            raise BadConfig(f"flags.mpsRoot: expected a path from / on, found {self.mps_root!r}")
+
+    def packs(self, resource: str) -> bool:
+        """Whether shares of one GPU are handed out before the next GPU is touched."""
+        if self.memory is not None and resource == self.memory.resource:
+            return self.memory.packed
+        return self.shared_devices_allocation_policy == "packed"
 
     @property
     def dev_root(self) -> str:
         """Where the host's device nodes are, without a slash at the end."""
         return (self.nvidia_dev_root or self.nvidia_driver_root).rstrip("/")
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting: its field in Config, the names it goes by, and how its text is read."""
-
-    field: str
-    help: str
-    choices: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()  # besides the field's name
-    env: tuple[str, ...] = ()  # besides the field's name in capitals
-    key: str = ""  # in the file; "" where NVIDIA's file has no such key and neither has ours
+    @property
+    def mps(self) -> bool:
+        """Whether any GPU is shared by MPS."""
+        return any(share.mps for share in self.shares)
 
     @property
-    def flag(self) -> str:
-        return "--" + self.field.replace("_", "-")
+    def cdi(self) -> bool:
+        """Whether containers are told their devices by CDI."""
+        return bool({"cdi-annotations", "cdi-cri"} & set(self.device_list_strategy))
 
     @property
-    def kind(self) -> str:
-        return next(str(f.type) for f in fields(Config) if f.name == self.field)
+    def features(self) -> tuple[str, ...]:
+        """The optional parts that containers are to have, as the NVIDIA Container Toolkit calls them."""
+        enabled = {"gdrcopy": self.gdrcopy_enabled, "gds": self.gds_enabled, "mofed": self.mofed_enabled}
+        return tuple(name for name, wanted in enabled.items() if wanted)
 
 
-OPTIONS = (
-    Option(
-        "mig_strategy", "how MIG devices are offered", ("none", "single", "mixed"), key="flags.migStrategy"
-    ),
-    Option(
-        "fail_on_init_error",
-        "exit when NVML cannot be used; false: say why, wait, try again",
-        key="flags.failOnInitError",
-    ),
-    Option(
-        "device_list_strategy",
-        "how a container is told its devices; a list",
-        STRATEGIES,
-        key="flags.plugin.deviceListStrategy",
-    ),
-    Option(
-        "device_id_strategy",
-        "by what a container is told its devices",
-        ("uuid", "index"),
-        key="flags.plugin.deviceIDStrategy",
-    ),
-    Option(
-        "pass_device_specs", "also hand the device nodes to the kubelet", key="flags.plugin.passDeviceSpecs"
-    ),
-    Option(
-        "nvidia_driver_root",
-        "where the driver is on the host",
-        flags=("driver-root",),
-        env=("DRIVER_ROOT",),
-        key="flags.nvidiaDriverRoot",
-    ),
-    Option(
-        "nvidia_dev_root",
-        "where the driver's /dev is on the host (default: the driver root)",
-        flags=("dev-root",),
-        env=("DEV_ROOT",),
-        key="flags.nvidiaDevRoot",
-    ),
-    Option("gdrcopy_enabled", "set NVIDIA_GDRCOPY=enabled in containers", key="flags.gdrcopyEnabled"),
-    Option("gds_enabled", "set NVIDIA_GDS=enabled in containers", key="flags.gdsEnabled"),
-    Option("mofed_enabled", "set NVIDIA_MOFED=enabled in containers", key="flags.mofedEnabled"),
-    Option(
-        "shared_devices_allocation_policy",
-        "which shared devices to prefer",
-        ("distributed", "packed"),
-        key="flags.plugin.sharedDevicesAllocationPolicy",
-    ),
-    Option(
-        "cdi_annotation_prefix",
-        "of the annotations of cdi-annotations",
-        key="flags.plugin.cdiAnnotationPrefix",
-    ),
-    Option("kubelet_socket", "the kubelet's registration socket"),
-    Option("config_file", "a YAML file with NVIDIA's keys; read again on SIGHUP and when it changes"),
-    Option("health_interval", "seconds between two looks at a GPU"),
-    Option("recovery_seconds", "seconds without trouble before an Unhealthy GPU is Healthy again"),
-    Option("metrics_address", "[host]:port for /metrics, /healthz and /readyz (default: none)"),
-    Option("log_level", "what is logged", ("debug", "info", "warning", "error")),
-)
+def choice(names: Collection[str], label: str, default: str = "") -> str:
+    """Which of several configurations a node with this label has, by name; "" for none. It may not be among them.
 
-
-def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The configuration. Raises BadConfig; `--help` and unknown flags end the process as argparse does."""
-    flags = vars(_parser().parse_args(arguments))
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        text, place = flags[option.field], option.flag
-        if text is None:
-            names = (option.field.upper(), *option.env)
-            place = next((name for name in names if environ.get(name)), "")
-            text = environ[place] if place else None
-        if text is not None:
-            values[option.field] = parse(option, place, text)
-    if path := values.get("config_file"):
-        from . import configfile  # PyYAML only where there is a file
-
-        values = {**configfile.read(Path(path)), **values}
-    return Config(**values)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m gpunode.deviceplugin",
-        description="Offers this node's NVIDIA GPUs to the kubelet. Each option can be set in the environment too, "
-        "in capitals with underscores, and in --config-file; a flag wins over the environment, that over the file.",
-        epilog="example: python -m gpunode.deviceplugin --mig-strategy=mixed --fail-on-init-error=false",
-    )
-    for option in OPTIONS:
-        names = (option.flag, *(f"--{flag}" for flag in option.flags))
-        if option.kind == "bool":
-            parser.add_argument(
-                *names, dest=option.field, nargs="?", const="true", metavar="BOOL", help=option.help
-            )
-        else:
-            metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
-            parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
-    return parser
-
-
-def parse(option: Option, place: str, text: str) -> Any:
-    """The value that `text`, found at `place`, means for `option`. Raises BadConfig."""
-    if option.kind == "bool":
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise BadConfig(f"{place}: {text!r} is neither true nor false")
-        return text.lower() in ("true", "1")
-    if option.kind == "float":
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1
-        if not 0 < number < 1e9:
-            raise BadConfig(f"{place}: {text!r} is not a number of seconds")
-        return number
-    several = option.kind.startswith("tuple")
-    words = [word.strip() for word in text.split(",")] if several else [text]
-    for word in words:
-        if option.choices and word not in option.choices:
-            raise BadConfig(f"{place}: {word!r} is not one of {', '.join(option.choices)}")
-    return tuple(dict.fromkeys(words)) if several else text
+    As NVIDIA's config-manager chooses: the one that the label names; without a label the one that `default` names,
+    else the one called `default`, else the only one, else none.
+    """
+    if label or default:
+        return label or default
+    return DEFAULT if DEFAULT in names else next(iter(names)) if len(names) == 1 else ""

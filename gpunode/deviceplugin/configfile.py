@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .config import OPTIONS, BadConfig, Share, parse
+from .config import GPU, GPU_COUNT, GPU_MEM, BadConfig, MemorySharing, Share
+from .options import OPTIONS, parse
 
 log = logging.getLogger(__name__)
 
@@ -28,29 +30,31 @@ IGNORED = (
     "flags.plugin.nvidiaCDIHookPath",
     "resources",  # renaming is switched off in NVIDIA's plugin too
 )
-REFUSED = {
-    "flags.mpsRoot": "MPS is not supported",
-    "sharing.mps": "MPS is not supported; use sharing.timeSlicing",
-    "imex": "IMEX channels are not supported",
-}
+REFUSED = {"imex": "IMEX channels are not supported"}
+REPLICAS = ("sharing.timeSlicing", "sharing.mps")
 SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
+LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
+MEMORY = ("name", "unit", "chunk", "devices", "policy")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Values for fields of Config. Raises BadConfig with the file's name and the key."""
+    """Values for fields of Config; logs what is passed over. Raises BadConfig with the file's name and the key."""
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadConfig(f"{path}: {error}") from None
     try:
-        return values(document)
+        found = values(document)
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from None
+    for key in (key for key, _ in _leaves(document) if key in IGNORED):
+        log.warning("%s: %s has no meaning for this plugin", path, key)
+    return found
 
 
 def values(document: Any) -> dict[str, Any]:
-    """Values for fields of Config, from the parsed file. Raises BadConfig with the key."""
+    """Values for fields of Config, from the parsed file. Raises BadConfig with the key. Pure."""
     if not isinstance(document, dict):
         raise BadConfig("expected keys: version, flags, resources, sharing")
     if document.get("version") != "v1":
@@ -61,15 +65,24 @@ def values(document: Any) -> dict[str, Any]:
         if key in options:
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             found[options[key].field] = parse(options[key], key, text)
-        elif key == "sharing.timeSlicing":
-            found |= _time_slicing(key, value)
+        elif key in REPLICAS:
+            if "shares" in found:
+                raise BadConfig(
+                    f"{key}: a node shares its GPUs by one of {' and '.join(REPLICAS)}, not by both"
+                )
+            found |= _replicas(key, value, mps=key == "sharing.mps")
+        elif key == "sharing.memory":
+            found["memory"] = _memory(key, value)
         elif key in REFUSED:
             raise BadConfig(f"{key}: {REFUSED[key]}")
-        elif key in IGNORED:
-            log.warning("the configuration file's %s has no meaning for this plugin", key)
-        else:
-            near = difflib.get_close_matches(key, (*options, *IGNORED, "sharing.timeSlicing"), 1)
+        elif key not in IGNORED:
+            near = difflib.get_close_matches(key, (*options, *IGNORED, *REPLICAS, "sharing.memory"), 1)
             raise BadConfig(f"{key}: unknown key" + (f"; is {near[0]} meant?" if near else ""))
+    if "memory" in found and any(share.resource == GPU for share in found.get("shares", ())):
+        raise BadConfig(
+            f"sharing.memory: {GPU} is shared in another way too ({' or '.join(REPLICAS)}); a node shares its whole GPUs in "
+            "one way, so take one of the two out (resources of MIG devices may stay)"
+        )
     return found
 
 
@@ -88,32 +101,83 @@ def _leaves(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield key, value
 
 
-def _time_slicing(key: str, section: Any) -> dict[str, Any]:
+def _replicas(key: str, section: Any, *, mps: bool) -> dict[str, Any]:
     _only(key, section, SHARING)
     by_default = _flag(f"{key}.renameByDefault", section.get("renameByDefault"))
     resources = section.get("resources")
     if not isinstance(resources, list) or not resources:
         raise BadConfig(f"{key}.resources: expected a list of name and replicas")
-    shares = []
-    for number, entry in enumerate(resources):
-        where = f"{key}.resources[{number}]"
-        _only(where, entry, SHARE)
-        name, replicas = entry.get("name"), entry.get("replicas")
-        if not isinstance(name, str) or not name:
-            raise BadConfig(f"{where}.name: expected a resource, e.g. nvidia.com/gpu")
-        name = name if "/" in name else f"nvidia.com/{name}"
-        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:
-            raise BadConfig(f"{where}.replicas: expected a whole number from 2 up, found {replicas!r}")
-        rename = entry.get("rename") or (f"{name}.shared" if by_default else name)
-        rename = rename if "/" in rename else f"nvidia.com/{rename}"
-        shares.append(
-            Share(name, replicas, rename, _devices(f"{where}.devices", entry.get("devices", "all")))
-        )
+    shares = [
+        _share(f"{key}.resources[{number}]", entry, by_default=by_default, mps=mps)
+        for number, entry in enumerate(resources)
+    ]
     doubled = {share.resource for share in shares if not share.devices}
     if len(doubled) != sum(not share.devices for share in shares):
         raise BadConfig(f"{key}.resources: a resource is there twice for all its devices")
     fail = _flag(f"{key}.failRequestsGreaterThanOne", section.get("failRequestsGreaterThanOne"))
-    return {"shares": tuple(shares), "fail_requests_greater_than_one": fail}
+    # A second share of a GPU brings an MPS client nothing; NVIDIA's plugin does not ask either.
+    return {"shares": tuple(shares), "fail_requests_greater_than_one": fail or mps}
+
+
+def _share(where: str, entry: Any, *, by_default: bool, mps: bool) -> Share:
+    _only(where, entry, (*SHARE, *LIMITS) if mps else SHARE)
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise BadConfig(f"{where}.name: expected a resource, e.g. nvidia.com/gpu")
+    name = name if "/" in name else f"nvidia.com/{name}"
+    if mps and name != GPU:
+        raise BadConfig(f"{where}.name: MPS is for whole GPUs, {GPU}; found {name}")
+    rename = entry.get("rename") or (f"{name}.shared" if by_default else name)
+    memory, threads = entry.get("memory"), entry.get("threads")
+    return Share(
+        name,
+        _whole(f"{where}.replicas", entry.get("replicas"), 2),
+        rename if "/" in rename else f"nvidia.com/{rename}",
+        _devices(f"{where}.devices", entry.get("devices", "all")),
+        mps=mps,
+        memory=None if memory is None else _whole(f"{where}.memory", memory, 1, " of MiB"),
+        threads=None if threads is None else _percent(f"{where}.threads", threads),
+    )
+
+
+def _whole(key: str, value: Any, least: int, unit: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise BadConfig(f"{key}: expected a whole number{unit} from {least} up, found {value!r}")
+    return value
+
+
+def _percent(key: str, value: Any) -> int:
+    if _whole(key, value, 1) > 100:
+        raise BadConfig(f"{key}: expected a percentage from 1 to 100, found {value!r}")
+    return int(value)
+
+
+def _memory(key: str, section: Any) -> MemorySharing:
+    """This plugin's own: pieces of GPUs' memory, as gpushare offers them."""
+    _only(key, section, MEMORY)
+    resource = section.get("name", GPU_MEM)
+    if not isinstance(resource, str) or not re.fullmatch(r"[^/\s]+/[^/\s]+", resource):
+        raise BadConfig(
+            f"{key}.name: expected a resource with its domain, e.g. {GPU_MEM}; found {resource!r}"
+        )
+    if resource in (GPU, GPU_COUNT):
+        raise BadConfig(f"{key}.name: {resource} counts GPUs, not memory; the usual name is {GPU_MEM}")
+    unit, chunk = section.get("unit", "GiB"), section.get("chunk")
+    if unit not in ("GiB", "MiB"):
+        raise BadConfig(f"{key}.unit: {unit!r} is not one of GiB, MiB")
+    if chunk is not None and unit == "GiB":
+        raise BadConfig(f"{key}.chunk: only with unit: MiB; of unit GiB each unit is 1024 MiB")
+    if chunk is not None:
+        _whole(f"{key}.chunk", chunk, 1, " of MiB")
+    policy = section.get("policy", "packed")
+    if policy not in ("packed", "distributed"):
+        raise BadConfig(f"{key}.policy: {policy!r} is not one of packed, distributed")
+    return MemorySharing(
+        resource,
+        1024 if unit == "GiB" else chunk or 1,
+        _devices(f"{key}.devices", section.get("devices", "all")),
+        packed=policy == "packed",
+    )
 
 
 def _devices(key: str, value: Any) -> tuple[str, ...]:

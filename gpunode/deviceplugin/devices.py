@@ -29,6 +29,7 @@ class Device:
     nodes: tuple[str, ...] = ()  # device nodes of its own, e.g. /dev/nvidia0
     mig_enabled: bool = False  # a GPU that is cut, or to be cut, into MIG devices
     profile: str | None = None  # of a MIG device, e.g. "1g.10gb"
+    capability: tuple[int, int] | None = None  # CUDA's; of a GPU, None where NVML does not say
     instance: tuple[int, int] | None = None  # of a MIG device: ids of its GPU instance and compute instance
 
 
@@ -54,6 +55,7 @@ def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...
         numa=numa_node(bus, root),
         nodes=(f"/dev/nvidia{minor}",),
         mig_enabled=mig,
+        capability=_capability(nvml, handle),
     )
     if not mig:
         return (gpu,)
@@ -104,6 +106,16 @@ def _mig_enabled(nvml: Any, handle: Any) -> bool:
             return False
         raise
     return bool(current)
+
+
+def _capability(nvml: Any, handle: Any) -> tuple[int, int] | None:
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError as error:
+        if unsupported(nvml, error):
+            return None
+        raise
+    return int(major), int(minor)
 
 
 def _memory(nvml: Any, handle: Any) -> int:

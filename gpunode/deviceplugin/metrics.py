@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from .board import Board
@@ -13,9 +13,12 @@ from .board import Board
 PREFIX = "gpunode_device_plugin_"
 HELP = {
     "devices": "Units offered to the kubelet, by health",
+    "memory_limited": "Whether the driver holds containers to their part of a GPU (1) or not (0), and why not",
     "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
     "registrations_total": "Registrations with the kubelet",
     "xids_total": "Xid events, whether they count against the GPU or not",
+    "pod_devices": "Units of a device that a container has, as the kubelet tells",
+    "pod_resources_up": "Whether the kubelet told which pods have devices (1) or not (0)",
     "allocations_total": "Containers that were given devices",
     "allocations_refused_total": "Allocations that were refused",
     "allocate_seconds": "Time that Allocate took",
@@ -80,9 +83,17 @@ def offered(board: Board) -> list[Sample]:
     return found
 
 
+def limited(board: Board) -> list[Sample]:
+    """Of the GPUs shared by memory, whether the driver holds containers to their part."""
+    return [
+        ("memory_limited", {"gpu": gpu, "why": why or ""}, float(why is None))
+        for gpu, why in board.limits.items()
+    ]
+
+
 @asynccontextmanager
 async def serving(
-    address: str, metrics: Callable[[], str], ready: Callable[[], str | None]
+    address: str, metrics: Callable[[], Awaitable[str]], ready: Callable[[], str | None]
 ) -> AsyncIterator[None]:
     """Answer HTTP on `address` ([host]:port; "" for not at all). `ready` gives the reason why not, or None.
 
@@ -92,9 +103,9 @@ async def serving(
         yield
         return
 
-    def answer(path: str) -> tuple[str, str]:
+    async def answer(path: str) -> tuple[str, str]:
         if path == "/metrics":
-            return "200 OK", metrics()
+            return "200 OK", await metrics()
         if path == "/healthz":
             return "200 OK", "ok\n"
         if path == "/readyz":
@@ -106,7 +117,7 @@ async def serving(
         try:
             request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
             words = request.split(b"\r\n", 1)[0].decode("latin-1").split()
-            status, body = answer(words[1].partition("?")[0] if len(words) == 3 else "")
+            status, body = await answer(words[1].partition("?")[0] if len(words) == 3 else "")
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
             writer.write(
                 f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
+from . import limits
 from .board import Board
+from .cdi import CdiUnavailable, Specs
 from .config import Config
 from .devices import Device, count, describe, explain
 from .health import Attention, Health
 from .links import links
 from .metrics import Metrics
-from .resources import Unfit, offers
+from .mps.follow import Follower
+from .resources import Unfit, Unit, left_out, offers
 from .watch import DEADLINE, Watch
+from .within import post, within
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +28,6 @@ START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
 RETRY = 30.0  # seconds between two tries to get at NVML
 LOOK_AGAIN = 60.0  # seconds between two searches for devices that came or went
 TICK = 5.0  # seconds between two looks at whether a watch is stuck
-
-T = TypeVar("T")
 
 
 class NvmlUnavailable(Exception):
@@ -37,18 +38,30 @@ class Node:
     """The GPUs of this machine, kept up to date on `board`. `run` goes on until it is cancelled."""
 
     def __init__(
-        self, nvml: Any, board: Board, config: Config, attention: Attention, metrics: Metrics
+        self,
+        nvml: Any,
+        board: Board,
+        config: Config,
+        attention: Attention,
+        metrics: Metrics,
+        health: Mapping[str, Health],
+        specs: Specs | None,
+        mps: Follower | None = None,
     ) -> None:
         self._nvml = nvml
         self._board = board
         self._config = config
         self._attention = attention
         self._metrics = metrics
-        self._health: dict[str, Health] = {}
+        # By UUID, with what is known from before; copies, because a watch of before may not have ended yet.
+        quiet = config.recovery_seconds
+        self.health = {uuid: replace(known, quiet=quiet) for uuid, known in health.items()}
         self._watches: dict[str, Watch] = {}
         self._devices: tuple[Device, ...] = ()
         self._unknown = False  # a GPU is there that did not even tell its UUID
         self._said: dict[str, str] = {}
+        self._specs = specs
+        self._mps = mps
 
     async def run(self) -> None:
         """Raises NvmlUnavailable, and Unfit, if the configuration wants them to be fatal."""
@@ -72,8 +85,8 @@ class Node:
         """Start NVML, however long that takes, or raise NvmlUnavailable."""
         while True:
             try:
-                await self._within(START_DEADLINE, self._nvml.nvmlInit)
-                version = await self._within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
+                await within(START_DEADLINE, self._nvml.nvmlInit)
+                version = await within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
                 log.info("NVML started", extra={"driver": version})
                 return
             except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
@@ -81,13 +94,13 @@ class Node:
             if self._config.fail_on_init_error and not self._devices:
                 raise NvmlUnavailable(why)
             self._trouble(self._devices, why)
-            self._board.missing = why
+            self._board.lack(why)
             self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
             await asyncio.sleep(RETRY)
 
     async def _shut_down(self) -> None:
         try:
-            await self._within(START_DEADLINE, self._nvml.nvmlShutdown)
+            await within(START_DEADLINE, self._nvml.nvmlShutdown)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             log.warning("NVML did not shut down properly: %s", _why(error))
 
@@ -96,7 +109,7 @@ class Node:
         found: list[Device] = []
         self._unknown = False
         try:
-            for index in range(await self._within(DEADLINE, count, self._nvml)):
+            for index in range(await within(DEADLINE, count, self._nvml)):
                 found += await self._describe(index)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._say("NVML", f"cannot count the GPUs: {_why(error)}")
@@ -109,17 +122,68 @@ class Node:
             log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
         for device in (one for one in self._devices if one not in found):
             log.warning("gone", extra={"device": device.uuid, "index": device.index})
-        self._devices = tuple(found)
+        self._devices = self._board.devices = tuple(found)
         try:
-            self._board.offer(offers(found, self._config.mig_strategy, self._config.shares))
-            self._board.missing = None
+            now = offers(found, self._config.mig_strategy, self._config.shares, self._config.memory)
+            self._specify(now)  # first: a device is to have its CDI name before it is given to anybody
+            await self._see_limits(now)
+            if self._mps is not None:
+                self._mps.bar(now)
+            self._board.offer(now)
+            self._board.lack(None)
+            config = self._config
+            for what in left_out(found, config.mig_strategy, config.shares, config.memory):
+                self._say(what, what)
         except Unfit as error:
             if self._config.fail_on_init_error:
                 raise
             self._board.offer({})
-            self._board.missing = str(error)
+            self._board.lack(str(error))
             self._say("offers", f"nothing is offered: {error}")
         self._watch()
+
+    def _specify(self, offered: Mapping[str, tuple[Unit, ...]]) -> None:
+        """Have the CDI specification name what is offered; what it cannot name is Unhealthy, and is tried again."""
+        if self._specs is None:
+            return
+        devices = {unit.device.uuid: unit.device for units in offered.values() for unit in units}
+        by_index = self._config.device_id_strategy == "index"
+        barred = self._specs.refresh(
+            {uuid: device.index if by_index else uuid for uuid, device in devices.items()}
+        )
+        self._board.bar("CDI", barred)
+        if barred:
+            self._say("CDI", "; ".join(dict.fromkeys(barred.values())))
+        elif self._said.pop("CDI", None):
+            log.info("containers can be told their devices by CDI again")
+        for missing in self._specs.features(self._config.features)[1]:
+            self._say(missing.partition(":")[0], missing)
+
+    async def _see_limits(self, offered: Mapping[str, tuple[Unit, ...]]) -> None:
+        """Find out of which GPUs shared by memory the driver can hold containers to their part."""
+        shared = {unit.device.uuid: unit.device for units in offered.values() for unit in units if unit.mib}
+        found = {uuid: await self._unlimited(uuid) for uuid in shared}
+        if found == self._board.limits:
+            return
+        self._board.limit(found)
+        for why in dict.fromkeys(found.values()):
+            which = ",".join(shared[uuid].index for uuid in shared if found[uuid] == why)
+            if why is None:
+                log.info("the driver holds containers to their memory", extra={"gpus": which})
+            else:
+                words = "the driver does not hold containers to their memory, which they may exceed: %s"
+                log.warning(words, why, extra={"gpus": which})
+
+    async def _unlimited(self, uuid: str) -> str | None:
+        """Why the driver does not hold containers to their part of this GPU; None if it does."""
+        cgroup2 = limits.unified()
+        try:
+            own = limits.CGROUPS if cgroup2 else None
+            driver = await within(DEADLINE, limits.refusal, self._nvml, uuid, own)
+            hook = self._specs is not None and limits.hooked(self._specs.edits(uuid))
+        except (asyncio.TimeoutError, CdiUnavailable) as error:
+            return str(error) or "NVML does not answer"
+        return limits.obstacles(driver=driver, cgroup2=cgroup2, cdi=self._specs is not None, hook=hook)
 
     async def _connections(self, found: list[Device]) -> None:
         """How well the GPUs are connected, asked again only when they are not the same as before."""
@@ -127,14 +191,14 @@ class Node:
         if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in self._devices if gpu.profile is None}:
             return
         try:
-            self._board.links = await self._within(DEADLINE, links, self._nvml, gpus)
+            self._board.links = await within(DEADLINE, links, self._nvml, gpus)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._board.links = {}
             log.warning("how the GPUs are connected is not known: %s", _why(error))
 
     async def _describe(self, index: int) -> list[Device]:
         try:
-            return list(await self._within(DEADLINE, describe, self._nvml, index))
+            return list(await within(DEADLINE, describe, self._nvml, index))
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # else its watch has seen it too
@@ -155,11 +219,11 @@ class Node:
             if gpu in self._watches:
                 continue
             for device in devices:
-                self._health.setdefault(device.uuid, Health(self._config.recovery_seconds))
+                self.health.setdefault(device.uuid, Health(self._config.recovery_seconds))
             watch = Watch(
                 self._nvml,
                 devices,
-                self._health,
+                self.health,
                 attention=self._attention,
                 report=self._reporter(),
                 metrics=self._metrics,
@@ -171,12 +235,12 @@ class Node:
     def _reporter(self) -> Callable[[str, str | None], None]:
         """How a watch's thread says what it found to this event loop."""
         loop = asyncio.get_running_loop()
-        return lambda uuid, why: _post(loop, lambda: self._judge(uuid, why))
+        return lambda uuid, why: post(loop, lambda: self._judge(uuid, why))
 
     def _trouble(self, devices: tuple[Device, ...], why: str) -> None:
         """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
         for device in devices:
-            health = self._health[device.uuid]
+            health = self.health[device.uuid]
             before = health.why
             health.probed(
                 why, time.monotonic()
@@ -195,6 +259,7 @@ class Node:
         """For so long, see to it that a GPU whose watch hangs in NVML is not offered."""
         for _ in range(max(1, round(seconds / TICK))):
             await asyncio.sleep(min(TICK, seconds))
+            self._specify(self._board.offers)
             for watch in self._watches.values():
                 if watch.stuck():
                     self._trouble(
@@ -210,7 +275,7 @@ class Node:
             watch.stop()
         deadline = self._config.health_interval + 1
         for watch in self._watches.values():
-            await self._within(deadline + 1, watch.join, deadline)
+            await within(deadline + 1, watch.join, deadline)
         stopped = not any(watch.is_alive() for watch in self._watches.values())
         if stopped:
             self._watches.clear()
@@ -221,34 +286,6 @@ class Node:
         if self._said.get(about) != what:
             self._said[about] = what
             log.warning("%s", what)
-
-    async def _within(self, seconds: float, call: Callable[..., T], *arguments: Any) -> T:
-        """`call` in a thread of its own, which is left behind if it hangs. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            try:
-                result = call(*arguments)
-            except Exception as error:  # noqa: BLE001 (handed to the caller as it is)
-                settle(done.set_exception, error)
-            else:
-                settle(done.set_result, result)
-
-        def settle(how: Callable[[Any], None], what: Any) -> None:
-            _post(loop, lambda: None if done.done() else how(what))
-
-        threading.Thread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
-        await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
-        if not done.done():
-            raise asyncio.TimeoutError
-        return done.result()
-
-
-def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    """Do it in the event loop, from any thread; nothing once the loop is closed."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(act)
 
 
 def _why(error: BaseException) -> str:

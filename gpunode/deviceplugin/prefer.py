@@ -27,18 +27,33 @@ def preferred(
     """`size` ids: those in `must`, then the best of the available; all that is left where that is less.
 
     Whole GPUs: the ones that are best connected with each other. Shares and MIG devices: from the GPU that has
-    the most left (or, `packed`, the least). Unknown and Unhealthy ones come last.
+    the most left (or, `packed`, the least). Memory: all from one GPU, of those that have enough left the one with
+    the most (or, `packed`, the least). Unknown and Unhealthy ones come last.
     """
     first = list(dict.fromkeys(must))
-    pool = [unit_id for unit_id in dict.fromkeys(available) if unit_id not in first]
+    given = set(first)  # units can be tens of thousands
+    pool = [unit_id for unit_id in dict.fromkeys(available) if unit_id not in given]
     good = [units[unit_id] for unit_id in pool if unit_id in units and units[unit_id].device.uuid not in sick]
     wanted = min(max(size - len(first), 0), len(good))
-    if all(unit.device.profile is None and not unit.shared for unit in good):
+    if any(unit.mib for unit in good):
+        chosen = _of_one(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)
+    elif all(unit.device.profile is None and not unit.shared for unit in good):
         chosen = _close(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, links or {})
     else:
         chosen = _spread(good, units, wanted, packed)
     ids = [unit.id for unit in chosen]
-    return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in set(ids))][: max(size, 0)]
+    taken = set(ids)
+    return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in taken)][: max(size, 0)]
+
+
+def _of_one(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:
+    """From one GPU, which is that of `given` where there are any; from whichever where none has enough left."""
+    free: dict[str, list[Unit]] = {}
+    for unit in good:
+        free.setdefault(unit.device.gpu, []).append(unit)
+    held = {unit.device.gpu for unit in given}
+    enough = [left for gpu, left in free.items() if len(left) >= wanted and held <= {gpu}]
+    return (min if packed else max)(enough, key=len, default=list(good))[:wanted]
 
 
 def _spread(good: Sequence[Unit], units: Mapping[str, Unit], wanted: int, packed: bool) -> list[Unit]:

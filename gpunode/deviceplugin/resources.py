@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .config import Share
-from .devices import Device
+from . import memory
+from .config import GPU, GPU_COUNT, MemorySharing, Share
+from .devices import MIB, Device
 
-GPU = "nvidia.com/gpu"
+VOLTA = (7, 0)  # the first compute capability whose MPS servers keep clients to limits and apart
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What one MPS client may have of a GPU."""
+
+    memory: int | None  # MiB; None where NVML does not say how much there is
+    threads: int  # percent
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the kubelet counts and hands out: one device, or one share of it."""
+    """What the kubelet counts and hands out: one device, one share of it, or a piece of its memory."""
 
     id: str
     device: Device
     shared: bool = False
+    mps: ClientLimits | None = None  # of a share by MPS
+    mib: int = 0  # that a piece of memory stands for
+    counted: bool = False  # is there to be counted, and never handed out
 
 
 class Unfit(Exception):
@@ -25,19 +37,76 @@ class Unfit(Exception):
 
 
 def offers(
-    devices: Sequence[Device], mig_strategy: str, shares: Sequence[Share] = ()
+    devices: Sequence[Device],
+    mig_strategy: str,
+    shares: Sequence[Share] = (),
+    by_memory: MemorySharing | None = None,
 ) -> dict[str, tuple[Unit, ...]]:
     """Resource name -> its units, in the order of NVML's indexes. Raises Unfit."""
     offered: dict[str, list[Unit]] = {}
     for name, group in _by_resource(devices, mig_strategy).items():
-        for device in group:
+        pieces = [device for device in group if name == GPU and _in_pieces(device, by_memory)]
+        if by_memory is not None and pieces:
+            offered |= _by_memory(pieces, by_memory)
+        for device in (one for one in group if one not in pieces):
             share = _share(name, device, shares)
             if share is None:
                 offered.setdefault(name, []).append(Unit(device.uuid, device))
             else:
-                units = [Unit(f"{device.uuid}::{n}", device, shared=True) for n in range(share.replicas)]
+                mps = _client_limits(device, share) if share.mps else None
+                ids = (f"{device.uuid}::{n}" for n in range(share.replicas))
+                units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in ids]
                 offered.setdefault(share.rename, []).extend(units)
     return {name: tuple(units) for name, units in offered.items()}
+
+
+def left_out(
+    devices: Sequence[Device],
+    mig_strategy: str,
+    shares: Sequence[Share] = (),
+    by_memory: MemorySharing | None = None,
+) -> list[str]:
+    """What of the node or of the configuration comes to nothing without being an error, and why, in sentences."""
+    groups = _by_resource(devices, mig_strategy)
+    offered = {device.uuid for group in groups.values() for device in group}
+    cut = {device.gpu for device in devices if device.profile is not None}
+    told = [
+        f"GPU {gpu.index} is not offered: MIG is on, but no MIG device was made on it"
+        for gpu in devices
+        if gpu.profile is None and gpu.uuid not in offered and gpu.uuid not in cut
+    ]
+    known = {name for device in devices for name in (device.uuid, device.index)}
+    wanted = [(share.resource, share.devices) for share in shares]
+    wanted += [(GPU, by_memory.devices)] if by_memory is not None else []
+    for resource, names in wanted:
+        if not groups.get(resource):
+            told.append(f"sharing of {resource} comes to nothing: this node has no such device")
+        told += [
+            f"sharing of {resource} names device {name}, which this node does not have"
+            for name in names
+            if name not in known
+        ]
+    return list(dict.fromkeys(told))
+
+
+def _in_pieces(device: Device, sharing: MemorySharing | None) -> bool:
+    if sharing is None:
+        return False
+    return not sharing.devices or bool({device.uuid, device.index} & set(sharing.devices))
+
+
+def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list[Unit]]:
+    why = memory.obstacle(gpus, sharing)
+    if why is not None:
+        raise Unfit(f"sharing by memory: {why}")
+    found = {
+        sharing.resource: [
+            Unit(unit_id, gpu, mib=sharing.chunk) for gpu in gpus for unit_id in memory.ids(gpu, sharing)
+        ]
+    }
+    if memory.counts(sharing):
+        found[GPU_COUNT] = [Unit(gpu.uuid, gpu, counted=True) for gpu in gpus]
+    return found
 
 
 def _share(name: str, device: Device, shares: Sequence[Share]) -> Share | None:
@@ -45,6 +114,25 @@ def _share(name: str, device: Device, shares: Sequence[Share]) -> Share | None:
     fitting = [share for share in shares if share.resource == name]
     named = [share for share in fitting if {device.uuid, device.index} & set(share.devices)]
     return next(iter(named or [share for share in fitting if not share.devices]), None)
+
+
+def _client_limits(device: Device, share: Share) -> ClientLimits:
+    """An equal part each, as NVIDIA's plugin has it, unless the share says otherwise. Raises Unfit."""
+    if device.profile is not None or device.mig_enabled:
+        raise Unfit(f"MPS is for whole GPUs, but MIG is on for GPU {device.index.partition(':')[0]}")
+    volta = device.capability is None or device.capability >= VOLTA
+    most = 48 if volta else 16  # clients of one server: nvidia-cuda-mps-control(1)
+    if share.replicas > most:
+        raise Unfit(
+            f"MPS: {share.replicas} replicas of GPU {device.index}, which takes {most} clients at most"
+        )
+    if not volta and (share.memory or share.threads):
+        raise Unfit(
+            "MPS: memory and threads per client need a GPU of the Volta generation or newer; "
+            f"GPU {device.index} is a {device.name}"
+        )
+    equal = device.memory // share.replicas // MIB
+    return ClientLimits(share.memory or equal or None, share.threads or 100 // share.replicas)
 
 
 def _by_resource(devices: Sequence[Device], mig_strategy: str) -> dict[str, list[Device]]:

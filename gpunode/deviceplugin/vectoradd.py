@@ -9,9 +9,12 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import sys
 import uuid
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 ELEMENTS = 1 << 18
 TOLERANCE = 1e-5
 BLOCK = 256  # threads
+LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"  # MiB; what the NVIDIA Container Toolkit sets a container's limit by
 
 # PTX 6.0 for sm_50: the driver compiles it for whatever GPU it finds, Maxwell and newer.
 KERNEL = b"""
@@ -137,13 +141,28 @@ class Cuda:
         kind = "MIG" if newer and " MIG " in self.name(device) else "GPU"
         return f"{kind}-{uuid.UUID(bytes=bytes(raw))}"
 
-    def add(self, device: int, left: array[float], right: array[float]) -> array[float]:
+    @contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """While entered, `memory` and `add` are this GPU's."""
+        context = c_void_p()
+        self.call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(device))
+        try:
+            yield
+        finally:
+            self._library.cuCtxDestroy_v2(context)
+
+    def memory(self) -> int:
+        """The GPU's memory in MiB, rounded down, as far as this process may have it."""
+        free, total = c_size_t(), c_size_t()
+        self.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return total.value // (1024 * 1024)
+
+    def add(self, left: array[float], right: array[float]) -> array[float]:
         """left + right, computed by the GPU."""
         size = c_size_t(len(left) * left.itemsize)
         sums = array("f", [math.nan]) * len(left)  # a kernel that did nothing must show
-        context, module, kernel = c_void_p(), c_void_p(), c_void_p()
+        module, kernel = c_void_p(), c_void_p()
         pointers: list[c_uint64] = []
-        self.call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(device))
         try:
             self.call("cuModuleLoadData", byref(module), c_char_p(KERNEL))
             self.call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"vectoradd"))
@@ -162,7 +181,6 @@ class Cuda:
         finally:
             for pointer in pointers:
                 self._library.cuMemFree_v2(pointer)
-            self._library.cuCtxDestroy_v2(context)
         return sums
 
 
@@ -180,23 +198,31 @@ class Result:
     elements: int
     max_error: float | None
     error: str | None
+    memory_mib: int | None = None  # that the driver lets this container have
+    limit_mib: int | None = None  # that it is to let it have at most
 
     @property
     def passed(self) -> bool:
         return self.error is None
 
 
-def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS) -> Result:
-    """Add two vectors on one GPU and compare with what the CPU finds. Never raises CudaError."""
-    identity, name = "unknown", "unknown"
+def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: int | None = None) -> Result:
+    """Add two vectors on one GPU and compare with what the CPU finds. Never raises CudaError.
+
+    `limit`: the memory that this container is to have at most, in MiB. The driver shows a limit that it enforces as
+    the size of the GPU, so a GPU that looks larger is one whose limit is not enforced.
+    """
+    identity, name, memory = "unknown", "unknown", None
     try:
         name, identity = cuda.name(device), cuda.uuid(device)
         # Halves and quarters: float32 holds these values and their sums exactly.
         left = array("f", (i * 0.5 for i in range(elements)))
         right = array("f", ((elements - i) * 0.25 for i in range(elements)))
-        sums = cuda.add(device, left, right)
+        with cuda.on(device):
+            memory = cuda.memory()
+            sums = cuda.add(left, right)
     except CudaError as error:
-        return Result(index, identity, name, elements, None, str(error))
+        return Result(index, identity, name, elements, None, str(error), memory, limit)
     worst, at = 0.0, 0
     for i, (a, b, c) in enumerate(zip(left, right, sums, strict=True)):
         off = abs(a + b - c)
@@ -206,8 +232,16 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS) -> Resu
                 break
     if not worst <= TOLERANCE:
         why = f"element {at} is {sums[at]}, should be {left[at] + right[at]}"
-        return Result(index, identity, name, elements, None if math.isnan(worst) else worst, why)
-    return Result(index, identity, name, elements, worst, None)
+        return Result(
+            index, identity, name, elements, None if math.isnan(worst) else worst, why, memory, limit
+        )
+    if limit is not None and memory > limit:
+        why = (
+            f"the driver lets this container have {memory} MiB, but {LIMIT} is {limit}: the limit is not enforced; it "
+            "takes driver 615, NVIDIA Container Toolkit 1.20.1 and cgroup v2"
+        )
+        return Result(index, identity, name, elements, worst, why, memory, limit)
+    return Result(index, identity, name, elements, worst, None, memory, limit)
 
 
 def main(arguments: list[str] | None = None, library: Any = None) -> int:
@@ -220,10 +254,12 @@ def main(arguments: list[str] | None = None, library: Any = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument("--elements", type=int, default=ELEMENTS, help="length of the vectors")
     options = parser.parse_args(arguments)
+    told = os.environ.get(LIMIT, "")
+    limit = int(told) if told.isdecimal() else None
     try:
         cuda = Cuda(library or _load())
         version = cuda.version()
-        results = [check(cuda, i, device, options.elements) for i, device in enumerate(cuda.devices())]
+        results = [check(cuda, i, device, options.elements, limit) for i, device in enumerate(cuda.devices())]
     except CudaError as error:
         print(
             json.dumps({"passed": False, "error": str(error), "gpus": []})

@@ -118,6 +118,8 @@ class Watch(threading.Thread):
             nvml.nvmlEventSetFree(events)
             self._halt.wait(1)  # an error that comes at once must not make a busy loop
             return False
+        if self._halt.is_set():
+            return True  # the GPU has another watch by now, which hears it too
         if event.eventType == nvml.nvmlEventTypeXidCriticalError:
             self._xid(int(event.eventData), int(event.gpuInstanceId), int(event.computeInstanceId))
         return True

@@ -14,8 +14,9 @@ import pytest
 
 from gpunode.deviceplugin import node
 from gpunode.deviceplugin.__main__ import offer
+from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.config import Config
-from gpunode.deviceplugin.health import Attention
+from gpunode.deviceplugin.health import Attention, Health
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml
@@ -55,7 +56,12 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
     @contextlib.asynccontextmanager
     async def running(
-        nvml: FakeNvml, attention: Attention | None = None, **settings: Any
+        nvml: FakeNvml,
+        attention: Attention | None = None,
+        *,
+        voice: Voice | None = None,
+        health: dict[str, Health] | None = None,
+        **settings: Any,
     ) -> AsyncIterator[Any]:
         defaults = {
             "kubelet_socket": str(sockets / "kubelet.sock"),
@@ -63,7 +69,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "recovery_seconds": 0.2,
         }
         config = Config(**{**defaults, **settings})
-        task = asyncio.create_task(offer(nvml, config, attention or Attention()))
+        task = asyncio.create_task(offer(nvml, config, attention or Attention(), voice, health))
         try:
             yield task
         finally:

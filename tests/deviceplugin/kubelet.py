@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from gpunode.deviceplugin import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 
 
 class Connection:
@@ -130,7 +130,14 @@ class FakeKubelet:
         answer = await self.plugins[resource].call("Allocate", request, api.AllocateResponse)
         return answer.container_responses[0]
 
-    async def prefer(self, available: list[str], must: list[str], size: int) -> list[str]:
+    async def pre_start(self, *ids: str, resource: str = "nvidia.com/gpu") -> None:
+        """As before each start of a container, where the plugin wants it."""
+        request = api.PreStartContainerRequest(devices_ids=ids)
+        await self.plugins[resource].call("PreStartContainer", request, api.PreStartContainerResponse)
+
+    async def prefer(
+        self, available: list[str], must: list[str], size: int, resource: str = "nvidia.com/gpu"
+    ) -> list[str]:
         request = api.PreferredAllocationRequest(
             container_requests=[
                 api.ContainerPreferredAllocationRequest(
@@ -138,6 +145,6 @@ class FakeKubelet:
                 )
             ]
         )
-        plugin = self.plugins["nvidia.com/gpu"]
+        plugin = self.plugins[resource]
         answer = await plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
         return list(answer.container_responses[0].deviceIDs)

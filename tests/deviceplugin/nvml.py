@@ -40,7 +40,10 @@ class Gpu:
     error: int | None = None  # every question about this GPU gets this NVML error
     action: int = 0  # the driver's recovery action
     remap_failed: bool = False
+    capability: tuple[int, int] | None = None  # None: it does not say
+    mode: int | None = 0  # compute mode; None: it has none
     events: bool = True
+    limits: bool = True  # the driver can limit a cgroup's memory, if its branch can
     nvlinks: tuple[str, ...] = ()  # PCI addresses at the other ends
     hang: threading.Event | None = None  # set to let the caller go
     sets: list[queue.Queue[Any]] = field(default_factory=list)
@@ -62,13 +65,14 @@ class FakeNvml:
 
     NVMLError = NVMLError
 
-    def __init__(self, *gpus: Gpu, init_error: int | None = None) -> None:
+    def __init__(self, *gpus: Gpu, init_error: int | None = None, driver: str = "580.178.04") -> None:
         self.gpus = list(gpus)
+        self.driver = driver
         self.init_error = init_error
         self.inits = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("NVML_", "nvmlEvent")):
+        if name.startswith(("NVML_", "nvmlEvent", "c_nvml")):
             return getattr(pynvml, name)
         raise AttributeError(name)
 
@@ -88,7 +92,7 @@ class FakeNvml:
         self.inits -= 1
 
     def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.178.04"
+        return self.driver
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)
@@ -118,6 +122,19 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
         return SimpleNamespace(total=self._ask(handle).memory)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
+        if handle.capability is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return handle.capability
+
+    def nvmlDeviceGetComputeMode(self, handle: Gpu) -> int:
+        if handle.mode is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return handle.mode
+
+    def nvmlDeviceSetComputeMode(self, handle: Gpu, mode: int) -> None:
+        self._ask(handle).mode = mode
 
     def nvmlDeviceGetMigMode(self, handle: Gpu) -> list[int]:
         if handle.mig is None:
@@ -152,6 +169,12 @@ class FakeNvml:
 
     def nvmlDeviceGetRemappedRows(self, handle: Gpu) -> tuple[int, int, int, int]:
         return (0, 0, 0, int(handle.remap_failed))
+
+    def nvmlDeviceGetMemoryLimits_v1(self, handle: Gpu, limits: Any) -> None:
+        if not handle.limits:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        assert limits.nameSpace == "/sys/fs/cgroup"
+        limits.hardLimit = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 
     def nvmlDeviceGetTopologyCommonAncestor(self, one: Gpu, other: Gpu) -> int:
         return pynvml.NVML_TOPOLOGY_SYSTEM

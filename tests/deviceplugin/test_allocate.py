@@ -37,7 +37,7 @@ def given(**settings):
         "nvidia.com/gpu",
         list(units(2).values()),
         Config(**settings),
-        lambda path: not path.endswith("modeset"),
+        lambda path: path.startswith("/dev/") and not path.endswith("modeset"),
     )
 
 
@@ -55,7 +55,8 @@ def test_volume_mounts_name_the_devices_by_mount_points():
 
 
 def test_device_specs_are_the_control_nodes_that_exist_and_the_devices_own():
-    """Needed by runtimes that check the device cgroup; below the device root of the host."""
+    """Needed by runtimes that check the device cgroup. They are looked for in the plugin's own /dev, where the runtime has
+    put them: the host's root of the driver, from which they are given, is not in its container."""
     answer = given(pass_device_specs=True, nvidia_driver_root="/run/nvidia/driver")
     paths = [
         *(node for node in CONTROL_NODES if not node.endswith("modeset")),
@@ -65,28 +66,14 @@ def test_device_specs_are_the_control_nodes_that_exist_and_the_devices_own():
     assert answer.nodes == [(path, f"/run/nvidia/driver{path}") for path in paths]
 
 
-def test_cdi_names_the_devices_in_the_toolkits_spec():
+def test_cdi_names_the_devices_in_the_plugins_specification():
     """By an annotation for runtimes before CRI had a field for it, or by that field; the environment stays free."""
-    names = ["nvidia.com/gpu=GPU-A", "nvidia.com/gpu=GPU-B"]
+    names = ["k8s.device-plugin.nvidia.com/gpu=GPU-A", "k8s.device-plugin.nvidia.com/gpu=GPU-B"]
     answer = given(device_list_strategy=("cdi-cri",))
     assert (answer.cdi, answer.envs, answer.annotations) == (names, {}, {})
     answer = given(device_list_strategy=("cdi-annotations",))
     assert (answer.cdi, answer.envs) == ([], {})
     assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": ",".join(names)}
-
-
-def test_cdi_reaches_the_kubelet(play, plugin):
-    """As the field that kubelets since 1.28 hand to the runtime."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        strategies = ("cdi-cri", "cdi-annotations")
-        async with plugin(FakeNvml(Gpu("GPU-a")), device_list_strategy=strategies):
-            await kubelet.until(kubelet.devices)
-            answer = await kubelet.allocate("GPU-a")
-            assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-a"]
-            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": "nvidia.com/gpu=GPU-a"}
-
-    play(scene)
 
 
 def test_optional_parts_are_switched_on_by_variables():

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from gpunode.deviceplugin import v1alpha_pb2 as api
+from gpunode.deviceplugin.kubelet import v1alpha_pb2 as api
 
 from .nvml import FakeNvml, Gpu
 

@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from gpunode.deviceplugin.config import BadConfig, Config, Share, read
-
-# From the README of NVIDIA's plugin: its complete example, and one for time-slicing.
-DOCUMENTED = """
-version: v1
-flags:
-  migStrategy: "none"
-  failOnInitError: true
-  nvidiaDriverRoot: "/"
-  plugin:
-    passDeviceSpecs: false
-    deviceListStrategy: "envvar"
-    deviceIDStrategy: "uuid"
-"""
-TIME_SLICING = """
-version: v1
-sharing:
-  timeSlicing:
-    renameByDefault: true
-    failRequestsGreaterThanOne: true
-    resources:
-    - name: nvidia.com/gpu
-      replicas: 10
-    - name: nvidia.com/mig-1g.10gb
-      replicas: 2
-"""
+from gpunode.deviceplugin.config import BadConfig, Config
+from gpunode.deviceplugin.configfile import values
+from gpunode.deviceplugin.settings import read
 
 
 def from_file(tmp_path, text: str, *flags: str, **environ: str) -> Config:
@@ -54,15 +32,12 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
     assert from_file(tmp_path, text, "--mig-strategy=none", MIG_STRATEGY="mixed").mig_strategy == "none"
 
 
-def test_the_documented_examples_load_unchanged(tmp_path):
-    """NVIDIA's own examples mean the same here."""
-    assert from_file(tmp_path, DOCUMENTED) == Config(config_file=str(tmp_path / "config.yaml"))
-    config = from_file(tmp_path, TIME_SLICING)
-    assert config.fail_requests_greater_than_one
-    assert config.shares == (
-        Share("nvidia.com/gpu", 10, "nvidia.com/gpu.shared"),
-        Share("nvidia.com/mig-1g.10gb", 2, "nvidia.com/mig-1g.10gb.shared"),
-    )
+def test_what_only_this_plugin_has_can_be_in_the_file_too(tmp_path):
+    """The file is all that `cluster.plugin.config` can give it."""
+    text = "version: v1\nflags: {plugin: {healthInterval: 2, recoverySeconds: 0.5, metricsAddress: ':9400', logLevel: debug}}"
+    config = from_file(tmp_path, text)
+    assert (config.health_interval, config.recovery_seconds) == (2.0, 0.5)
+    assert (config.metrics_address, config.log_level) == (":9400", "debug")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +79,6 @@ def test_nvidias_names_work(arguments, environ, field, value):
             "flags.failOnInitError: 'maybe' is neither true nor false",
         ),
         ("version: v1\nflags: 3\n", "flags: expected keys, found 3"),
-        ("version: v1\nsharing: {mps: {resources: []}}\n", "sharing.mps: MPS is not supported"),
         ("version: v1\nsharing: {timeSlicing: {}}\n", "sharing.timeSlicing.resources: expected a list"),
         (
             "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
@@ -140,7 +114,11 @@ def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path,
     from_file(
         tmp_path, "version: v1\nflags: {gfd: {oneshot: false}, plugin: {containerDriverRoot: /driver-root}}\n"
     )
-    assert "flags.gfd has no meaning for this plugin" in caplog.text
+    file = tmp_path / "config.yaml"
+    assert f"{file}: flags.gfd has no meaning for this plugin" in caplog.text
+    caplog.clear()
+    values(yaml.safe_load(file.read_text()))
+    assert not caplog.text  # to who works with the file again, it has been said
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import asyncio
 import pynvml
 import pytest
 
+from gpunode.deviceplugin.config import Share
 from gpunode.deviceplugin.devices import describe, explain, pci_address
 from gpunode.deviceplugin.node import NvmlUnavailable
-from gpunode.deviceplugin.resources import Unfit, offers
+from gpunode.deviceplugin.resources import Unfit, left_out, offers
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig
@@ -128,6 +129,51 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
     """What is not alike is named, with the way out."""
     with pytest.raises(Unfit, match=why):
         offers(described(*gpus), "single")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "strategy", "shares", "told"),
+    [
+        ((Gpu("GPU-a"), h100("GPU-b", Mig("MIG-1"))), "mixed", (), []),
+        (
+            (Gpu("GPU-a"), h100("GPU-b")),
+            "mixed",
+            (),
+            ["GPU 1 is not offered: MIG is on, but no MIG device was made on it"],
+        ),
+        (
+            (Gpu("GPU-a"),),
+            "none",
+            (Share("nvidia.com/gpu", 2, "nvidia.com/gpu", ("0", "7")),),
+            ["sharing of nvidia.com/gpu names device 7, which this node does not have"],
+        ),
+        (
+            (Gpu("GPU-a"),),
+            "none",
+            (Share("nvidia.com/mig-1g.10gb", 2, "nvidia.com/mig-1g.10gb"),),
+            ["sharing of nvidia.com/mig-1g.10gb comes to nothing: this node has no such device"],
+        ),
+    ],
+    ids=["nothing", "an uncut GPU", "a device that is not there", "a resource that is not there"],
+)
+def test_what_comes_to_nothing_is_said(gpus, strategy, shares, told):
+    """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
+    assert left_out(described(*gpus), strategy, shares) == told
+
+
+def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
+    """Not at every look."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), h100("GPU-b"))
+        async with plugin(nvml, mig_strategy="mixed"):
+            await kubelet.until(kubelet.devices)
+            nvml.gpus.append(Gpu("GPU-c", minor=2))  # another look has been taken when it is there
+            await kubelet.until(lambda: "GPU-c" in kubelet.devices())
+        lines = [one for one in caplog.messages if one.startswith("GPU 1 is not offered: MIG is on")]
+        assert len(lines) == 1
+
+    play(scene)
 
 
 def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):

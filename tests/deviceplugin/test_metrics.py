@@ -95,6 +95,21 @@ def test_readyz_says_why_nvml_cannot_be_used(play, plugin):
     play(scene)
 
 
+def test_readyz_says_which_device_has_no_cdi_name(play, plugin, tmp_path):
+    """Registered, but nothing can be given out as the configuration asks."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
+        async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}", **settings):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+            status, why = await get(port, "/readyz")
+            assert status == 503
+            assert why.startswith(f"no CDI specification of kind nvidia.com/gpu in {tmp_path}")
+
+    play(scene)
+
+
 def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):
     """Better than metrics that are silently missing."""
 

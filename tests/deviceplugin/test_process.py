@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextlib.asynccontextmanager
 async def process(
-    sockets: Path, *flags: str, gpus: str = "GPU-a"
+    sockets: Path, *flags: str, gpus: str = "GPU-a", environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A running plugin process; killed at the end if it still runs."""
     command = ("-m", "tests.deviceplugin.process", gpus, f"--kubelet-socket={sockets}/kubelet.sock", *flags)
@@ -29,7 +29,7 @@ async def process(
         *command,
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
     )
     try:
         yield child
@@ -91,7 +91,9 @@ def test_a_changed_configuration_file_is_taken_up(play, sockets, tmp_path):
             ):
                 assert line
             assert "flag: unknown key" in line
-            await kubelet.until(lambda: len(kubelet.requests) >= 3 and len(kubelet.devices()) == 2)
+            write("version: v1\n" + sharing.replace("2", "3"))
+            await kubelet.until(lambda: len(kubelet.devices()) == 3)
+            assert len(kubelet.requests) == 3  # none of them for the broken one: nothing was disturbed
 
     write("version: v1\n")
     play(scene)

@@ -10,8 +10,9 @@ import time
 import grpc
 import pytest
 
-from gpunode.deviceplugin import directory, server, service
-from gpunode.deviceplugin import v1beta1_pb2 as api
+from gpunode.deviceplugin import directory
+from gpunode.deviceplugin.kubelet import server, service
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

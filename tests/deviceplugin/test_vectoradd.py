@@ -17,8 +17,10 @@ UUID = bytes(range(16))
 class FakeCuda:
     """The driver API as far as vectoradd calls it; device pointers are addresses of this process."""
 
-    def __init__(self, gpus: int = 1, init: int = 0, launch: int = 0, compute: bool = True) -> None:
-        self.gpus, self.init, self.launch, self.compute = gpus, init, launch, compute
+    def __init__(
+        self, gpus: int = 1, init: int = 0, launch: int = 0, compute: bool = True, mib: int = 16280
+    ) -> None:
+        self.gpus, self.init, self.launch, self.compute, self.mib = gpus, init, launch, compute, mib
         self.memory: dict[int, object] = {}
         self.contexts = 0
 
@@ -65,6 +67,11 @@ class FakeCuda:
 
     def cuModuleGetFunction(self, function, module, name):
         assert name.value == b"vectoradd"
+        return 0
+
+    def cuMemGetInfo_v2(self, free, total):
+        assert self.contexts == 1
+        free._obj.value = total._obj.value = self.mib * 1024 * 1024 + 4096
         return 0
 
     def cuMemAlloc_v2(self, pointer, size):
@@ -127,6 +134,8 @@ def test_json_has_the_same_facts(capsys):
             "elements": 1000,
             "max_error": 0.0,
             "error": None,
+            "memory_mib": 16280,
+            "limit_mib": None,
             "passed": True,
         }
     ]
@@ -157,6 +166,18 @@ def test_what_goes_wrong_is_said_with_cause_and_way_out(capsys, fake, status, wo
     """No driver error is left as a bare number."""
     assert (found := play(capsys, fake))[0] == status
     assert f"Test FAILED: {words}" in found[1] or words in found[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [("4096", 1), ("16279", 1), ("16280", 0), ("20000", 0), ("", 0), ("x", 0)]
+)
+def test_a_memory_limit_that_is_not_enforced_fails(capsys, monkeypatch, limit, status):
+    """Somebody was promised the rest. What is no number the toolkit itself would have refused."""
+    monkeypatch.setenv("NVIDIA_GPU_MEMORY_LIMIT", limit)
+    found = play(capsys, FakeCuda())
+    assert found[0] == status
+    words = f"the driver lets this container have 16280 MiB, but NVIDIA_GPU_MEMORY_LIMIT is {limit}"
+    assert (words in found[1]) == bool(status)
 
 
 def test_without_a_driver_it_says_so(capsys, monkeypatch):

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
+from ..allocate import Grant
 from . import v1alpha_pb2 as api
-from .allocate import Grant
 from .service import Service, stream, unary
 
 
@@ -57,7 +57,11 @@ class _Either:
 
 
 def _mounts(given: Grant) -> list[api.Mount]:
-    return [api.Mount(container_path=inside, host_path=host, read_only=True) for inside, host in given.mounts]
+    return [
+        api.Mount(container_path=inside, host_path=host, read_only=not writable)
+        for mounts, writable in ((given.mounts, False), (given.writable, True))
+        for inside, host in mounts
+    ]
 
 
 def _nodes(given: Grant) -> list[api.DeviceSpec]:

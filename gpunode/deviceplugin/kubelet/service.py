@@ -6,30 +6,45 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
 
+from .. import limits
+from ..allocate import Grant, Refused, chosen, grant, of_one_gpu
+from ..board import Board
+from ..cdi import CdiUnavailable, Specs
+from ..config import Config
+from ..memory import MAX_LIST
+from ..metrics import Metrics
+from ..prefer import preferred
+from ..resources import Unit
 from . import v1beta1_pb2 as api
-from .allocate import Grant, Refused, chosen, grant
-from .board import Board
-from .config import Config
-from .metrics import Metrics
-from .prefer import preferred
-from .resources import Unit
 
 log = logging.getLogger(__name__)
 
-MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
-OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+def options(config: Config) -> api.DevicePluginOptions:
+    """What the kubelet is to ask this plugin for."""
+    # A container that the driver holds to its memory needs a CDI device made for it, also when it starts again after
+    # a reboot: the kubelet then remembers what was allocated and asks no more, while /var/run/cdi is empty.
+    made = config.cdi and config.memory is not None
+    return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=made)
 
 
 class Service:
     """One server's answers. `stirred` is called when a ListAndWatch stream begins, and when the kubelet has ended one."""
 
     def __init__(
-        self, resource: str, board: Board, config: Config, metrics: Metrics, stirred: Callable[[], None]
+        self,
+        resource: str,
+        board: Board,
+        config: Config,
+        metrics: Metrics,
+        specs: Specs | None,
+        stirred: Callable[[], None],
     ) -> None:
         self.resource = resource
         self.version = "v1beta1"  # of the protocol that the kubelet has accepted
@@ -39,8 +54,12 @@ class Service:
         self._board = board
         self._config = config
         self._metrics = metrics
+        self._specs = specs
         self._stirred = stirred
         self._fields = {"resource": resource}
+        self._free: Counter[str] | None = (
+            None  # GPU's index -> free units, when the kubelet last asked which to take
+        )
 
     def units(self) -> tuple[Unit, ...]:
         """What is offered now."""
@@ -86,6 +105,7 @@ class Service:
     async def given(self, ids: Iterable[str], context: Any) -> Grant:
         """The edits for one container. Ends the call with the reason if there can be none."""
         began = time.perf_counter()
+        free, self._free = self._free, None  # good for one allocation: the next may be free of other units
         try:
             units = chosen(
                 ids,
@@ -93,20 +113,37 @@ class Service:
                 self._board.sick,
                 one_share=self._config.fail_requests_greater_than_one,
             )
+            of_one_gpu(units, free)
+            made = self._limited(units)
         except Refused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
             log.warning("allocation refused: %s", refusal, extra=self._fields)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")
             raise  # not reached: abort raises
-        answer = grant(self.resource, units, self._config, os.path.exists)
+        features = self._specs.features(self._config.features)[0] if self._specs else ()
+        answer = grant(self.resource, units, self._config, os.path.exists, made, features)
         self._metrics.allocated(self.resource, time.perf_counter() - began)
-        log.info("allocated", extra={**self._fields, "units": ",".join(unit.id for unit in units)})
+        log.info("allocated", extra={**self._fields, **_named(units)})
         return answer
+
+    def _limited(self, units: Sequence[Unit]) -> str | None:
+        """The CDI device made for a container that the driver holds to its memory; None for every other container.
+
+        Raises Refused where it cannot be written: without it, the container could take the memory of others.
+        """
+        mib = sum(unit.mib for unit in units)
+        if self._specs is None or not mib or self._board.limits.get(units[0].device.uuid, "") is not None:
+            return None
+        try:
+            ids = [unit.id for unit in units]
+            return self._specs.write(ids, [units[0].device.uuid], limits.variables(mib))
+        except CdiUnavailable as error:
+            raise Refused(f"its memory limit cannot be set: {error}") from None
 
     # The protocol, as the kubelet calls it.
 
     async def options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
-        return OPTIONS
+        return options(self._config)
 
     async def list_and_watch(
         self, _request: api.Empty, _context: Any
@@ -123,13 +160,14 @@ class Service:
         offered = {unit.id: unit for unit in self.units()}
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
+            self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
             ids = preferred(
                 c.available_deviceIDs,
                 c.must_include_deviceIDs,
                 c.allocation_size,
                 offered,
                 self._board.sick,
-                packed=self._config.shared_devices_allocation_policy == "packed",
+                packed=self._config.packs(self.resource),
                 links=self._board.links,
             )
             answer.container_responses.add(deviceIDs=ids)
@@ -140,8 +178,16 @@ class Service:
         return api.AllocateResponse(container_responses=answers)
 
     async def pre_start(
-        self, _request: api.PreStartContainerRequest, _context: Any
+        self, request: api.PreStartContainerRequest, context: Any
     ) -> api.PreStartContainerResponse:
+        offered = {unit.id: unit for unit in self.units()}
+        units = [offered[unit_id] for unit_id in request.devices_ids if unit_id in offered]
+        try:
+            if units:
+                self._limited(units)
+        except Refused as refusal:
+            log.warning("a container cannot start: %s", refusal, extra=self._fields)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {refusal}")
         return api.PreStartContainerResponse()
 
     def handlers(self) -> Any:
@@ -176,6 +222,13 @@ def stream(method: Callable[[Any, Any], Any], request: Any, response: Any) -> An
     )
 
 
+def _named(units: Sequence[Unit]) -> dict[str, object]:
+    """For the log: each unit, but pieces of memory, which may be thousands, by number and GPU."""
+    if any(unit.mib for unit in units):
+        return {"units": len(units), "mib": sum(unit.mib for unit in units), "gpu": units[0].device.uuid}
+    return {"units": ",".join(unit.id for unit in units)}
+
+
 def _device(unit: Unit, health: str) -> api.Device:
     numa = unit.device.numa
     topology = None if numa is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa)])
@@ -186,7 +239,9 @@ def _answer(given: Grant) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=given.envs,
         mounts=[
-            api.Mount(container_path=inside, host_path=host, read_only=True) for inside, host in given.mounts
+            api.Mount(container_path=inside, host_path=host, read_only=not writable)
+            for mounts, writable in ((given.mounts, False), (given.writable, True))
+            for inside, host in mounts
         ],
         devices=[
             api.DeviceSpec(container_path=inside, host_path=host, permissions="rw")

@@ -19,13 +19,15 @@ from pathlib import Path
 
 import grpc
 
+from ..board import Board
+from ..cdi import Specs
+from ..config import Config
+from ..directory import Directory
+from ..memory import MAX_LIST
+from ..metrics import Metrics
 from . import alpha
 from . import v1beta1_pb2 as api
-from .board import Board
-from .config import Config
-from .directory import Directory
-from .metrics import Metrics
-from .service import OPTIONS, Service
+from .service import Service, options
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +52,15 @@ class Lost(Exception):
 class ResourceServer:
     """Serves the units that `board` has under one resource name. `run` goes on until it is cancelled."""
 
-    def __init__(self, resource: str, board: Board, config: Config, metrics: Metrics) -> None:
+    def __init__(
+        self, resource: str, board: Board, config: Config, metrics: Metrics, specs: Specs | None
+    ) -> None:
         self.resource = resource
         self.registered = False
         self._board = board
         self._config = config
         self._metrics = metrics
+        self._specs = specs
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{resource.rpartition('/')[2]}.sock"
         self._stirred = asyncio.Event()
@@ -105,8 +110,11 @@ class ResourceServer:
         the path it was given when it stops, cannot remove the socket of another server that took our place.
         """
         fresh = self._socket.with_name(f".{self._socket.name}.{secrets.token_hex(4)}")
-        service = Service(self.resource, self._board, self._config, self._metrics, self._stirred.set)
-        server = grpc.aio.server()
+        service = Service(
+            self.resource, self._board, self._config, self._metrics, self._specs, self._stirred.set
+        )
+        # A question may name every unit twice: as free, and as held by the pod already.
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * MAX_LIST)])
         server.add_generic_rpc_handlers((service.handlers(), alpha.handlers(service)))
         try:
             server.add_insecure_port(f"unix:{fresh}")
@@ -140,7 +148,10 @@ class ResourceServer:
             for version, method in VERSIONS.items():
                 service.version = version
                 request = api.RegisterRequest(
-                    version=version, endpoint=self._socket.name, resource_name=self.resource, options=OPTIONS
+                    version=version,
+                    endpoint=self._socket.name,
+                    resource_name=self.resource,
+                    options=options(self._config),
                 )
                 call = channel.unary_unary(
                     method,

@@ -1,0 +1,129 @@
+"""The cluster's API server, as a pod reaches it: with its service account, over TLS, plain objects in and out.
+
+Three calls of the standard library rather than a client library: the image stays small, and there is no more to ask
+for than what is here. Blocks: to be called from threads of their own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+Object: TypeAlias = dict[str, Any]
+
+DEADLINE = 10.0  # seconds for a connection, and for an answer
+# Seconds: a connection that was lost without a word is noticed after 30 + 3 x 10.
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+class ApiError(Exception):
+    """The API server said no, or nothing. `code` is the HTTP status; 0 where there was none."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class ApiServer(Protocol):
+    """What the plugin asks of the API server. Raises ApiError."""
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch) the one that is there."""
+
+    def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        """What happens to the objects that `path` selects, first that they are there: (ADDED | MODIFIED | DELETED …, object)."""
+
+
+class InCluster:
+    """The API server that KUBERNETES_SERVICE_HOST and _PORT in `environ` name. Nothing is tried twice.
+
+    `account` is the directory with the service account's `token` and the cluster's `ca.crt`.
+    """
+
+    def __init__(self, environ: Mapping[str, str], account: Path) -> None:
+        self._environ = environ
+        self._account = account
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        with closing(self._connect()) as connection:
+            self._ask(
+                connection, method, path, body
+            )  # its status says that it is done; the object is not needed
+
+    def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        with closing(self._connect()) as connection:
+            answer = self._ask(connection, "GET", f"{path}&watch=true&timeoutSeconds={seconds}", None)
+            if connection.sock is not None:
+                connection.sock.settimeout(seconds + DEADLINE)
+            try:
+                for line in answer:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise ApiError(int(status.get("code") or 0), str(status.get("message")))
+                    yield event["type"], event["object"]
+            except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+                raise ApiError(0, f"the watch broke: {error!r}") from None
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        host, port = (self._environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+        if not host:
+            raise ApiError(0, "KUBERNETES_SERVICE_HOST is not set: this is no pod")
+        try:
+            trust = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
+        except (OSError, ssl.SSLError) as error:
+            raise ApiError(0, f"{self._account}/ca.crt cannot be read: {error}") from None
+        # Python 3.13 began to refuse CAs that lack a key identifier; clusters have such, and their clients take them.
+        trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return http.client.HTTPSConnection(host, int(port or 443), timeout=DEADLINE, context=trust)
+
+    def _ask(
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | None
+    ) -> http.client.HTTPResponse:
+        """A good answer, not read yet."""
+        try:
+            # Read each time: the kubelet puts a new token there before the old one expires.
+            token = (self._account / "token").read_text().strip()
+        except OSError as error:
+            raise ApiError(0, f"no service account token: {error}") from None
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/json",
+            "User-Agent": "gpunode-device-plugin",
+            "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
+        }
+        try:
+            connection.connect()
+            _keep_alive(connection.sock)
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            if answer.status < 300:
+                return answer
+            said = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            place = f"{connection.host}:{connection.port}"
+            raise ApiError(
+                0, f"the API server at {place} cannot be reached: {error or repr(error)}"
+            ) from None
+        raise ApiError(answer.status, _message(said) or f"HTTP status {answer.status}")
+
+
+def _keep_alive(connection: Any) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in KEEPALIVE.items():
+        if hasattr(socket, name):  # Linux has all three
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+
+
+def _message(said: bytes) -> str:
+    """The sentence in a Status object; "" where the answer is something else."""
+    try:
+        return str(json.loads(said)["message"])
+    except (ValueError, LookupError, TypeError):
+        return ""

@@ -1,0 +1,134 @@
+"""How the plugin sees its node: what is news in it, as events, and the whole of it, as the node's annotation. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..board import Board
+from ..config import Config
+from ..devices import Device
+from .events import Event, Write
+
+ANNOTATION = "gpunode.dev/device-plugin"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the board had at one moment: NVML's devices by UUID, units by resource, why devices are Unhealthy.
+
+    `idle`: devices that are not offered, as a GPU that is cut into MIG devices. `limits`: of GPUs shared by memory, why the driver does not hold containers to their part; None where it does.
+    """
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    units: Mapping[str, int] = field(default_factory=dict)
+    sick: Mapping[str, str] = field(default_factory=dict)
+    missing: str | None = None
+    limits: Mapping[str, str | None] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
+
+
+def view(board: Board) -> View:
+    """The board as it is now."""
+    given = {unit.device.uuid for offered in board.offers.values() for unit in offered}
+    devices = {device.uuid: device for device in board.devices}
+    return View(
+        devices=devices,
+        idle=frozenset(devices.keys() - given),
+        units={resource: len(offered) for resource, offered in board.offers.items()},
+        sick={uuid: why for uuid, why in board.sick.items() if uuid in devices and uuid in given},
+        missing=board.missing,
+        limits={uuid: why for uuid, why in board.limits.items() if uuid in devices},
+    )
+
+
+def news(before: View, after: View) -> list[Event]:
+    """What a person who looks after the cluster should hear of."""
+    told = []
+    if after.missing is not None and after.missing != before.missing:
+        told.append(Event("GPUsNotOffered", f"No GPU of this node can be offered: {after.missing}"))
+    for uuid, why in after.sick.items():
+        if before.sick.get(uuid) != why:
+            told.append(
+                Event(
+                    "GPUUnhealthy",
+                    f"{_called(after.devices[uuid])} is Unhealthy: {why}. New pods are not given it, running ones keep it",
+                )
+            )
+    for uuid, device in after.devices.items():
+        if uuid in before.sick and uuid not in after.sick and uuid not in after.idle:
+            words = f"{_called(device)} is Healthy again, after: {before.sick[uuid]}. Pods are given it again"
+            told.append(Event("GPUHealthy", words, "Normal"))
+    for uuid, unlimited in after.limits.items():
+        if unlimited is not None and before.limits.get(uuid) != unlimited:
+            words = f"{_called(after.devices[uuid])} is shared by memory, and containers may exceed what they asked for: {unlimited}"
+            told.append(Event("GPUMemoryNotLimited", words))
+    if after.missing is None:
+        gone = [
+            device for uuid, device in before.devices.items() if uuid not in {*after.devices, *before.idle}
+        ]
+        for device in gone:
+            advice = "its GPU was cut anew" if device.profile else "see the kernel log, reboot the host"
+            kind = "Normal" if device.profile else "Warning"
+            words = f"{_called(device)} is gone: NVML does not list it any more; {advice}"
+            told.append(Event("GPUGone", words, kind))
+    if before.missing is not None and after.missing is None:
+        counts = ", ".join(f"{count} {resource}" for resource, count in after.units.items())
+        told.append(Event("GPUsOffered", f"GPUs are offered again: {counts or 'there is none'}", "Normal"))
+    return told
+
+
+def summary(seen: View, config: Config) -> str:
+    """The view as JSON, for the annotation: what is offered, what is not and why, and the modes in force."""
+    replicas = "mps" if config.mps else "time-slicing"
+    ways = [*(["memory"] if config.memory else []), *([replicas] if config.shares else [])]
+    modes = {
+        "migStrategy": config.mig_strategy,
+        "sharing": ", ".join(ways) or "none",
+        "deviceListStrategy": list(config.device_list_strategy),
+        **({"configFile": config.config_file} if config.config_file else {}),
+    }
+    whole = {
+        "units": dict(seen.units),
+        "unhealthy": dict(seen.sick),
+        **({"problem": seen.missing} if seen.missing is not None else {}),
+        **(
+            {"memoryLimits": {uuid: why or "enforced" for uuid, why in seen.limits.items()}}
+            if seen.limits
+            else {}
+        ),
+        "modes": modes,
+    }
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"))
+
+
+class Annotation:
+    """The node's annotation as it should be, and whether it is."""
+
+    def __init__(self, node: str) -> None:
+        self._path = f"/api/v1/nodes/{node}"
+        self._wish: str | None = ""
+        self._written: str | None = ""  # "": what an earlier plugin left there, if any
+
+    def add(self, item: str | None, _now: float) -> None:
+        """It should have this text; None: it should not be there."""
+        self._wish = item
+
+    def due(self, _now: float) -> Write | None:
+        if self._wish == self._written:
+            return None
+        body = {"metadata": {"annotations": {ANNOTATION: self._wish}}}
+        return Write("PATCH", self._path, body, self._wish)
+
+    def done(self, write: Write, code: int, _now: float) -> bool:
+        if code == 200:
+            self._written = write.key
+        return code == 200
+
+
+def _called(device: Device) -> str:
+    """The device in words: what it is, where, and its UUID."""
+    if device.profile:
+        return f"MIG device {device.index} ({device.profile} of {device.gpu}, {device.uuid})"
+    return f"GPU {device.index} ({device.name}, {device.bus}, {device.uuid})"

@@ -1,0 +1,26 @@
+"""How the programs of this package log: one line an event, on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+
+class Logfmt(logging.Formatter):
+    """One line an event: time, level, sentence, then the fields given with `extra=` as key=value."""
+
+    _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        fields = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in self._own)
+        line = f"{stamp} {record.levelname} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def log_to_stderr() -> None:
+    """Warnings of all libraries, in one format; what this package says besides is up to its own logger's level."""
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(Logfmt())
+    logging.basicConfig(level=logging.WARNING, handlers=[output])

@@ -1,0 +1,96 @@
+"""Sharing GPUs by memory: what the kubelet counts are pieces of a GPU's memory. Pure.
+
+Ids, resource names and variables are those of AliyunContainerService/gpushare-device-plugin
+(pkg/gpu/nvidia/{const,nvidia,allocate}.go), so that pods written for it run unchanged. Unlike there, every GPU counts
+with its own size, and the choice of the GPU is the kubelet's and this plugin's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from .config import GPU_MEM, MemorySharing
+from .devices import MIB, Device
+
+MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
+
+
+def pieces(device: Device, sharing: MemorySharing) -> int:
+    """How many units a GPU is worth; what is left over is nobody's."""
+    return device.memory // MIB // sharing.chunk
+
+
+def ids(device: Device, sharing: MemorySharing) -> list[str]:
+    """The units' ids, as gpushare writes them."""
+    return [f"{device.uuid}-_-{number}" for number in range(pieces(device, sharing))]
+
+
+def counts(sharing: MemorySharing) -> bool:
+    """Whether the node is to say how many GPUs it shares, as aliyun.com/gpu-count.
+
+    gpushare's scheduler extender and its inspect divide the node's memory by that number (pkg/utils/node.go,
+    cmd/inspect/nodeinfo.go). gpushare's plugin writes it into the node's status, for which it needs the right to patch
+    nodes. A resource of its own, registered with the kubelet like any other, gets it there without any right; its
+    units are never handed out.
+    """
+    return sharing.resource == GPU_MEM
+
+
+def obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
+    """Why these GPUs cannot be shared by memory, and what to do; None if they can."""
+    for gpu in devices:
+        instead = f"name the other GPUs in sharing.memory.devices, and GPU {gpu.index} stays out of it"
+        if gpu.mig_enabled or gpu.profile is not None:
+            return f"MIG is on for GPU {gpu.index}, and memory is shared of whole GPUs only: switch MIG off, or {instead}"
+        if not gpu.memory:
+            return f"NVML does not say how much memory GPU {gpu.index} has (it shares the CPU's): {instead}"
+        if not pieces(gpu, sharing):
+            return f"GPU {gpu.index} has {size(gpu.memory // MIB)}, less than one unit of {size(sharing.chunk)}: {instead}"
+    chunk = sharing.chunk
+    total = sum(pieces(gpu, sharing) for gpu in devices)
+    length = list_bytes(devices, chunk)
+    if length <= MAX_LIST:
+        return None
+    enough = next(larger for larger in count(chunk) if list_bytes(devices, larger) <= MAX_LIST)
+    return (
+        f"{total} units of {size(chunk)} make a list of up to {length} bytes, but the kubelet takes no more than "
+        f"{MAX_LIST}: set sharing.memory.chunk to {enough} or more (MiB), or sharing.memory.unit to GiB"
+    )
+
+
+def list_bytes(devices: Sequence[Device], chunk: int) -> int:
+    """How long the list of the units can become in the device plugin's protocol; never less than it is.
+
+    Counted with every id as long as the longest and every unit Unhealthy, the longer word of the two: a list that
+    fits only as long as all is well would be lost when it is needed most.
+    """
+    total = 0
+    for gpu in devices:
+        units = gpu.memory // MIB // chunk
+        name = len(f"{gpu.uuid}-_-{max(units - 1, 0)}")
+        topology = 0 if gpu.numa is None else 6
+        one = (2 + name) + (2 + len("Unhealthy")) + topology
+        total += units * (
+            one + 2
+        )  # each field's and each message's tag and length are a byte each, below 128
+    return total
+
+
+def environment(device: Device, units: int, sharing: MemorySharing) -> dict[str, str]:
+    """What gpushare tells a container about its share, in units; frameworks limit themselves by it.
+
+    A device plugin is asked for one container at a time, and never which pod it is of: …_POD has the container's
+    own number, which is the pod's in pods with one sharing container.
+    """
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": device.index,
+        "ALIYUN_COM_GPU_MEM_POD": str(units),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+        "ALIYUN_COM_GPU_MEM_DEV": str(pieces(device, sharing)),
+    }
+
+
+def size(mib: int) -> str:
+    """MiB as a person says it: "6 GiB", "300 MiB"."""
+    return f"{mib // 1024} GiB" if mib and mib % 1024 == 0 else f"{mib} MiB"

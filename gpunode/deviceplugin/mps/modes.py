@@ -1,0 +1,79 @@
+"""The compute mode of GPUs: exclusive while MPS serves, so that no process gets past it, and then as it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..devices import explain, unsupported
+from ..within import within
+from . import files
+
+log = logging.getLogger(__name__)
+
+DEADLINE = 10.0  # seconds that NVML may take
+
+
+class ModeError(Exception):
+    """The compute mode cannot be set; says why."""
+
+
+class ComputeModes(Protocol):
+    """Sets the compute mode of a GPU. Both raise ModeError."""
+
+    async def exclusive(self, gpu: str) -> None: ...
+
+    async def restore(self, gpu: str) -> None: ...
+
+
+class NvmlModes:
+    """By NVML. What a GPU had before is kept in a file, as the process that set it may die without putting it back."""
+
+    def __init__(self, nvml: Any, root: str) -> None:
+        self._nvml = nvml
+        self._root = root
+
+    async def exclusive(self, gpu: str) -> None:
+        """Let only the MPS server have the GPU."""
+        await self._within(self._exclusive, gpu)
+
+    async def restore(self, gpu: str) -> None:
+        """Put back what the GPU had before `exclusive`; nothing where it had that already."""
+        await self._within(self._restore, gpu)
+
+    async def _within(self, act: Any, gpu: str) -> None:
+        try:
+            await within(DEADLINE, act, gpu)
+        except asyncio.TimeoutError:
+            raise ModeError(f"NVML does not answer within {DEADLINE:.0f} s about the compute mode") from None
+        except OSError as error:
+            raise ModeError(f"the compute mode cannot be kept for later: {error}") from None
+        except self._nvml.NVMLError as error:
+            raise ModeError(f"the compute mode cannot be set: {explain(error)}") from None
+
+    def _exclusive(self, gpu: str) -> None:
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu)
+            before = int(self._nvml.nvmlDeviceGetComputeMode(handle))
+            if before == self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+                return
+            self._kept(gpu).write_text(f"{before}\n")
+            self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+        except self._nvml.NVMLError as error:
+            if not unsupported(self._nvml, error):
+                raise
+            self._kept(gpu).unlink(missing_ok=True)
+            log.warning("this GPU has no compute modes: processes can get past MPS", extra={"gpu": gpu})
+
+    def _restore(self, gpu: str) -> None:
+        try:
+            before = int(self._kept(gpu).read_text())
+        except (FileNotFoundError, ValueError):
+            return
+        self._nvml.nvmlDeviceSetComputeMode(self._nvml.nvmlDeviceGetHandleByUUID(gpu), before)
+        self._kept(gpu).unlink()
+
+    def _kept(self, gpu: str) -> Path:
+        return files.mode(self._root, gpu)

@@ -1,0 +1,52 @@
+"""What the process of the control daemons tells the plugin: one line of JSON, and another at every change. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..resources import ClientLimits
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One GPU's control daemon: the limits it has, or is to have, and why it cannot be used just now (None: it can)."""
+
+    limits: ClientLimits
+    why: str | None
+
+
+Report = Mapping[str, State]  # by the GPU's UUID
+
+
+def encode(report: Report) -> bytes:
+    """The line, with its end."""
+    states = {
+        gpu: {"memory": state.limits.memory, "threads": state.limits.threads, "why": state.why}
+        for gpu, state in report.items()
+    }
+    return json.dumps(states).encode() + b"\n"
+
+
+def decode(line: bytes) -> Report:
+    """What a line says. Raises ValueError for a line that is none of `encode`'s."""
+    try:
+        return {
+            gpu: State(ClientLimits(state["memory"], state["threads"]), state["why"])
+            for gpu, state in json.loads(line).items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a report of MPS control daemons: {error!r}") from None
+
+
+def why_not(report: Report, gpu: str, limits: ClientLimits) -> str | None:
+    """Why a client of this GPU cannot be served with these limits just now; None: it can."""
+    state = report.get(gpu)
+    if state is None:
+        return "no MPS control daemon runs for this GPU yet"
+    if state.why is not None:
+        return f"MPS control daemon: {state.why}"
+    if state.limits != limits:
+        return "the MPS control daemon has other limits than the configuration, and is to be started anew"
+    return None

@@ -1,0 +1,55 @@
+"""The /dev/shm that control daemons, servers and clients have in common: a small file system of its own on the host.
+
+A folder of /run would do as well, but then a pod could fill up the host's /run through its /dev/shm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from . import files
+
+SIZE = "1g"  # at most; what lies in it counts as memory of who wrote it
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_PRIVATE = 2, 4, 8, 4096, 1 << 18  # <sys/mount.h>
+
+
+class NotShared(Exception):
+    """Clients in other containers would not see it; says why and what to do."""
+
+
+def share(root: str, ours: Path = Path("/dev/shm")) -> None:  # noqa: S108 (not a temporary file)
+    """Have it on the host below `root`, and here as /dev/shm. Raises NotShared, OSError.
+
+    One that is there stays: the clients of running pods have it, and would not see another.
+    """
+    path = files.shm(root)
+    path.mkdir(parents=True, exist_ok=True)
+    if not path.is_mount():
+        if not propagates(root, Path("/proc/self/mountinfo").read_text()):
+            raise NotShared(
+                f"a mount below {root} would not reach the host: mount it into this container with "
+                "mountPropagation: Bidirectional, from a host whose / is shared (mount --make-rshared /)"
+            )
+        _mount("shm", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, f"size={SIZE},mode=1777")
+    _mount(str(path), ours, None, MS_BIND, None)
+    _mount("none", ours, None, MS_PRIVATE, None)  # what is mounted here is not to reach the host
+
+
+def propagates(root: str, mountinfo: str) -> bool:
+    """Whether what is mounted below `root` is seen outside, by the text of /proc/self/mountinfo (proc(5))."""
+    fields = [line.split() for line in mountinfo.splitlines()]
+    above = [one for one in fields if Path(root).is_relative_to(one[4].replace("\\040", " "))]
+    if not above:
+        return False
+    nearest = max(above, key=lambda one: len(Path(one[4]).parts))
+    return any(field.startswith("shared:") for field in nearest[6 : nearest.index("-")])
+
+
+def _mount(source: str, target: Path, kind: str | None, flags: int, options: str | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [None if text is None else text.encode() for text in (source, str(target), kind, options)]
+    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]):
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot mount {source}: {os.strerror(number)}", str(target))

@@ -1,0 +1,150 @@
+"""The plugin's options: the field of Config that each one sets, its names, and what its text means. Pure.
+
+The names are those of NVIDIA's device plugin: as a flag, in the environment, in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .config import BadConfig, Config
+
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: its field in Config, the names it goes by, and how its text is read."""
+
+    field: str
+    help: str
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # besides the field's name
+    env: tuple[str, ...] = ()  # besides the field's name in capitals
+    key: str = ""  # in the file; "" for what says where the file is, and what goes with it
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def kind(self) -> str:
+        return next(str(f.type) for f in fields(Config) if f.name == self.field)
+
+
+OPTIONS = (
+    Option(
+        "mig_strategy", "how MIG devices are offered", ("none", "single", "mixed"), key="flags.migStrategy"
+    ),
+    Option(
+        "fail_on_init_error",
+        "exit when NVML cannot be used; false: say why, wait, try again",
+        key="flags.failOnInitError",
+    ),
+    Option(
+        "device_list_strategy",
+        "how a container is told its devices; a list",
+        STRATEGIES,
+        key="flags.plugin.deviceListStrategy",
+    ),
+    Option(
+        "device_id_strategy",
+        "by what a container is told its devices",
+        ("uuid", "index"),
+        key="flags.plugin.deviceIDStrategy",
+    ),
+    Option(
+        "pass_device_specs", "also hand the device nodes to the kubelet", key="flags.plugin.passDeviceSpecs"
+    ),
+    Option(
+        "nvidia_driver_root",
+        "where the driver is on the host",
+        flags=("driver-root",),
+        env=("DRIVER_ROOT",),
+        key="flags.nvidiaDriverRoot",
+    ),
+    Option(
+        "nvidia_dev_root",
+        "where the driver's /dev is on the host (default: the driver root)",
+        flags=("dev-root",),
+        env=("DEV_ROOT",),
+        key="flags.nvidiaDevRoot",
+    ),
+    Option("gdrcopy_enabled", "give containers GDRCopy", key="flags.gdrcopyEnabled"),
+    Option("gds_enabled", "give containers GPUDirect Storage", key="flags.gdsEnabled"),
+    Option("mofed_enabled", "give containers the Mellanox OFED devices", key="flags.mofedEnabled"),
+    Option(
+        "shared_devices_allocation_policy",
+        "which shared devices to prefer",
+        ("distributed", "packed"),
+        key="flags.plugin.sharedDevicesAllocationPolicy",
+    ),
+    Option(
+        "cdi_annotation_prefix",
+        "of the annotations of cdi-annotations",
+        key="flags.plugin.cdiAnnotationPrefix",
+    ),
+    Option(
+        "cdi_directory",
+        "where the toolkit's CDI specification is, and the plugin's goes",
+        key="flags.plugin.cdiDirectory",
+    ),
+    Option(
+        "mps_root",
+        "where the MPS control daemons have their files, on the host and in containers",
+        key="flags.mpsRoot",
+    ),
+    Option("kubelet_socket", "the kubelet's registration socket"),
+    Option("config_file", "a YAML file with NVIDIA's keys; read again on SIGHUP and when it changes"),
+    Option(
+        "config_dir",
+        "a directory with several of them, of which the node's label nvidia.com/device-plugin.config names one; "
+        "may watch nodes",
+        env=("CONFIG_FILE_SRCDIR",),
+        flags=("config-file-srcdir",),
+    ),
+    Option("default_config", "the one of --config-dir for nodes without the label"),
+    Option("health_interval", "seconds between two looks at a GPU", key="flags.plugin.healthInterval"),
+    Option(
+        "recovery_seconds",
+        "seconds without trouble before an Unhealthy GPU is Healthy again",
+        key="flags.plugin.recoverySeconds",
+    ),
+    Option(
+        "metrics_address",
+        "[host]:port for /metrics, /healthz and /readyz (default: none)",
+        key="flags.plugin.metricsAddress",
+    ),
+    Option(
+        "pod_resources_socket",
+        "the kubelet's socket that tells which pod has which GPU, for /metrics (default: not asked)",
+    ),
+    Option("node_name", "this node's name in Kubernetes (in a pod: the field spec.nodeName)"),
+    Option("node_events", "tell of GPUs in events about the node; may create and patch events in `default`"),
+    Option("node_annotation", "keep an annotation on the node that says how its GPUs are; may patch nodes"),
+    Option("service_account_directory", "where the token and the CA for the API server are"),
+    Option("log_level", "what is logged", ("debug", "info", "warning", "error"), key="flags.plugin.logLevel"),
+)
+
+
+def parse(option: Option, place: str, text: str) -> Any:
+    """The value that `text`, found at `place`, means for `option`. Raises BadConfig."""
+    if option.kind == "bool":
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise BadConfig(f"{place}: {text!r} is neither true nor false")
+        return text.lower() in ("true", "1")
+    if option.kind == "float":
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1
+        if not 0 < number < 1e9:
+            raise BadConfig(f"{place}: {text!r} is not a number of seconds")
+        return number
+    several = option.kind.startswith("tuple")
+    words = [word.strip() for word in text.split(",")] if several else [text]
+    for word in words:
+        if option.choices and word not in option.choices:
+            raise BadConfig(f"{place}: {word!r} is not one of {', '.join(option.choices)}")
+    return tuple(dict.fromkeys(words)) if several else text

@@ -1,0 +1,70 @@
+"""The plugin's settings: flags, over environment, over file, over defaults."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .config import BadConfig, Config
+from .options import OPTIONS, parse
+
+PROGRAM = "`python -m gpunode.deviceplugin`: offers this node's NVIDIA GPUs to the kubelet."
+
+
+def read(arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> Config:
+    """The configuration, with the file that it names. Raises BadConfig as `settings` and `build` do."""
+    return build(settings(arguments, environ, program))
+
+
+def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> dict[str, Any]:
+    """What flags and environment say: values for fields of Config.
+
+    `program` is the one whose flags they are: its command, a colon, and what it does. Raises BadConfig; `--help` and
+    unknown flags end the process as argparse does.
+    """
+    flags = vars(_parser(program).parse_args(arguments))
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        text, place = flags[option.field], option.flag
+        if text is None:
+            names = (option.field.upper(), *option.env)
+            place = next((name for name in names if environ.get(name)), "")
+            text = environ[place] if place else None
+        if text is not None:
+            values[option.field] = parse(option, place, text)
+    return values
+
+
+def build(values: Mapping[str, Any]) -> Config:
+    """The configuration of these values over those of the file that they name. Raises BadConfig."""
+    if path := values.get("config_file"):
+        from . import configfile  # PyYAML only where there is a file
+
+        values = {**configfile.read(Path(path)), **values}
+    config = Config(**values)
+    if not config.node_name and (config.node_events or config.node_annotation):
+        raise BadConfig("--node-name (NODE_NAME) is not set: whose events or annotation is not known")
+    return config
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    command, _, does = program.partition(": ")
+    command = command.strip("`")
+    parser = argparse.ArgumentParser(
+        prog=command,
+        description=f"{does[:1].upper()}{does[1:]} Each option can be set in the environment too, in capitals with "
+        "underscores, and in --config-file; a flag wins over the environment, that over the file.",
+        epilog=f"example: {command} --mig-strategy=single --fail-on-init-error=false",
+    )
+    for option in OPTIONS:
+        names = (option.flag, *(f"--{flag}" for flag in option.flags))
+        if option.kind == "bool":
+            parser.add_argument(
+                *names, dest=option.field, nargs="?", const="true", metavar="BOOL", help=option.help
+            )
+        else:
+            metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
+            parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
+    return parser

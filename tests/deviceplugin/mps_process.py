@@ -1,0 +1,19 @@
+"""The process of the MPS control daemons, on fake GPUs: `python -m tests.deviceplugin.mps_process GPU-a,GPU-b [flags]`.
+
+Without its mounts: what it would have as /dev/shm is this machine's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpunode.deviceplugin.mps import shm
+from gpunode.deviceplugin.mps.__main__ import main
+
+from .nvml import FakeNvml, Gpu
+
+if __name__ == "__main__":
+    gpus = [Gpu(uuid, minor=number) for number, uuid in enumerate(sys.argv.pop(1).split(","))]
+    sys.modules["pynvml"] = FakeNvml(*gpus)  # type: ignore[assignment]
+    shm.share = lambda root: None  # type: ignore[assignment]
+    sys.exit(main())

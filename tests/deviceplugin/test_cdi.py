@@ -1,0 +1,364 @@
+"""The plugin's own CDI specification: derived from the toolkit's, renewed with it, and what happens when it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from gpunode.deviceplugin import cdi
+from gpunode.deviceplugin.cdi import FILE, CdiUnavailable, Specs
+from gpunode.deviceplugin.cdispec import KIND, OVER_KEPT
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+HOOK = {
+    "hookName": "createContainer",
+    "path": "/usr/bin/nvidia-cdi-hook",
+    "args": ["nvidia-cdi-hook", "update-ldcache"],
+}
+
+
+def toolkit(*uuids: str, version: str = "0.5.0", driver: str = "580.1", **edits: object) -> str:
+    """A specification as `nvidia-ctk cdi generate` writes it, cut down to one entry of each sort."""
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{number}"}], **edits}}
+        for number, uuid in enumerate(uuids)
+        for name in (str(number), uuid)
+    ]
+    library = f"/usr/lib/libcuda.so.{driver}"
+    common = {
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "deviceNodes": [{"path": "/dev/nvidiactl"}],
+        "hooks": [HOOK],
+        "mounts": [{"hostPath": library, "containerPath": library, "options": ["ro", "bind"]}],
+    }
+    return yaml.safe_dump(
+        {"cdiVersion": version, "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": common}
+    )
+
+
+def put(directory: Path, text: str, name: str = "nvidia.yaml") -> None:
+    """As nvidia-ctk does it: a new file takes the old one's place."""
+    fresh = directory / f".{name}.new"
+    fresh.write_text(text)
+    fresh.rename(directory / name)
+
+
+def read(directory: Path) -> dict:
+    return json.loads((directory / FILE).read_text())
+
+
+def named(directory: Path) -> dict[str, dict]:
+    """The edits of each device."""
+    return {entry["name"]: entry["containerEdits"] for entry in read(directory)["devices"]}
+
+
+def names(*uuids: str) -> dict[str, str]:
+    return {uuid: uuid for uuid in uuids}
+
+
+def test_the_toolkits_edits_are_taken_over_under_a_kind_of_our_own(tmp_path):
+    """Driver libraries, hooks and control nodes as the toolkit found them; only the devices asked for; no `all`."""
+    put(tmp_path, toolkit("GPU-a", "GPU-b", "GPU-c"))
+    assert Specs(tmp_path).refresh({"GPU-a": "GPU-a", "GPU-b": "1"}) == {}
+    document, source = read(tmp_path), yaml.safe_load((tmp_path / "nvidia.yaml").read_text())
+    assert document["kind"] == KIND == "k8s.device-plugin.nvidia.com/gpu"
+    assert document["cdiVersion"] == "0.5.0"
+    assert document["containerEdits"] == source["containerEdits"]
+    assert named(tmp_path) == {
+        "GPU-a": {"deviceNodes": [{"path": "/dev/nvidia0"}]},
+        "1": {"deviceNodes": [{"path": "/dev/nvidia1"}]},
+    }
+    assert sorted(os.listdir(tmp_path)) == [FILE, "nvidia.yaml"]
+
+
+def test_an_image_that_asks_for_all_gpus_does_not_get_them(tmp_path):
+    """CUDA images set NVIDIA_VISIBLE_DEVICES=all, which the nvidia runtime would follow after CDI is done."""
+    document = yaml.safe_load(toolkit("GPU-a"))
+    del document["containerEdits"]["env"]
+    put(tmp_path, json.dumps(document), "nvidia.json")
+    Specs(tmp_path).refresh(names("GPU-a"))
+    assert read(tmp_path)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_a_new_driver_or_device_comes_over_and_nothing_is_written_otherwise(tmp_path):
+    """The toolkit's file is followed; ours keeps its inode while nothing changes, so that no runtime reads it anew."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    before = (tmp_path / FILE).stat().st_ino
+    assert specs.refresh(names("GPU-a")) == {}
+    assert (tmp_path / FILE).stat().st_ino == before
+    put(tmp_path, toolkit("GPU-a", "MIG-b", driver="590.2"))
+    assert specs.refresh(names("GPU-a", "MIG-b")) == {}
+    assert read(tmp_path)["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib/libcuda.so.590.2"
+    assert set(named(tmp_path)) == {"GPU-a", "MIG-b"}
+
+
+def test_a_file_that_somebody_removed_or_broke_is_made_again(tmp_path):
+    """It is looked at every few seconds."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    good = read(tmp_path)
+    for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(b'{"devices": [{"na')):
+        spoil(tmp_path / FILE)
+        assert specs.refresh(names("GPU-a")) == {}
+        assert read(tmp_path) == good
+
+
+def test_an_allocation_is_a_device_with_its_own_variables(tmp_path):
+    """Edits of the specification come after the pod's variables: the container's program sees these."""
+    hooks = [{"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook"}]
+    put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=hooks))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a", "GPU-b"))
+    name = specs.write(["GPU-a::7", "GPU-a::3"], ["GPU-a"], {"NVIDIA_GPU_MEMORY_LIMIT": "4096"})
+    assert name == f"{KIND}=allocation-GPU-a::3-2"
+    assert named(tmp_path)["allocation-GPU-a::3-2"] == {
+        "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "hooks": hooks,
+        "env": ["NVIDIA_GPU_MEMORY_LIMIT=4096"],
+    }
+    assert set(named(tmp_path)) == {"GPU-a", "GPU-b", "allocation-GPU-a::3-2"}
+    assert read(tmp_path)["cdiVersion"] == "0.6.0"  # the format's first with annotations
+    both = specs.write(["GPU-a::8", "GPU-b::1"], ["GPU-a", "GPU-b"], {"A": "1"})
+    edits = named(tmp_path)[both.partition("=")[2]]
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/nvidia1"]
+    assert edits["hooks"] == hooks * 2
+
+
+def test_allocations_outlive_the_plugin_and_follow_the_driver(tmp_path):
+    """A container that starts anew asks for the name it was given; its edits are those of today's driver."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    specs.write(["GPU-a::0"], ["GPU-a"], {"LIMIT": "1"})
+    put(tmp_path, toolkit("GPU-a", additionalGids=[44]))
+    assert Specs(tmp_path).refresh(names("GPU-a")) == {}
+    assert named(tmp_path)["allocation-GPU-a::0-1"] == {
+        "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "additionalGids": [44],
+        "env": ["LIMIT=1"],
+    }
+
+
+def env_of_allocations(directory: Path) -> dict[str, list[str]]:
+    return {name: edits["env"] for name, edits in named(directory).items() if "env" in edits}
+
+
+def test_an_init_container_keeps_what_it_was_given_when_its_pod_is_given_the_units_again(tmp_path):
+    """The kubelet asks for all containers before the first one starts, and lets them have an init container's units."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    specs.write(["GPU-a::1", "GPU-a::2"], ["GPU-a"], {"LIMIT": "init"})
+    specs.write(["GPU-a::1"], ["GPU-a"], {"LIMIT": "second init"})
+    specs.write(["GPU-a::0", "GPU-a::1", "GPU-a::2"], ["GPU-a"], {"LIMIT": "app"})
+    assert Specs(tmp_path).refresh(names("GPU-a")) == {}
+    assert env_of_allocations(tmp_path) == {
+        "allocation-GPU-a::1-2": ["LIMIT=init"],
+        "allocation-GPU-a::1-1": ["LIMIT=second init"],
+        "allocation-GPU-a::0-3": ["LIMIT=app"],
+    }
+
+
+def test_allocations_whose_units_were_given_again_go_in_time(tmp_path):
+    """The kubelet says nothing when a container ends: without an end the file would grow and grow."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    specs.write(["GPU-a::5000"], ["GPU-a"], {"LIMIT": "runs on"})
+    for number in range(1, 100):
+        specs.write([f"GPU-a::{n:02}" for n in range(number)], ["GPU-a"], {"LIMIT": str(number)})
+    left = env_of_allocations(tmp_path)
+    assert left.pop("allocation-GPU-a::5000-1") == ["LIMIT=runs on"]
+    assert list(left.values()) == [[f"LIMIT={number}"] for number in range(99 - OVER_KEPT, 100)]
+
+
+def test_without_the_toolkits_specification_nothing_is_named_and_the_way_out_is_said(tmp_path):
+    """None at all; one that cannot be parsed; one of another kind."""
+    specs = Specs(tmp_path)
+    why = specs.refresh(names("GPU-a"))["GPU-a"]
+    assert f"no CDI specification of kind nvidia.com/gpu in {tmp_path}" in why
+    assert "systemctl restart nvidia-cdi-refresh" in why
+    put(tmp_path, "kind: [\n")
+    assert (
+        f"{tmp_path}/nvidia.yaml cannot be read as a CDI specification"
+        in specs.refresh(names("GPU-a"))["GPU-a"]
+    )
+    put(tmp_path, toolkit("GPU-a").replace("kind: nvidia.com/gpu", "kind: vendor.com/nic"))
+    assert "no CDI specification of kind nvidia.com/gpu" in specs.refresh(names("GPU-a"))["GPU-a"]
+    assert not (tmp_path / FILE).exists()
+    put(tmp_path, toolkit("GPU-a"), "toolkit.yaml")
+    assert specs.refresh(names("GPU-a")) == {}
+
+
+def test_of_several_specifications_the_newest_that_names_devices_counts(tmp_path):
+    """An old one left behind; and one of GPUDirect Storage, which nvidia-ctk calls nvidia.com/gpu too, with `all` only."""
+    put(tmp_path, toolkit("GPU-a", driver="570.1"), "old.yaml")
+    os.utime(tmp_path / "old.yaml", (1, 1))
+    put(tmp_path, toolkit("GPU-a", driver="580.1"))
+    os.utime(tmp_path / "nvidia.yaml", (2, 2))
+    storage = {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia-fs0"}]}}
+    put(
+        tmp_path,
+        json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [storage]}),
+        "gds.json",
+    )
+    specs = Specs(tmp_path)
+    assert specs.refresh(names("GPU-a")) == {}
+    assert read(tmp_path)["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib/libcuda.so.580.1"
+    for name in ("old.yaml", "nvidia.yaml"):
+        (tmp_path / name).unlink()
+    why = specs.refresh(names("GPU-a"))["GPU-a"]
+    assert f"{tmp_path}/gds.json names no device by UUID" in why
+
+
+def test_lists_that_are_none_or_no_lists_hurt_nobody(tmp_path):
+    """`env:` without a value is an empty list; another kind of value makes the file no specification."""
+    document = yaml.safe_load(toolkit("GPU-a"))
+    document["containerEdits"]["env"] = None
+    put(tmp_path, yaml.safe_dump(document))
+    specs = Specs(tmp_path)
+    assert specs.refresh(names("GPU-a")) == {}
+    assert read(tmp_path)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    document["containerEdits"]["env"] = 3
+    put(tmp_path, yaml.safe_dump(document))
+    assert "containerEdits.env is no list" in specs.refresh(names("GPU-a"))["GPU-a"]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    ["", "[]", "word", "1", "{", "{}", '{"kind": "nvidia.com/gpu"}', '{"devices": []}', '{"kind": [], "devices": []}',
+     '{"kind": "nvidia.com/gpu", "devices": 3}', '{"kind": "nvidia.com/gpu", "devices": [1], "cdiVersion": "0.5.0"}',
+     '{"kind": "nvidia.com/gpu", "devices": [], "cdiVersion": "new"}', "\x00", "a: &a [*a]"],
+)  # fmt: skip
+def test_a_file_that_is_no_specification_hurts_nobody(tmp_path, junk):
+    """Alone it is named as the reason; beside the toolkit's it does not matter."""
+    put(tmp_path, junk, "a.yaml")
+    specs = Specs(tmp_path)
+    assert "no CDI specification of kind nvidia.com/gpu" in specs.refresh(names("GPU-a"))["GPU-a"]
+    put(tmp_path, toolkit("GPU-a"))
+    assert specs.refresh(names("GPU-a")) == {}
+
+
+def test_a_device_that_the_toolkit_does_not_know_is_no_others_trouble(tmp_path):
+    """A MIG device made after the toolkit looked, say."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    assert list(specs.refresh(names("GPU-a", "MIG-b"))) == ["MIG-b"]
+    assert set(named(tmp_path)) == {"GPU-a"}
+    with pytest.raises(CdiUnavailable, match=r"does not know device MIG-b .* on the host: systemctl restart"):
+        specs.write(["MIG-b"], ["MIG-b"], {})
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_said_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    """The disk is full when the content is to be made safe: what was half written goes, the old file stays."""
+    put(tmp_path, toolkit("GPU-a"))
+    specs = Specs(tmp_path)
+    specs.refresh(names("GPU-a"))
+    before = read(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(cdi.os, "fsync", full)
+        with pytest.raises(CdiUnavailable, match=f"{FILE}: No space left on device; free some space there"):
+            specs.write(["GPU-a::0"], ["GPU-a"], {"LIMIT": "1"})
+        assert specs.refresh(names("GPU-a")) == {}  # nothing new to write: those who run are not to suffer
+    assert read(tmp_path) == before
+    assert sorted(os.listdir(tmp_path)) == [FILE, "nvidia.yaml"]
+    specs.write(["GPU-a::0"], ["GPU-a"], {"LIMIT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EROFS, "Read-only file system; the directory has to be the host's, mounted writable"),
+        (errno.EACCES, "Permission denied; the plugin has to run as root"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_is_said(tmp_path, monkeypatch, number, hint):
+    """With what to do about it, where that is known. The devices are then given to nobody."""
+    put(tmp_path, toolkit("GPU-a"))
+
+    def refused(**_: object) -> tuple[int, str]:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(cdi.tempfile, "mkstemp", refused)
+    assert f"cannot write {tmp_path}/{FILE}: {hint}" in Specs(tmp_path).refresh(names("GPU-a"))["GPU-a"]
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path):
+    """As when the host's directory was not mounted."""
+    why = Specs(tmp_path / "cdi").refresh(names("GPU-a"))["GPU-a"]
+    assert (
+        why
+        == f"cannot look into {tmp_path}/cdi: No such file or directory; mount the host's directory into the plugin's container"
+    )
+
+
+def test_cdi_reaches_the_kubelet_and_the_disk(play, plugin, tmp_path):
+    """By an annotation, and by the field of kubelets since 1.28; the names are in the specification by then."""
+    put(tmp_path, toolkit("GPU-a"))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        strategies = ("cdi-cri", "cdi-annotations")
+        async with plugin(
+            FakeNvml(Gpu("GPU-a")), device_list_strategy=strategies, cdi_directory=str(tmp_path)
+        ):
+            await kubelet.until(kubelet.devices)
+            assert set(named(tmp_path)) == {"GPU-a"}
+            answer = await kubelet.allocate("GPU-a")
+            assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a"]
+            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}=GPU-a"}
+
+    play(scene)
+
+
+def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin, tmp_path):
+    """So its pods wait instead of failing one after the other; an allocation under way is refused with the reason."""
+    put(tmp_path, toolkit("GPU-a"))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
+        async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+            with pytest.raises(grpc.aio.AioRpcError, match="does not know device GPU-b"):
+                await kubelet.allocate("GPU-b")
+            await kubelet.allocate("GPU-a")
+            put(tmp_path, toolkit("GPU-a", "GPU-b"))
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+            await kubelet.allocate("GPU-b")
+
+    play(scene)
+
+
+def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(play, plugin, tmp_path, caplog):
+    """With every GPU, as a device of the toolkit's own; where there is none the container starts without, and the log says so."""
+    put(tmp_path, toolkit("GPU-a"))
+    storage = {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia-fs0"}]}}
+    gds = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gds", "devices": [storage]}
+    put(tmp_path, json.dumps(gds), "nvidia-gds.json")
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
+        async with plugin(FakeNvml(Gpu("GPU-a")), gds_enabled=True, mofed_enabled=True, **settings):
+            await kubelet.until(kubelet.devices)
+            answer = await kubelet.allocate("GPU-a")
+            assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a", "nvidia.com/gds=all"]
+
+    play(scene)
+    assert "containers get no mofed" in caplog.text
+    assert f"--mode=mofed --class=mofed --output={tmp_path}/nvidia-mofed.yaml" in caplog.text
+    assert caplog.text.count("containers get no") == 1

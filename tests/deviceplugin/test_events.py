@@ -1,0 +1,212 @@
+"""What is said about the node, how often, and what the cluster's objects then hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, Event, Events
+from gpunode.deviceplugin.cluster.view import View, news, summary
+from gpunode.deviceplugin.config import Config, Share
+from gpunode.deviceplugin.devices import Device
+
+XID = Event("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
+NOW = 1_700_000_000.0
+
+
+def written(events: Events, now: float = NOW) -> list[tuple[str, Any]]:
+    """Write all that is due; method and body of each."""
+    found = []
+    while (write := events.due(now)) is not None:
+        assert events.done(write, 200, now)
+        found.append((write.method, write.body))
+    return found
+
+
+def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
+    """By kind, name and, as kubelets write it, the name as uid; in the namespace of what has none."""
+    events = Events("gpu-01")
+    events.add(XID, NOW)
+    write = events.due(NOW)
+    assert write is not None
+    assert (write.method, write.path) == ("POST", "/api/v1/namespaces/default/events")
+    body = write.body
+    assert {key: body["involvedObject"][key] for key in ("kind", "name", "uid")} == {
+        "kind": "Node",
+        "name": "gpu-01",
+        "uid": "gpu-01",
+    }
+    assert (body["type"], body["reason"], body["count"]) == ("Warning", "GPUUnhealthy", 1)
+    assert body["firstTimestamp"] == body["lastTimestamp"] == "2023-11-14T22:13:20Z"
+    assert body["source"] == {"component": "gpunode-device-plugin", "host": "gpu-01"}
+
+
+def test_what_is_said_again_is_counted() -> None:
+    """One object whose count and time grow."""
+    events = Events("gpu-01")
+    events.add(XID, NOW)
+    ((_, made),) = written(events)
+    for second in (1, 2, 3):
+        events.add(XID, NOW + second)
+    write = events.due(NOW + 3)
+    assert write is not None
+    assert write.path.endswith(f"/{made['metadata']['name']}")
+    ((method, body),) = written(events, NOW + 3)
+    assert (method, body["count"], body["lastTimestamp"]) == ("PATCH", 4, "2023-11-14T22:13:23Z")
+
+
+def test_many_similar_ones_become_one() -> None:
+    """As with client-go: after ten messages of one reason in ten minutes the next share an object."""
+    events = Events("gpu-01")
+    for number in range(SIMILAR + 5):
+        events.add(Event("GPUUnhealthy", f"GPU {number}"), NOW)
+    bodies = [body for _, body in written(events)]
+    assert len(bodies) == SIMILAR + 1
+    assert bodies[-1]["message"] == f"(combined from similar events): GPU {SIMILAR + 4}"
+    assert bodies[-1]["count"] == 5
+    events.add(Event("GPUUnhealthy", "later"), NOW + WITHIN + 1)
+    assert [body["message"] for _, body in written(events, NOW + WITHIN + 1)] == ["later"]
+
+
+def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
+    """A burst is written at once, then one every five minutes, each with the count it has by then."""
+    events, writes = Events("gpu-01"), 0
+    for second in range(1000):
+        events.add(XID, NOW + second)
+        writes += len(written(events, NOW + second))
+    assert writes == BURST + 1000 // REFILL
+    ((_, body),) = written(events, NOW + 1000 + REFILL)
+    assert body["count"] == 1000
+
+
+def test_an_event_that_the_cluster_has_forgotten_is_made_anew() -> None:
+    """They live for an hour there; the count begins again."""
+    events = Events("gpu-01")
+    events.add(XID, NOW)
+    ((_, first),) = written(events)
+    events.add(XID, NOW + 7200)
+    write = events.due(NOW + 7200)
+    assert write is not None
+    assert events.done(write, 404, NOW + 7200)
+    ((method, again),) = written(events, NOW + 7200)
+    assert (method, again["count"]) == ("POST", 1)
+    assert again["metadata"]["name"] != first["metadata"]["name"]
+    assert again["firstTimestamp"] == "2023-11-15T00:13:20Z"
+
+
+def test_an_answer_that_was_lost_makes_no_second_object() -> None:
+    """The retry finds its own object there."""
+    events = Events("gpu-01")
+    events.add(XID, NOW)
+    write = events.due(NOW)
+    assert write is not None
+    assert not events.done(write, 0, NOW)
+    again = events.due(NOW)
+    assert again == write
+    assert events.done(again, 409, NOW)
+    assert events.due(NOW) is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """However long the API server is away; the latest is kept."""
+    events = Events("gpu-01")
+    for number in range(3 * KEPT):
+        events.add(Event(f"Reason{number}", "x"), NOW + number)
+    assert len(events._said) == KEPT
+    assert Event(f"Reason{3 * KEPT - 1}", "x") in events._said
+
+
+def test_names_fit_the_cluster_however_long_the_nodes_is() -> None:
+    """253 characters at most, and none twice."""
+    events = Events("n" * 253)
+    for number in range(SIMILAR):
+        events.add(Event("R", f"{number}"), NOW)
+    names = [body["metadata"]["name"] for _, body in written(events)]
+    assert len(set(names)) == SIMILAR
+    assert max(map(len, names)) <= 253
+
+
+def device(index: str, **more: Any) -> Device:
+    return Device(f"GPU-{index}", index, "Tesla P100", f"GPU-{index}", f"0000:0{index}:00.0", 0, **more)
+
+
+GPU0, GPU1 = device("0"), device("1")
+BOTH = {GPU0.uuid: GPU0, GPU1.uuid: GPU1}
+WELL = View(BOTH, {"nvidia.com/gpu": 2})
+XID_79 = "Xid 79: GPU has fallen off the bus; reboot the host"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (View(), WELL, []),
+        (WELL, WELL, []),
+        (
+            WELL,
+            View(BOTH, WELL.units, {GPU0.uuid: XID_79}),
+            [
+                "Warning GPUUnhealthy GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is Unhealthy: Xid 79: GPU has fallen "
+                "off the bus; reboot the host. New pods are not given it, running ones keep it"
+            ],
+        ),
+        (
+            View(BOTH, WELL.units, {GPU0.uuid: XID_79}),
+            WELL,
+            [
+                "Normal GPUHealthy GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is Healthy again, after: Xid 79: GPU has "
+                "fallen off the bus; reboot the host. Pods are given it again"
+            ],
+        ),
+        (
+            WELL,
+            View(BOTH, WELL.units, {}, "NVML: Driver Not Loaded"),
+            ["Warning GPUsNotOffered No GPU of this node can be offered: NVML: Driver Not Loaded"],
+        ),
+        (
+            View(missing="NVML: Driver Not Loaded"),
+            WELL,
+            ["Normal GPUsOffered GPUs are offered again: 2 nvidia.com/gpu"],
+        ),
+        (
+            WELL,
+            View({GPU1.uuid: GPU1}, {"nvidia.com/gpu": 1}),
+            [
+                "Warning GPUGone GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is gone: NVML does not list it any more; "
+                "see the kernel log, reboot the host"
+            ],
+        ),
+        (
+            View({"MIG-1": device("1:0", profile="1g.10gb")}, {"nvidia.com/gpu": 1}),
+            View({}, {"nvidia.com/gpu": 0}),
+            [
+                "Normal GPUGone MIG device 1:0 (1g.10gb of GPU-1:0, GPU-1:0) is gone: NVML does not list it any "
+                "more; its GPU was cut anew"
+            ],
+        ),
+    ],
+    ids=["start", "same", "xid", "well again", "no driver", "driver", "gone", "cut anew"],
+)
+def test_what_is_news(before: View, after: View, told: list[str]) -> None:
+    """What happened to which GPU, and what to do; nothing where nothing happened."""
+    assert [f"{event.type} {event.reason} {event.message}" for event in news(before, after)] == told
+
+
+def test_what_is_merely_not_offered_any_more_is_no_news() -> None:
+    """Another MIG strategy, or a GPU that is being cut: it is still there, nor is it well again."""
+    sick = View(BOTH, WELL.units, {GPU0.uuid: XID_79})
+    idle = View(BOTH, {"nvidia.com/gpu": 1}, idle=frozenset({GPU0.uuid}))
+    assert news(WELL, idle) == news(sick, idle) == []
+    assert news(idle, View({GPU1.uuid: GPU1}, idle.units)) == []
+
+
+def test_the_annotation_has_what_is_offered_what_is_not_and_the_modes() -> None:
+    """Small JSON, the same for the same view."""
+    seen = View(BOTH, {"nvidia.com/gpu": 8}, {GPU0.uuid: XID_79})
+    config = Config(shares=(Share("nvidia.com/gpu", 4, "nvidia.com/gpu"),), mig_strategy="mixed")
+    assert summary(seen, config) == (
+        '{"modes":{"deviceListStrategy":["envvar"],"migStrategy":"mixed","sharing":"time-slicing"},'
+        '"unhealthy":{"GPU-0":"Xid 79: GPU has fallen off the bus; reboot the host"},'
+        '"units":{"nvidia.com/gpu":8}}'
+    )
+    assert '"problem":"no driver"' in summary(View(missing="no driver"), Config())

@@ -1,0 +1,273 @@
+"""Memory limits by the driver: asked for where all of it can be had, and said why where not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from pynvml import NVML_ERROR_GPU_IS_LOST
+
+from gpunode.deviceplugin import cdi, limits
+from gpunode.deviceplugin.board import Board
+from gpunode.deviceplugin.cdispec import KIND
+from gpunode.deviceplugin.cluster.view import View, news, summary
+from gpunode.deviceplugin.config import GPU_MEM, Config, MemorySharing
+from gpunode.deviceplugin.devices import GIB, Device
+from gpunode.deviceplugin.metrics import limited, text
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+from .test_cdi import named, put, toolkit
+
+R615 = "615.71.05"
+HOOK = {
+    # as nvidia-ctk 1.20.1 writes it
+    "hookName": "createRuntime",
+    "path": "/usr/bin/nvidia-cdi-hook",
+    "args": ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "/", "--gpu-id", "GPU-a"],
+    "env": ["NVIDIA_CTK_DEBUG=false"],
+}
+UNTOLD = "the driver does not hold containers to their memory, which they may exceed: "
+
+
+@pytest.fixture
+def cgroup2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "unified", lambda: True)
+
+
+def settings(directory: Path, **more: Any) -> dict[str, Any]:
+    common = {
+        "memory": MemorySharing(),
+        "device_list_strategy": ("cdi-cri",),
+        "cdi_directory": str(directory),
+    }
+    return {**common, **more}
+
+
+# What is needed.
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ({}, None),
+        ({"driver": "driver 580 is too old"}, "driver 580 is too old"),
+        ({"cgroup2": False}, "the host has cgroup v1: the driver limits cgroups of v2 only"),
+        ({"cdi": False, "hook": False}, "choose cdi-cri or cdi-annotations"),
+        ({"hook": False}, "NVIDIA Container Toolkit 1.20.1 is the first with one"),
+    ],
+)
+def test_everything_that_is_missing_is_named(lacks, words):
+    """Driver, kernel, toolkit, strategy."""
+    why = limits.obstacles(**{"driver": None, "cgroup2": True, "cdi": True, "hook": True, **lacks})
+    assert why == words if words is None else words in why
+
+
+def test_all_reasons_are_said_at_once():
+    """Nobody is to upgrade a driver only to read the next reason."""
+    why = limits.obstacles(driver="driver 580 is too old", cgroup2=False, cdi=True, hook=False)
+    assert [word in why for word in ("driver 580", "cgroup v1", "1.20.1")] == [True] * 3
+
+
+def test_the_hook_is_seen_in_the_toolkits_edits():
+    """By its name among the arguments; other hooks are none."""
+    other = {**HOOK, "args": ["nvidia-cdi-hook", "update-ldcache"]}
+    assert limits.hooked({"hooks": [other, HOOK]})
+    assert not limits.hooked({"hooks": [other]})
+    assert not limits.hooked({"deviceNodes": [{"path": "/dev/nvidia0"}]})
+
+
+def test_cgroup_v2_alone_counts(tmp_path):
+    """Where v1 is mounted, v2's tree, if there, lies one floor below."""
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified/cgroup.controllers").touch()
+    assert not limits.unified(tmp_path)
+    (tmp_path / "cgroup.controllers").touch()
+    assert limits.unified(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nvml", "words"),
+    [
+        (FakeNvml(Gpu("GPU-a"), driver=R615), None),
+        (FakeNvml(Gpu("GPU-a")), "driver 580.178.04 is too old: 615 is the first that limits memory"),
+        (
+            FakeNvml(Gpu("GPU-a", limits=False), driver=R615),
+            "the driver limits no memory of this GPU: NVML: Not Supported",
+        ),
+        (FakeNvml(Gpu("GPU-a", error=NVML_ERROR_GPU_IS_LOST), driver=R615), "GPU is lost"),
+    ],
+)
+def test_the_driver_is_asked_itself(nvml, words):
+    """By its branch, and then for this very GPU."""
+    why = limits.refusal(nvml, "GPU-a", limits.CGROUPS)
+    assert why is None if words is None else words in why
+
+
+def test_a_driver_is_not_asked_about_a_cgroup_that_is_not_there():
+    """It would call the path wrong, which says nothing of the driver."""
+    assert limits.refusal(FakeNvml(Gpu("GPU-a", limits=False), driver=R615), "GPU-a", None) is None
+
+
+# What comes of it.
+
+
+def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
+    play, plugin, tmp_path, cgroup2, caplog
+):
+    """Both variables, in MiB, before the pod's own (Allocate) and behind them (CDI): the hook reads the first."""
+    put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
+    caplog.set_level("INFO")
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
+        async with plugin(nvml, **settings(tmp_path, device_list_strategy=("cdi-cri", "cdi-annotations"))):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            ids = list(kubelet.devices(GPU_MEM))
+            answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
+            name = "allocation-GPU-a-_-2-3"
+            assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
+            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu-mem": f"{KIND}={name}"}
+            assert answer.envs["NVIDIA_GPU_MEMORY_REQUEST"] == "3072"
+            assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
+            edits = named(tmp_path)[name]
+            assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
+            assert edits["hooks"] == [HOOK]
+
+    play(scene)
+    assert "the driver holds containers to their memory" in caplog.text
+
+
+def test_a_container_that_starts_anew_finds_its_device_again(play, plugin, tmp_path, cgroup2):
+    """After a reboot /var/run/cdi is empty, and the kubelet, which remembers what it was given, allocates nothing."""
+    put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
+        async with plugin(nvml, **settings(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert kubelet.requests[0].options.pre_start_required
+            await kubelet.allocate("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
+            before = named(tmp_path)["allocation-GPU-a-_-2-2"]
+            (tmp_path / cdi.FILE).unlink()
+            await kubelet.pre_start("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
+            assert named(tmp_path)["allocation-GPU-a-_-2-2"] == before
+            (tmp_path / "nvidia.yaml").unlink()
+            with pytest.raises(
+                grpc.aio.AioRpcError, match="its memory limit cannot be set: no CDI specification"
+            ):
+                await kubelet.pre_start("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("driver", "hooks", "strategy", "words"),
+    [
+        ("580.178.04", [HOOK], "cdi-cri", "driver 580.178.04 is too old"),
+        (R615, [], "cdi-cri", "NVIDIA Container Toolkit 1.20.1 is the first with one"),
+        (R615, [HOOK], "envvar", "it cannot be seen whether the toolkit has the hook"),
+    ],
+)
+def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
+    play, plugin, tmp_path, cgroup2, caplog, driver, hooks, strategy, words
+):
+    """The hook would fail the container; so no variable is set."""
+    put(tmp_path, toolkit("GPU-a", **({"hooks": hooks} if hooks else {})))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=driver)
+        async with plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            answer = await kubelet.allocate("GPU-a-_-2", resource=GPU_MEM)
+            assert not [key for key in answer.envs if key.startswith("NVIDIA_GPU_MEMORY")]
+            assert [device.name for device in answer.cdi_devices] == (
+                [f"{KIND}=GPU-a"] if strategy == "cdi-cri" else []
+            )
+
+    play(scene)
+    assert caplog.text.count(UNTOLD) == 1
+    assert words in caplog.text
+
+
+def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2, caplog):
+    """One of two: the other's containers are limited."""
+    put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a", limits=False), Gpu("GPU-b", minor=1), driver=R615)
+        async with plugin(nvml, **settings(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            plain = await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)
+            made = await kubelet.allocate("GPU-b-_-0", resource=GPU_MEM)
+            assert [plain.cdi_devices[0].name, made.cdi_devices[0].name] == [
+                f"{KIND}=GPU-a",
+                f"{KIND}=allocation-GPU-b-_-0-1",
+            ]
+
+    play(scene)
+    assert UNTOLD + "the driver limits no memory of this GPU" in caplog.text
+
+
+def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_path, cgroup2, monkeypatch):
+    """Without it, it could take what others were promised. The reason is in the pod's event; the next try may work."""
+    put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a"), driver=R615), **settings(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            with monkeypatch.context() as patched:
+                patched.setattr(cdi.os, "fsync", full)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)
+            assert "its memory limit cannot be set: cannot write" in caught.value.details()
+            assert "No space left on device" in caught.value.details()
+            assert (await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)).cdi_devices
+
+    play(scene)
+
+
+def test_whole_gpus_are_not_asked_about(play, plugin, tmp_path, caplog):
+    """Who does not share by memory hears nothing of limits."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a"))):
+            await kubelet.until(kubelet.devices)
+
+    play(scene)
+    assert UNTOLD not in caplog.text
+
+
+def test_the_metrics_say_whether_and_why_not():
+    """One gauge for each GPU that is shared by memory."""
+    board = Board()
+    board.limits = {"GPU-a": None, "GPU-b": "driver 580 is too old"}
+    lines = text(limited(board)).splitlines()
+    assert 'gpunode_device_plugin_memory_limited{gpu="GPU-a",why=""} 1' in lines
+    assert 'gpunode_device_plugin_memory_limited{gpu="GPU-b",why="driver 580 is too old"} 0' in lines
+
+
+def test_the_node_says_so_in_an_event_and_in_its_annotation():
+    """Once for each GPU and reason; where limits are enforced, only the annotation has it."""
+    one = Device("GPU-a", "0", "H100", "GPU-a", "0000:3b:00.0", GIB)
+    seen = View(devices={"GPU-a": one}, limits={"GPU-a": "the host has cgroup v1"})
+    (event,) = news(View(devices=seen.devices), seen)
+    assert (event.reason, event.type) == ("GPUMemoryNotLimited", "Warning")
+    assert "GPU 0 (H100, 0000:3b:00.0, GPU-a) is shared by memory, and containers may exceed" in event.message
+    assert event.message.endswith("the host has cgroup v1")
+    assert news(seen, seen) == []
+    assert news(seen, View(devices=seen.devices, limits={"GPU-a": None})) == []
+    config = Config(memory=MemorySharing())
+    assert json.loads(summary(seen, config))["memoryLimits"] == {"GPU-a": "the host has cgroup v1"}
+    assert json.loads(summary(seen, config))["modes"]["sharing"] == "memory"
+    enforced = View(limits={"GPU-a": None})
+    assert json.loads(summary(enforced, config))["memoryLimits"] == {"GPU-a": "enforced"}
+    assert "memoryLimits" not in json.loads(summary(View(), Config()))

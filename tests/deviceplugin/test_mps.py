@@ -1,0 +1,268 @@
+"""Sharing by MPS: what a share is, what its container gets, and when it is offered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gpunode.deviceplugin.allocate import grant
+from gpunode.deviceplugin.config import BadConfig, Config, Share
+from gpunode.deviceplugin.devices import GIB, Device
+from gpunode.deviceplugin.mps import files
+from gpunode.deviceplugin.mps.bulletin import Bulletin
+from gpunode.deviceplugin.mps.follow import ABSENT, Follower
+from gpunode.deviceplugin.mps.report import State, decode, encode
+from gpunode.deviceplugin.resources import ClientLimits, Unfit, offers
+from gpunode.deviceplugin.settings import read
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+GPU = "nvidia.com/gpu"
+
+
+def device(
+    number: int, *, memory: int = 16 * GIB, capability: tuple[int, int] | None = (9, 0), **more
+) -> Device:
+    uuid = f"GPU-{'abc'[number]}"
+    return Device(uuid, str(number), "a GPU", uuid, "0000:3b:00.0", memory, capability=capability, **more)
+
+
+def share(replicas: int = 4, devices: tuple[str, ...] = (), **more) -> Share:
+    return Share(GPU, replicas, GPU, devices, mps=True, **more)
+
+
+def limits(share: Share, gpu: Device) -> ClientLimits | None:
+    return offers([gpu], "none", [share])[GPU][0].mps
+
+
+# What is asked for.
+
+
+def test_each_client_gets_an_equal_part_as_with_nvidias_plugin():
+    """Memory in whole MiB, threads in whole percent, both rounded down; replicas can differ from GPU to GPU."""
+    offered = offers([device(0), device(1), device(2)], "none", [share(3, ("0",)), share(10, ("GPU-b",))])
+    found = {unit.device.uuid: unit.mps for unit in offered[GPU]}
+    assert found == {"GPU-a": ClientLimits(5461, 33), "GPU-b": ClientLimits(1638, 10), "GPU-c": None}
+    assert len(offered[GPU]) == 3 + 10 + 1
+
+
+def test_memory_and_threads_can_be_said_for_each_client(tmp_path):
+    """In the file, beside `replicas`; the other one is still an equal part."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 4, devices: [0], memory: 6000},"
+        " {name: gpu, replicas: 4, devices: [1], threads: 50}]}}\n"
+    )
+    shares = read([f"--config-file={file}"], {}).shares
+    assert shares == (share(4, ("0",), memory=6000), share(4, ("1",), threads=50))
+    assert [limits(one, device(int(one.devices[0]))) for one in shares] == [
+        ClientLimits(6000, 25),
+        ClientLimits(4096, 50),
+    ]
+
+
+def test_a_gpu_that_does_not_tell_its_memory_has_no_memory_limit():
+    """GPUs that share the CPU's memory; the threads are limited all the same."""
+    assert limits(share(2), device(0, memory=0)) == ClientLimits(None, 50)
+
+
+@pytest.mark.parametrize(
+    ("share", "gpu", "words"),
+    [
+        (share(49), device(0), "49 replicas of GPU 0, which takes 48 clients at most"),
+        (share(17), device(0, capability=(6, 0)), "17 replicas of GPU 0, which takes 16 clients at most"),
+        (share(4, memory=1000), device(0, capability=(6, 0)), "need a GPU of the Volta generation or newer"),
+        (share(2), device(0, mig_enabled=True), "MPS is for whole GPUs, but MIG is on for GPU 0"),
+    ],
+)
+def test_what_mps_cannot_do_is_said(share, gpu, words):
+    """Before any pod finds out."""
+    with pytest.raises(Unfit, match=words):
+        limits(share, gpu)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mps: {resources: [{name: mig-1g.10gb, replicas: 2}]}", "resources[0].name: MPS is for whole GPUs"),
+        (
+            "mps: {resources: [{name: gpu, replicas: 1}]}",
+            "replicas: expected a whole number from 2 up, found 1",
+        ),
+        (
+            "mps: {resources: [{name: gpu, replicas: 2, memory: 8G}]}",
+            "memory: expected a whole number of MiB from 1 up, found '8G'",
+        ),
+        (
+            "mps: {resources: [{name: gpu, replicas: 2, threads: 101}]}",
+            "threads: expected a percentage from 1 to 100, found 101",
+        ),
+        (
+            "timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 1}]}",
+            "timeSlicing.resources[0].memory: unknown key",
+        ),
+        (
+            "timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}",
+            "sharing.mps: a node shares its GPUs by one of sharing.timeSlicing and sharing.mps, not by both",
+        ),
+    ],
+)
+def test_a_mistake_in_sharing_by_mps_is_named(tmp_path, text, words):
+    """With its key, and what was expected."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nsharing: {{{text}}}\n")
+    with pytest.raises(BadConfig) as caught:
+        read([f"--config-file={file}"], {})
+    assert words in str(caught.value)
+
+
+def test_mps_excludes_the_mixed_mig_strategy_wherever_that_is_set(tmp_path):
+    """As in NVIDIA's plugin; by a variable too."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n")
+    with pytest.raises(BadConfig, match="cannot be had with the MIG strategy mixed"):
+        read([f"--config-file={file}"], {"MIG_STRATEGY": "mixed"})
+
+
+def test_the_root_is_set_by_nvidias_names(tmp_path):
+    """Flag, variable, file."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nflags: {mpsRoot: /srv/file}\n")
+    assert read([f"--config-file={file}"], {}).mps_root == "/srv/file"
+    assert read([f"--config-file={file}"], {"MPS_ROOT": "/srv/env"}).mps_root == "/srv/env"
+    assert read(["--mps-root=/srv/flag"], {"MPS_ROOT": "/srv/env"}).mps_root == "/srv/flag"
+    assert read([], {}).mps_root == "/run/nvidia/mps"
+
+
+def test_a_root_that_is_no_path_of_the_host_is_refused(tmp_path):
+    """It would be another one in each container."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n")
+    with pytest.raises(BadConfig, match="mpsRoot: expected a path from / on, found 'mps'"):
+        read([f"--config-file={file}", "--mps-root=mps"], {})
+
+
+# What containers get.
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"])
+def test_a_container_gets_its_gpus_daemon_whatever_tells_it_the_gpu(strategy):
+    """The pipe directory, by a variable and at the same path, and the /dev/shm of the daemons; both to write."""
+    (unit, *_) = offers([device(0)], "none", [share(2)])[GPU]
+    given = grant(GPU, [unit], Config(device_list_strategy=(strategy,)), lambda _: True)
+    pipe = "/run/nvidia/mps/GPU-a/pipe"
+    assert given.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
+    assert given.writable == [(pipe, pipe), ("/dev/shm", "/run/nvidia/mps/shm")]
+
+
+def test_a_whole_gpu_gets_nothing_of_mps():
+    """Of a resource whose other GPUs are shared by it."""
+    (unit,) = (
+        unit for unit in offers([device(0), device(1)], "none", [share(2, ("0",))])[GPU] if not unit.mps
+    )
+    given = grant(GPU, [unit], Config(), lambda _: True)
+    assert (given.envs, given.writable) == ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, [])
+
+
+# When it is offered.
+
+
+def test_a_report_comes_out_as_it_went_in():
+    """One line each."""
+    report = {
+        "GPU-a": State(ClientLimits(8192, 50), None),
+        "GPU-b": State(ClientLimits(None, 10), "it has\nended"),
+    }
+    assert decode(encode(report)) == report
+    assert encode(report).count(b"\n") == 1
+    for line in (b"", b"[]\n", b'{"GPU-a": 1}\n'):
+        with pytest.raises(ValueError, match=r"not a report|Expecting value"):
+            decode(line)
+
+
+def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, plugin, sockets, monkeypatch):
+    """Unhealthy from the first list on, with the reason in a refused allocation; Healthy and back with the daemon."""
+    monkeypatch.setattr("gpunode.deviceplugin.mps.follow.RETRY", 0.05)
+    bulletin = Bulletin()
+    sick, well = (
+        {"GPU-a::0": "Unhealthy", "GPU-a::1": "Unhealthy"},
+        {"GPU-a::0": "Healthy", "GPU-a::1": "Healthy"},
+    )
+    both = ClientLimits(8192, 50)
+
+    async def refusal(kubelet: FakeKubelet) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kubelet.allocate("GPU-a::0")
+        return str(caught.value.details())
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"))
+        settings = {"shares": (share(2),), "mps_root": str(sockets), "fail_requests_greater_than_one": True}
+        async with plugin(nvml, **settings):
+            await kubelet.until(kubelet.devices)
+            assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
+            assert ABSENT in await refusal(kubelet)
+            async with bulletin.open(files.status(str(sockets))):
+                bulletin.tell({"GPU-a": State(both, "it is being started")})
+                bulletin.tell({"GPU-a": State(both, None)})
+                await kubelet.until(lambda: kubelet.devices() == well)
+                answer = await kubelet.allocate("GPU-a::0")
+                pipe = f"{sockets}/GPU-a/pipe"
+                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
+                mounts = {(one.container_path, one.host_path, one.read_only) for one in answer.mounts}
+                assert mounts == {(pipe, pipe, False), ("/dev/shm", f"{sockets}/shm", False)}
+                bulletin.tell({"GPU-a": State(both, "it has ended by signal 9")})
+                await kubelet.until(lambda: kubelet.devices() == sick)
+                assert "MPS control daemon: it has ended by signal 9" in await refusal(kubelet)
+                bulletin.tell({"GPU-a": State(ClientLimits(4096, 25), None)})
+                bulletin.tell({"GPU-a": State(both, None)})
+                await kubelet.until(lambda: kubelet.devices() == well)
+            await kubelet.until(lambda: kubelet.devices() == sick)
+            assert ABSENT in await refusal(kubelet)
+
+    play(scene)
+
+
+def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
+    """A daemon that has not yet followed a change."""
+    from gpunode.deviceplugin.board import Board
+
+    offered = offers([device(0)], "none", [share(2)])
+
+    async def scene() -> None:
+        board = Board()
+        follower = Follower(files.status(str(sockets)), board)
+        board.offer(offered)
+        bulletin = Bulletin()
+        bulletin.tell({"GPU-a": State(ClientLimits(4096, 25), None)})
+        async with bulletin.open(files.status(str(sockets))):
+            change = board.change()
+            following = asyncio.create_task(follower.run())
+            try:
+                while "other limits" not in board.sick.get("GPU-a", ""):
+                    await asyncio.wait_for(change.wait(), 5)
+                    change = board.change()
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(scene())
+
+
+def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(sockets: Path):
+    """A killed process leaves its socket."""
+
+    async def scene() -> None:
+        path = files.status(str(sockets))
+        for _ in range(2):
+            async with Bulletin().open(path):
+                reader, writer = await asyncio.open_unix_connection(path)
+                assert decode(await reader.readline()) == {}
+                writer.close()
+        assert not path.exists()
+
+    asyncio.run(scene())

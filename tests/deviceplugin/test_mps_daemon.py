@@ -1,0 +1,471 @@
+"""The control daemons: kept running with their limits, by the real program where this machine has it, else a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpunode.deviceplugin.config import Config, Share
+from gpunode.deviceplugin.mps import daemon as daemons
+from gpunode.deviceplugin.mps import files, shm
+from gpunode.deviceplugin.mps.bulletin import Bulletin
+from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
+from gpunode.deviceplugin.mps.keeper import Keeper
+from gpunode.deviceplugin.mps.modes import ModeError, NvmlModes
+from gpunode.deviceplugin.resources import ClientLimits
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+from .test_process import process
+
+ROOT = Path(__file__).parents[2]
+STAND_IN = ROOT / "tests/lab/packages/files" / PROGRAM
+REAL = shutil.which(PROGRAM)
+GPU = "GPU-a"
+EXCLUSIVE, DEFAULT = 3, 0
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch) -> None:
+    """The stand-in is the program of that name."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / PROGRAM).symlink_to(STAND_IN)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+
+
+@pytest.fixture(params=["stand-in", "real"])
+def program(request) -> str:
+    """Both: what holds for the stand-in is to hold for what it stands in for."""
+    if request.param == "stand-in":
+        request.getfixturevalue("stand_in")
+    elif REAL is None:
+        pytest.skip(f"this machine has no {PROGRAM} (a package of NVIDIA's driver); it needs no GPU for this")
+    return str(request.param)
+
+
+class Modes:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def exclusive(self, gpu: str) -> None:
+        self.asked.append(f"exclusive {gpu}")
+
+    async def restore(self, gpu: str) -> None:
+        self.asked.append(f"restore {gpu}")
+
+
+class Scene:
+    """A daemon at work, what it said, and a way to wait for that."""
+
+    def __init__(self, root: Path) -> None:
+        self.modes, self.said = Modes(), []
+        self._news = asyncio.Event()
+        self.daemon = Daemon(GPU, ClientLimits(5461, 33), str(root), self.modes, self._say, interval=0.05)
+
+    def _say(self, why: str | None) -> None:
+        self.said.append(why)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), 40)
+
+    def pid(self) -> int:
+        found = self.daemon._process
+        assert found
+        return found.pid
+
+
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> Scene:
+    """Play a scene with a daemon that was cancelled at its end."""
+
+    async def whole() -> Scene:
+        stage = Scene(root)
+        running = asyncio.create_task(stage.daemon.run())
+        try:
+            await scene(stage)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return stage
+
+    return asyncio.run(whole())
+
+
+def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
+    """What the program's own user interface answers."""
+    run = subprocess.run(
+        [PROGRAM],
+        input="".join(f"{command}\n" for command in commands),
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(files.pipe(str(root), gpu))},
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    return run.stdout.strip() if run.returncode == 0 else f"status {run.returncode}: {run.stderr.strip()}"
+
+
+def test_a_daemon_is_ready_once_it_has_its_limits(program, sockets):
+    """Asked of the daemon itself; the GPU is exclusive before, and back as it was after the daemon's end."""
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said == [None])
+        assert stage.modes.asked == [f"exclusive {GPU}"]
+        answers = ask(
+            sockets, "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
+        )
+        assert answers.split() == ["33.0", "5G"]
+
+    stage = play(sockets, scene)
+    assert stage.modes.asked == [f"exclusive {GPU}", f"restore {GPU}"]
+    assert ask(sockets, "get_server_list") == "status 1: Cannot find MPS control daemon process"
+
+
+def test_a_killed_daemon_is_told_and_replaced_by_one_with_the_same_limits(program, sockets):
+    """Pipes that the dead one left are no hindrance."""
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said)
+        os.kill(stage.pid(), signal.SIGKILL)
+        await stage.until(lambda: len(stage.said) == 3)
+        assert stage.said == [None, "it has ended by signal 9", None]
+        assert ask(sockets, "get_default_active_thread_percentage") == "33.0"
+
+    play(sockets, scene)
+
+
+def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
+    """Somebody set another one by hand: clients would get more than their share."""
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said)
+        ask(sockets, "set_default_active_thread_percentage 77")
+        await stage.until(lambda: len(stage.said) == 3)
+        assert stage.said == [None, "its thread percentage is '77.0' instead of 33", None]
+        assert ask(sockets, "get_default_active_thread_percentage") == "33.0"
+
+    play(sockets, scene)
+
+
+def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch):
+    """It is there, but hangs."""
+    monkeypatch.setattr(daemons, "ANSWER", 3.0)
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said)
+        os.kill(stage.pid(), signal.SIGSTOP)
+        await stage.until(lambda: len(stage.said) == 3)
+        assert stage.said[1] == "it does not answer 'get_default_active_thread_percentage' within 3 s"
+        assert stage.said[2] is None
+
+    play(sockets, scene)
+
+
+def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
+    """Somebody else keeps one there."""
+    pipe = files.pipe(str(sockets), GPU)
+    pipe.mkdir(parents=True)
+    other = subprocess.Popen(
+        [PROGRAM, "-f"],
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "Starting control daemon" in other.stdout.readline()
+
+        async def scene(stage: Scene) -> None:
+            await stage.until(lambda: stage.said)
+            assert (
+                stage.said[0] == "it has ended with status 1: An instance of this daemon is already running"
+            )
+
+        play(sockets, scene)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypatch, tmp_path):
+    """The driver's package with it is not on the host."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said)
+        assert stage.said[0].startswith(f"no {PROGRAM} in the container of the control daemons: install the")
+
+    play(sockets, scene)
+
+
+# Compute modes.
+
+
+def modes(root: Path, gpu: Gpu) -> NvmlModes:
+    files.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
+    return NvmlModes(FakeNvml(gpu), str(root))
+
+
+def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
+    """The process that set it was killed; the next finds it set, and still knows what was before."""
+    gpu = Gpu(GPU, mode=2)
+
+    async def scene() -> None:
+        await modes(tmp_path, gpu).exclusive(GPU)
+        assert gpu.mode == EXCLUSIVE
+        await modes(tmp_path, gpu).exclusive(GPU)
+        await modes(tmp_path, gpu).restore(GPU)
+        assert gpu.mode == 2
+        await modes(tmp_path, gpu).restore(GPU)
+        assert gpu.mode == 2
+
+    asyncio.run(scene())
+
+
+def test_a_mode_that_was_exclusive_before_stays_so(tmp_path):
+    """Its owner wants it."""
+    gpu = Gpu(GPU, mode=EXCLUSIVE)
+
+    async def scene() -> None:
+        await modes(tmp_path, gpu).exclusive(GPU)
+        await modes(tmp_path, gpu).restore(GPU)
+        assert gpu.mode == EXCLUSIVE
+
+    asyncio.run(scene())
+
+
+def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
+    """Virtual ones; the log says what that means."""
+
+    async def scene() -> None:
+        await modes(tmp_path, Gpu(GPU, mode=None)).exclusive(GPU)
+        await modes(tmp_path, Gpu(GPU, mode=None)).restore(GPU)
+
+    asyncio.run(scene())
+    assert "processes can get past MPS" in caplog.text
+
+
+def test_a_gpu_that_is_lost_is_said(tmp_path):
+    """NVML's words, as everywhere."""
+    with pytest.raises(ModeError, match="the compute mode cannot be set: NVML: GPU is lost"):
+        asyncio.run(modes(tmp_path, Gpu(GPU, error=15)).exclusive(GPU))
+
+
+# All daemons of a node.
+
+
+def sharing(*shares: tuple[str, int]) -> Config:
+    made = tuple(
+        Share("nvidia.com/gpu", replicas, "nvidia.com/gpu", (gpu,), mps=True) for gpu, replicas in shares
+    )
+    return Config(shares=made, health_interval=0.05)
+
+
+def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_in, sockets):
+    """GPU-a gets other limits, GPU-b goes on, GPU-c is shared no more."""
+    nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), Gpu("GPU-c", minor=2))
+
+    async def scene() -> None:
+        bulletin = Bulletin()
+        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets)), bulletin)
+        async with bulletin.open(files.status(str(sockets))):
+            reader, writer = await asyncio.open_unix_connection(files.status(str(sockets)))
+
+            async def told(**threads: int) -> None:
+                wanted = {name: (percent, None) for name, percent in threads.items()}
+                while True:
+                    line = json.loads(await asyncio.wait_for(reader.readline(), 15))
+                    if {gpu[4:]: (one["threads"], one["why"]) for gpu, one in line.items()} == wanted:
+                        return
+
+            async def kept(config: Config, **threads: int) -> None:
+                running = asyncio.create_task(keeper.run(config))
+                await told(**threads)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+            try:
+                await kept(sharing(("GPU-a", 2), ("GPU-b", 4), ("GPU-c", 2)), a=50, b=25, c=50)
+                ask(sockets, "set_default_device_pinned_mem_limit 7 7G", gpu="GPU-b")  # a mark
+                await kept(sharing(("GPU-a", 5), ("GPU-b", 4)), a=20, b=25)
+                assert [gpu.mode for gpu in nvml.gpus] == [EXCLUSIVE, EXCLUSIVE, DEFAULT]
+                assert ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
+                assert ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
+            finally:
+                await keeper.stop()
+                writer.close()
+        assert [gpu.mode for gpu in nvml.gpus] == [DEFAULT] * 3
+
+    asyncio.run(scene())
+
+
+def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_in, sockets, monkeypatch):
+    """Nor its GPU exclusive: the end goes on, and who comes next waits for it."""
+    nvml = FakeNvml(Gpu(GPU))
+    ready, quitting = asyncio.Event(), asyncio.Event()
+    asked = Daemon.ask
+
+    async def noticed(self: Daemon, command: str) -> str:
+        if command.startswith("quit"):
+            quitting.set()
+        return await asked(self, command)
+
+    class Heard(Bulletin):
+        def tell(self, report):
+            if report and all(state.why is None for state in report.values()):
+                ready.set()
+
+    async def scene() -> None:
+        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets)), Heard())
+
+        async def follow(config: Config, until: asyncio.Event) -> None:
+            running = asyncio.create_task(keeper.run(config))
+            await asyncio.wait_for(until.wait(), 20)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        await follow(sharing((GPU, 2)), ready)
+        await follow(Config(), quitting)
+        await keeper.stop()
+        assert ask(sockets, "get_server_list").startswith("status 1")
+        assert nvml.gpus[0].mode == DEFAULT
+
+    monkeypatch.setattr(Daemon, "ask", noticed)
+    asyncio.run(scene())
+
+
+def test_a_folder_that_cannot_be_made_is_told_and_tried_again(stand_in, sockets):
+    """Whatever the system says: a daemon is never given up for good."""
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: len(stage.said) == 2)
+        assert str(sockets / GPU) in stage.said[0]
+        (sockets / GPU).unlink()
+        await stage.until(lambda: stage.said[-1] is None)
+
+    (sockets / GPU).touch()
+    play(sockets, scene)
+
+
+# The process, and the plugin beside it.
+
+
+@contextlib.asynccontextmanager
+async def mps_process(root: Path, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The process of the daemons; killed at the end if it still runs, and its daemon ended."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.deviceplugin.mps_process",
+        "GPU-a",
+        f"--mps-root={root}",
+        *flags,
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+            ask(root, "quit")  # its daemon is no container's, and would go on
+        await child.communicate()
+
+
+def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_path, request):
+    """Two processes, one file: shares are Healthy while the daemon runs, not when it or its process is gone."""
+    play = request.getfixturevalue("play")
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
+    root = sockets / "mps"
+    root.mkdir()
+    flags = (f"--config-file={file}", f"--mps-root={root}")
+
+    def are(kubelet: FakeKubelet, health: str) -> Callable[[], bool]:
+        return lambda: kubelet.devices() == {"GPU-a::0": health, "GPU-a::1": health}
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets, *flags):
+            await kubelet.until(are(kubelet, "Unhealthy"))
+            async with mps_process(root, *flags) as child:
+                await kubelet.until(are(kubelet, "Healthy"), 15)
+                answer = await kubelet.allocate("GPU-a::0")
+                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/GPU-a/pipe"
+                child.send_signal(signal.SIGTERM)
+                _, log = await child.communicate()
+                assert child.returncode == 0
+                assert "MPS control daemon ended gpu=GPU-a" in log.decode()
+                await kubelet.until(are(kubelet, "Unhealthy"))
+            async with mps_process(root, *flags):
+                await kubelet.until(are(kubelet, "Healthy"), 15)
+
+    play(scene)
+
+
+def test_help_names_the_process_and_its_settings():
+    """Those of the plugin."""
+    run = subprocess.run(
+        [sys.executable, "-m", "gpunode.deviceplugin.mps", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert run.stdout.startswith("usage: python -m gpunode.deviceplugin.mps ")
+    assert "--mps-root" in run.stdout
+
+
+# Shared memory.
+
+SHARE = """
+import sys
+from pathlib import Path
+from gpunode.deviceplugin.mps import shm
+root, ours = sys.argv[1:]
+shm.share(root, Path(ours))
+Path(ours, "written").write_text("by the daemon")
+assert Path(root, "shm/written").exists()
+shm.share(root, Path(ours))
+assert Path(ours, "written").exists()  # it is still the same
+options = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {root}/shm " in line]
+assert len(options) == 1 and "size=1048576k" in options[0] and "noexec" in options[0], options
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_the_shared_memory_is_a_small_file_system_of_its_own_that_stays(tmp_path):
+    """Mounted for real, in a mount namespace of the test's own."""
+    root, ours = tmp_path / "root", tmp_path / "ours"
+    root.mkdir()
+    ours.mkdir()
+    shared = f"mount --bind {root} {root} && mount --make-shared {root} && exec {sys.executable} -c '{SHARE}' {root} {ours}"
+    run = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shared], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert not (root / "shm").is_mount()
+
+
+def test_a_mount_that_would_not_reach_the_host_is_known_before():
+    """By the propagation of the mount that the root lies in."""
+    line = "30 28 0:25 / {} rw,nosuid {}- tmpfs tmpfs rw"
+    shared = [line.format("/", ""), line.format("/run/nvidia/mps", "shared:7 ")]
+    assert shm.propagates("/run/nvidia/mps", "\n".join(shared))
+    assert shm.propagates("/run/nvidia/mps/below", "\n".join(shared))
+    assert not shm.propagates("/run/nvidia", "\n".join(shared))
+    assert not shm.propagates("/run/nvidia/mps", line.format("/run/nvidia/mps", "master:7 "))

@@ -1,0 +1,147 @@
+"""Which pod has which GPU, on /metrics, from a stand-in for the kubelet's pod-resources socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gpunode.deviceplugin.kubelet import podresources
+from gpunode.deviceplugin.kubelet import podresources_pb2 as api
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+from .test_metrics import free_port, get
+
+PREFIX = "gpunode_device_plugin_"
+
+
+def pod(name: str, **devices: list[str]) -> api.PodResources:
+    """A pod whose one container has these devices by resource."""
+    given = [
+        api.ContainerDevices(resource_name=f"nvidia.com/{resource}", device_ids=ids)
+        for resource, ids in devices.items()
+    ]
+    main = api.ContainerResources(name="main", devices=given)
+    return api.PodResources(name=name, namespace="ml", containers=[main])
+
+
+class Lister:
+    """Answers List with its pods; `slow` makes it answer never."""
+
+    def __init__(self, *pods: api.PodResources) -> None:
+        self.pods = list(pods)
+        self.slow = False
+        self.asked = 0
+
+    async def list(self, request: Any, context: Any) -> api.ListPodResourcesResponse:
+        self.asked += 1
+        if self.slow:
+            await asyncio.Event().wait()
+        return api.ListPodResourcesResponse(pod_resources=self.pods)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, socket: Path, method: str = "List") -> AsyncIterator[None]:
+        server = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(
+            self.list,
+            request_deserializer=api.ListPodResourcesRequest.FromString,
+            response_serializer=api.ListPodResourcesResponse.SerializeToString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {method: handler}),)
+        )
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(grace=None)
+
+
+async def told(port: int) -> list[str]:
+    """The lines of /metrics about pods, without the prefix."""
+    status, body = await get(port, "/metrics")
+    assert status == 200
+    lines = [line.removeprefix(PREFIX) for line in body.splitlines()]
+    return [line for line in lines if line.startswith("pod_")]
+
+
+def test_every_containers_devices_are_told_with_the_gpu_behind_them(play, plugin, sockets) -> None:
+    """Shares of one GPU are counted; the GPU is named, not the share. Others' resources are others' matter."""
+    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
+    socket.parent.mkdir()
+    lister = Lister(
+        pod("train", gpu=["GPU-a", "GPU-b"], fpga=["f0"]), pod("idle"), pod("old", gpu=["GPU-gone"])
+    )
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+        gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+        async with lister.serving(socket), plugin(gpus, **settings):
+            await kubelet.until(kubelet.devices)
+            where = 'namespace="ml",pod="{}",container="main",resource="nvidia.com/gpu",gpu="{}"'
+            assert await told(port) == [
+                f"pod_devices{{{where.format('old', 'GPU-gone')}}} 1",
+                f"pod_devices{{{where.format('train', 'GPU-a')}}} 1",
+                f"pod_devices{{{where.format('train', 'GPU-b')}}} 1",
+                "pod_resources_up{} 1",
+            ]
+            await told(port)
+            assert lister.asked == 1  # the answer is still fresh
+
+    play(scene)
+
+
+def test_shares_count_for_their_gpu() -> None:
+    """Two shares of one GPU are two units of it."""
+    from gpunode.deviceplugin.devices import Device
+    from gpunode.deviceplugin.resources import Unit
+
+    gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
+    offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}
+    answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=["GPU-a::1", "GPU-a::3"])])
+    ((name, labels, count),) = podresources.held(answer, offers)
+    assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
+
+
+@pytest.mark.parametrize("how", ["nobody listens", "it hangs", "it knows no v1"])
+def test_a_kubelet_that_does_not_tell_costs_only_that(
+    play, plugin, sockets, monkeypatch, caplog, how
+) -> None:
+    """The page comes, without pods; one line in the log, and all is as before when the kubelet tells again."""
+    monkeypatch.setattr(podresources, "DEADLINE", 0.2)
+    monkeypatch.setattr(podresources, "FRESH", 0.0)
+    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
+    socket.parent.mkdir()
+    lister = Lister(pod("train", gpu=["GPU-a"]))
+    lister.slow = how == "it hangs"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+        async with plugin(FakeNvml(Gpu("GPU-a")), **settings):
+            await kubelet.until(kubelet.devices)
+            method = "Other" if how == "it knows no v1" else "List"
+            wrong = contextlib.nullcontext() if how == "nobody listens" else lister.serving(socket, method)
+            async with wrong:
+                for _ in range(2):
+                    assert await told(port) == ["pod_resources_up{} 0"]
+            lister.slow = False
+            async with lister.serving(socket):
+                assert (await told(port))[-1] == "pod_resources_up{} 1"
+
+    with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
+        play(scene)
+    (line,) = [one.getMessage() for one in caplog.records if one.name.endswith("podresources")]
+    words = {
+        "nobody listens": "UNAVAILABLE",
+        "it hangs": "DEADLINE_EXCEEDED",
+        "it knows no v1": "UNIMPLEMENTED",
+    }
+    assert f"the kubelet does not tell which pods have GPUs: {words[how]}" in line

@@ -1,0 +1,223 @@
+"""What the running plugin tells the cluster, and that no trouble with the API server is the plugin's trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+
+from gpunode.deviceplugin.cluster import writer as writer_module
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.cluster.events import Event, Events
+from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
+from gpunode.deviceplugin.cluster.voice import Voice
+from gpunode.deviceplugin.cluster.writer import Writer
+from gpunode.deviceplugin.config import BadConfig, Config
+from gpunode.deviceplugin.health import Health
+from gpunode.deviceplugin.settings import read
+
+from .apiserver import FakeApiServer
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu, Mig
+
+NODE = "/api/v1/nodes/gpu-01"
+DOWN = ApiError(0, "the API server at 10.96.0.1:443 cannot be reached: timed out")
+NO = ApiError(403, 'events is forbidden: User "x" cannot create resource "events"')
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    made = FakeApiServer()
+    made.objects[NODE] = {"metadata": {}}
+    return made
+
+
+@pytest.fixture
+def voice(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voice]:
+    """One that says all that can be said, with short waits."""
+    monkeypatch.setattr(writer_module, "FIRST", 0.01)
+    monkeypatch.setattr(writer_module, "LONGEST", 0.05)
+    made = Voice(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
+    yield made
+    made.close()
+
+
+def note(api: FakeApiServer) -> str | None:
+    notes: dict[str, str | None] = api.objects[NODE]["metadata"].get("annotations", {})
+    return notes.get(ANNOTATION)
+
+
+def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, voice) -> None:
+    """The words say which GPU, what happened and what to do."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), voice=voice):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+            await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
+            assert (
+                "GPU-a) is Unhealthy: Xid 79: GPU has fallen off the bus; reboot the host"
+                in (api.events[0]["message"])
+            )
+            await api.until(lambda: '"unhealthy":{"GPU-a":"Xid 79' in (note(api) or ""))
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+            await api.until(lambda: api.said() == [("GPUUnhealthy", 1), ("GPUHealthy", 1)])
+            await api.until(lambda: json.loads(note(api) or "{}").get("unhealthy") == {})
+
+    play(scene)
+
+
+def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api, voice) -> None:
+    """With the strategy mixed it is offered no more, but it is there; a MIG device that is no more is told."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), voice=voice, mig_strategy="mixed"):
+            await kubelet.until(lambda: len(kubelet.devices()) == 2)
+            gpu.mig = [Mig("MIG-1")]
+            await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
+            gpu.mig = []
+            await api.until(lambda: api.said() == [("GPUGone", 1)])
+            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in api.events[0]["message"]
+
+    play(scene)
+
+
+def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, voice) -> None:
+    """A node that waits for its driver says so where people look: at the node."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        async with plugin(nvml, voice=voice, fail_on_init_error=False):
+            await api.until(lambda: api.said() == [("GPUsNotOffered", 1)])
+            assert "Driver Not Loaded" in api.events[0]["message"]
+            nvml.init_error = None
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            await api.until(lambda: api.said()[1:] == [("GPUsOffered", 1)])
+
+    play(scene)
+
+
+def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api, voice, caplog) -> None:
+    """Health goes its way; one line in the log; what happened meanwhile is told when it can be."""
+    api.hang, api.refuse = threading.Event(), NO
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        async with plugin(FakeNvml(gpu), voice=voice):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            for _ in range(2):
+                gpu.raise_xid(79)
+                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+                api.hang.set()  # from now on it refuses
+                await api.until(lambda: len(api.requests) > 10)
+            api.refuse = None
+            await api.until(lambda: sorted(api.said()) == [("GPUHealthy", 2), ("GPUUnhealthy", 2)])
+
+    with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin"):
+        play(scene)
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("writer")]
+    assert [line for line in told if line.startswith("events")] == [
+        f"events cannot be written: {NO}; trying again, at last every 0 s"
+    ]
+    assert "the API server takes events again" in told
+
+
+def test_what_the_api_server_finds_invalid_holds_nothing_up(api, voice, caplog) -> None:
+    """It is named and left out; the next one is written."""
+    api.refuse = ApiError(422, "metadata.name: Invalid value")
+    with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.cluster.writer"):
+        voice.say(Event("Bad", "x"))
+        api.wait(lambda: len(api.requests) == 1)
+        api.refuse = None
+        voice.say(Event("Good", "x"))
+        api.wait(lambda: api.said() == [("Good", 1)])
+    assert "it is left out: metadata.name: Invalid value" in caplog.text
+
+
+def test_the_annotation_goes_with_the_plugin(api, voice) -> None:
+    """What nobody keeps up to date any more is not left there."""
+    voice._annotation.put("{}")
+    api.wait(lambda: note(api) == "{}")
+    voice.close()
+    assert api.objects[NODE]["metadata"]["annotations"] == {ANNOTATION: None}
+
+
+def test_last_words_are_said_and_not_waited_for_long(api, voice) -> None:
+    """What is said just before the end is written if that goes at once; an API server that is away is left."""
+    voice.say(Event("GPUsNotOffered", "the end"))
+    voice.close()
+    assert api.said() == [("GPUsNotOffered", 1)]
+    api.refuse = DOWN
+    later = Writer(api, Events("gpu-01"), "events")
+    later.start()
+    later.put(Event("R", "x"))
+    later.close(30)
+    assert not later.is_alive()
+
+
+def test_nothing_is_said_that_the_configuration_does_not_ask_for(play, plugin, api) -> None:
+    """No thread, no request."""
+    before = threading.active_count()
+    silent = Voice.of(Config(node_name="gpu-01"), {})
+    silent.say(Event("R", "x"))
+    silent.close()
+    assert threading.active_count() == before
+
+
+def test_whose_node_it_is_must_be_known() -> None:
+    """Better than events about a node without a name."""
+    with pytest.raises(BadConfig, match=r"--node-name \(NODE_NAME\) is not set"):
+        read(["--node-events"], {})
+    assert read(["--node-events"], {"NODE_NAME": "gpu-01"}).node_name == "gpu-01"
+
+
+def test_a_sick_gpu_stays_sick_when_the_plugin_starts_anew(play, plugin, api, voice) -> None:
+    """A changed configuration is no cure: Unhealthy from the first list on, until the quiet time is over, told once."""
+    health: dict[str, Health] = {}
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        nvml = FakeNvml(gpu)
+        async with plugin(nvml, voice=voice, health=health, recovery_seconds=3600.0):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+        first = len(kubelet.requests)
+        async with plugin(nvml, voice=voice, health=health, recovery_seconds=3600.0):
+            await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
+            assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
+            await kubelet.until(lambda: gpu.sets)
+        assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
+        await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
+
+    play(scene)
+
+
+def test_an_xid_soon_after_a_start_anew_counts(play, plugin) -> None:
+    """The watches of before may not have ended yet; what they hear is not theirs any more."""
+    health: dict[str, Health] = {}
+    gpus = [Gpu(f"GPU-{number}", minor=number) for number in range(8)]
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"health": health, "health_interval": 5.0, "recovery_seconds": 3600.0}
+        async with plugin(FakeNvml(*gpus), **settings):
+            await kubelet.until(lambda: kubelet.devices() and all(gpu.sets for gpu in gpus))
+        first = len(kubelet.requests)
+        async with plugin(FakeNvml(*gpus), **settings):
+            await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
+            while not all(len(gpu.sets) == 2 for gpu in gpus):
+                await asyncio.sleep(0.01)
+            for gpu in gpus:
+                gpu.raise_xid(79)
+            await kubelet.until(lambda: set(kubelet.devices().values()) == {"Unhealthy"})
+
+    play(scene)
