@@ -112,12 +112,17 @@ def _pod_spec(spec: Object) -> None:
     for volume in spec.get("volumes", []):
         if "hostPath" in volume:
             volume["hostPath"].setdefault("type", "")
+        if "configMap" in volume:
+            volume["configMap"].setdefault("defaultMode", 0o644)
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
         container.setdefault(
             "imagePullPolicy", "IfNotPresent" if ":" in container["image"].split("/")[-1] else "Always"
         )
+        for variable in container.get("env", []):
+            if "fieldRef" in variable.get("valueFrom", {}):
+                variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
         resources = container.setdefault("resources", {})
         for part in resources.values():  # quantities may be written as numbers
             part |= {name: str(amount) for name, amount in part.items()}

@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
 from gpunode.sim.machine import Machine, Now, SimGpu, UnitNow
 
-RESTART_SECONDS = 2.0  # after which systemd starts a crashed kubelet again
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
@@ -47,6 +45,13 @@ def _put(path: Path, text: str | None) -> None:
     new.replace(path)
 
 
+def _remove(folder: Path) -> None:
+    """A folder that holds files only."""
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
 def _link(path: Path, target: str | None) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
@@ -61,7 +66,7 @@ def _kernel(root: Path, now: Now) -> None:
     loaded = root / "sys/module"
     loaded.mkdir(parents=True, exist_ok=True)
     for gone in {path.name for path in loaded.iterdir()} - set(now.modules):
-        shutil.rmtree(loaded / gone)
+        _remove(loaded / gone)
     users = sum(name in MODULES for name in now.modules)
     for name, version in now.modules.items():
         _put(loaded / name / "refcnt", f"{users if name == 'nvidia' else 0}\n")
@@ -112,7 +117,7 @@ def _processes(root: Path, now: Now) -> None:
     alive = {str(unit.pid) for unit in now.units.values() if unit.pid}
     for path in (root / "proc").iterdir():
         if path.name.isdigit() and path.name not in alive:
-            shutil.rmtree(path)
+            _remove(path)
     kubelet = now.units.get("kubelet.service", UnitNow())
     if kubelet.pid:
         _put(root / f"proc/{kubelet.pid}/cmdline", "".join(f"{word}\0" for word in now.arguments))
@@ -129,20 +134,21 @@ def _sockets(root: Path, now: Now) -> None:
 def _units(answers: Path, now: Now) -> None:
     booted = time.time() - time.monotonic()  # of this computer, whose clock the host has
     for name, unit in now.units.items():
-        again = int((time.time() - unit.failed) / RESTART_SECONDS) if unit.sub == "auto-restart" else 0
+        # A unit that crashes is started again and again: systemctl counts how often since then.
+        since = f"@{int(unit.failed)}" if unit.sub == "auto-restart" else ""
         shown = {
             "LoadState": "loaded",
             "ActiveState": unit.active,
             "SubState": unit.sub,
             "UnitFileState": "enabled" if unit.enabled else "disabled",
             "ActiveEnterTimestampMonotonic": int((unit.since - booted) * 1e6) if unit.since else 0,
-            "NRestarts": unit.restarts + again,
+            "NRestarts": f"{unit.restarts}{since}",
             "MainPID": unit.pid,
         }
         _put(answers / "units" / name, "".join(f"{key}={value}\n" for key, value in shown.items()) + "\n")
         _put(answers / "journal" / name, "".join(f"{int(when)} {line}\n" for when, line in unit.journal))
-    crashing = [name for name, unit in now.units.items() if unit.sub == "auto-restart"]
-    _put(answers / "crashing", "\n".join(crashing) if crashing else None)
+    crashing = any(unit.sub == "auto-restart" for unit in now.units.values())
+    _put(answers / "crashing", "" if crashing else None)
     missing = "LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
     _put(answers / "units/.missing", f"{missing}ActiveEnterTimestampMonotonic=0\nNRestarts=0\nMainPID=0\n\n")
 
@@ -161,6 +167,7 @@ def _docker_info(now: Now) -> str:
         "DefaultRuntime": now.runtime.default,
         "CgroupDriver": now.runtime.cgroup_driver,
         "ContainersRunning": 0,
+        "LiveRestoreEnabled": False,
     }
     return f"{json.dumps(info)}\n"
 

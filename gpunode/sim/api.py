@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpunode.sim import discovery
+from gpunode.sim import discovery, rbac
 from gpunode.sim.refuse import Refusal, refusal
 from gpunode.sim.resources import Resources
 from gpunode.sim.store import KINDS, Object, Store
@@ -26,7 +26,7 @@ Logs: TypeAlias = Callable[[Object, str, bool], str]
 
 
 class ApiServer:
-    """Answers until it is closed. `users` are names by token; only `admin` may do anything."""
+    """Answers until it is closed. `users` are names by token; `admin` may do anything, service accounts what RBAC says."""
 
     def __init__(self, store: Store, users: dict[str, str], logs: Logs, secure: ssl.SSLContext) -> None:
         self.store, self.users, self.logs = store, users, logs
@@ -154,11 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
         return user
 
     def _allow(self, user: str, of: Resources, name: str, query: dict[str, str]) -> None:
-        if user == "admin":
-            return
         verb = VERBS[self.command]
         if verb == "get" and not name:
             verb = "watch" if query.get("watch") else "list"
+        store = self.server_api.store
+        if user == "admin" or rbac.allows(store, user, verb, of.group, of.plural, of.namespace):
+            return
         called = f'{of.full} "{name}"' if name else of.full
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
         why = f'User "{user}" cannot {verb} resource "{of.plural}" in API group "{of.group}" {where}'

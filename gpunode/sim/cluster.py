@@ -13,8 +13,9 @@ from gpunode.sim import controllers, daemonsets, scheduler, tls
 from gpunode.sim.api import ApiServer
 from gpunode.sim.kubelet import Kubelet
 from gpunode.sim.loop import Loop
-from gpunode.sim.machine import Machine, State
+from gpunode.sim.machine import Machine
 from gpunode.sim.refuse import refusal
+from gpunode.sim.state import State
 from gpunode.sim.store import Object, Store
 
 
@@ -47,6 +48,7 @@ class Cluster:
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
         secure, certificate = tls.server(folder / "api.pem")
         self._api = ApiServer(self.store, users, self._log, secure)
+        self._users, self._accounts, self._certificate = users, folder / "accounts", certificate
         for token, user in users.items():
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
             _kubeconfig(path, self._api.url, certificate, user, token)
@@ -62,7 +64,7 @@ class Cluster:
         for number, name in enumerate(names):
             state = State(folder / "hosts" / name)
             sockets = _sockets(folder, state, number)
-            self._kubelets[name] = Kubelet(self.store, state, sockets, health, pullable)
+            self._kubelets[name] = Kubelet(self.store, state, sockets, health, pullable, self._account)
         for loop in self._loops:
             loop.start()
 
@@ -73,6 +75,22 @@ class Cluster:
         for kubelet in self._kubelets.values():
             kubelet.close()
         self._api.close()
+
+    def _account(self, namespace: str, name: str) -> dict[str, str]:
+        """The way of a service account to the API: its token and the API's CA in a folder, as a kubelet mounts them."""
+        folder, user = self._accounts / namespace / name, f"system:serviceaccount:{namespace}:{name}"
+        if user not in self._users.values():
+            token = secrets.token_hex(16)
+            folder.mkdir(parents=True, mode=0o700)
+            (folder / "ca.crt").write_text(self._certificate, encoding="utf-8")
+            (folder / "token").write_text(token, encoding="utf-8")
+            self._users[token] = user
+        host, _, port = self._api.url.removeprefix("https://").partition(":")
+        return {
+            "KUBERNETES_SERVICE_HOST": host,
+            "KUBERNETES_SERVICE_PORT": port,
+            "SERVICE_ACCOUNT_DIRECTORY": str(folder),
+        }
 
     def _log(self, pod: Object, container: str, previous: bool) -> str:
         name = pod["spec"].get("nodeName", "")

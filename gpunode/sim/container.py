@@ -79,12 +79,20 @@ def environment_of(
 ) -> dict[str, str]:
     """What the process sees: its image's and its own variables, and what the nvidia runtime puts into a container.
 
-    There is no mount: the process is told where the host's folder of sockets is (a short name for it, as paths of
-    sockets must not be long), and which host's driver it has. Raises CannotStart.
+    There is no mount of the host: the process is told where the host's folder of sockets is (a short name for it, as
+    paths of sockets must not be long), and which host's driver it has. Raises CannotStart.
     """
     python = os.pathsep.join((str(Path(gpunode.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
     plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": python.rstrip(os.pathsep)}
-    given = {**plain, **ENVIRONMENT, **asked, "KUBELET_SOCKET": str(sockets / "kubelet.sock")}
+    given = {
+        **plain,
+        **ENVIRONMENT,
+        **asked,
+        "KUBELET_SOCKET": str(sockets / "kubelet.sock"),
+        "CDI_DIRECTORY": str(
+            host / "root/var/run/cdi"
+        ),  # a plugin that is told to writes there, not on this computer
+    }
     if handler == "nvidia" and given.get("NVIDIA_VISIBLE_DEVICES", "void") not in {"", "void"}:
         _driver(now)
         given |= {"GPUNODE_SIM_HOST": str(host), "GPUNODE_SIM_LIBRARY": now.library}

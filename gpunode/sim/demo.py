@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpunode.errors import GpunodeError
-from gpunode.sim import folder, hosts
+from gpunode.sim import folder, hosts, remains
 from gpunode.sim.machine import Machine
 
 PREFIX = "gpunode-demo-"
-PATIENCE = 15.0
+KEPT = "kept"  # in the folder of a demo that goes on without its show
+PATIENCE = 15.0  # seconds for a demo to end
+YOUNG = 60.0  # seconds in which a folder without a lock may be one that is being made
 
 
 class DemoFailed(GpunodeError):
@@ -57,6 +59,10 @@ class Demo:
     def inventory(self) -> Path:
         return self.folder / "inventory.yaml"
 
+    def port(self, host: str) -> int:
+        """Where a host's SSH server listens on loopback."""
+        return int(json.loads((self.folder / "demo.json").read_text(encoding="utf-8"))["ports"][host])
+
     def __enter__(self) -> Demo:
         return self
 
@@ -74,11 +80,41 @@ class Demo:
         with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
         self._server.wait()
+        remains.clear(self.folder)  # there is something only if the server was killed
         self._lock.close()
+
+    def run(self, words: Sequence[str], *, capture: bool) -> tuple[int, str]:
+        """Run a command in the demo's folder; returns its exit status, and its output if that is captured.
+
+        It ends with the demo, also when this process is killed: the server finds it by the lock that it inherits.
+        """
+        with (self.folder / remains.COMMAND).open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            output = subprocess.PIPE if capture else None
+            inherited = (lock.fileno(),)
+            # In a session of its own: what interrupts the show has one answer, the show's.
+            with subprocess.Popen(
+                words,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                text=True,
+                pass_fds=inherited,
+                start_new_session=True,
+            ) as process:
+                try:
+                    lock.write(json.dumps({"pid": process.pid}))
+                    lock.flush()
+                    said, _ = process.communicate()
+                except BaseException:
+                    process.kill()
+                    raise
+        return process.returncode, said or ""
 
     def keep(self) -> None:
         """Let it go on when this process has ended, until `stop`."""
         assert self._server.stdin
+        (self.folder / KEPT).touch()
         self._server.stdin.write(b"keep\n")
         self._server.stdin.flush()
         self._kept = True
@@ -120,8 +156,8 @@ def _complete() -> None:
     missing = [name for name in ("grpc", "google.protobuf") if not _installed(name)]
     if missing:
         raise DemoFailed(
-            f"the demo runs the device plugin, and {' and '.join(missing)} is not installed",
-            hint="Install gpunode with its extra: pip install 'gpunode[deviceplugin]'",
+            f"the demo runs the device plugin, and of its libraries {' and '.join(missing)} cannot be found",
+            hint="Install gpunode with its extra: `pip install '.[deviceplugin]'` in its checkout",
         )
 
 
@@ -133,11 +169,12 @@ def _installed(module: str) -> bool:
 
 
 def stop() -> tuple[Path, ...]:
-    """End every demo of this user that goes on, and remove what a killed one left; returns their folders."""
-    found = [path for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) if _mine(path)]
-    for path in found:
-        _stop(path)
-    return tuple(found)
+    """End every demo of this user that was kept, and remove what a killed one left; returns their folders.
+
+    A show that is running is left alone.
+    """
+    found = sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    return tuple(path for path in found if _mine(path) and _stopped(path))
 
 
 def _mine(path: Path) -> bool:
@@ -146,21 +183,28 @@ def _mine(path: Path) -> bool:
     return False
 
 
-def _stop(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), (path / "lock").open("rb") as lock:
-        if _held(lock):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), signal.SIGTERM)
-            deadline = time.monotonic() + PATIENCE
-            while _held(lock) and time.monotonic() < deadline:  # until the process is gone
-                time.sleep(0.05)
-            return
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _held(lock: IO[bytes]) -> bool:
+def _stopped(path: Path) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
+        with (path / "lock").open("rb") as lock:
+            if remains.held(lock):
+                if not (path / KEPT).exists():
+                    return False
+                _end(path, lock)
+    except FileNotFoundError:
+        if time.time() - path.stat().st_mtime < YOUNG:
+            return False
+    remains.clear(path)
+    return True
+
+
+def _end(path: Path, lock: IO[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
+        deadline = time.monotonic() + PATIENCE
+        while remains.held(lock):  # until the process is gone
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        else:
+            return

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from gpunode.deviceplugin import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 
 SECONDS = 10.0  # that a plugin has for an answer
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpunode.sim.machine import Machine, Now, State
+from gpunode.sim.machine import Machine, Now
 from gpunode.sim.programs import systemd
+from gpunode.sim.state import State
 
 BY_HAND = "A file that does not parse is never overwritten: the person who knows what was meant mends it."
 

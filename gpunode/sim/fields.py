@@ -28,7 +28,7 @@ KEYS = {
     "conditions": "type",
     "ownerReferences": "uid",
 }
-WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution"}
+WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution", "fieldRef", "roleRef"}
 # What an object is, and what only the API server sets, belongs to nobody.
 NOBODYS = {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"}
 
@@ -50,7 +50,7 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
         (who, place)
         for who, places in owners.items()
         for place in sorted(places & new)
-        if _at(live, place) != _at(wish, place)
+        if _at(live, place) != _at(wish, place) and not _adds_nothing(wish, live, place)
     ]
     if lost and not force:
         raise Conflict([(who[1], _words(place)) for who, place in lost])
@@ -58,7 +58,8 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
         owners[who].discard(place)
     result = copy.deepcopy(live)
     held = set().union(*owners.values())
-    for place in sorted(old - new - held, key=len, reverse=True):
+    # Whole items of lists first: without the field that it goes by, an item is not found again.
+    for place in sorted(old - new - held, key=lambda place: (place[-1] != ".", -len(place))):
         _remove(result, place, held | new)
     _merge(result, _bare(wish))
     return _written(result, {**owners, mine: new}, live)
@@ -137,12 +138,16 @@ def _step(value: Any, step: str) -> Any:
     return next((one for one in value if one.get(by) == name), _NONE) if isinstance(value, list) else _NONE
 
 
+def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
+    """Whether an empty map is wished where there is a map already: what others have in it stays as it is."""
+    return _at(wish, place) == {} and isinstance(_at(live, place), dict) and place[-1][2:] not in WHOLE
+
+
 def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
     """Take a field away, and the maps and lists that it leaves empty."""
-    if place[-1] == ".":
-        place = place[:-1]
-        if any(one[: len(place)] == place for one in kept):
-            return  # somebody else has a part of it
+    place = place[:-1] if place[-1] == "." else place
+    if any(one[: len(place)] == place for one in kept):
+        return  # an item, or a map that was empty once, of which somebody has a part
     parents = [item]
     for step in place[:-1]:
         parents.append(_step(parents[-1], step))
@@ -212,7 +217,11 @@ def _written(item: Object, owners: Owners, before: Object) -> Object:
         entries.append(entry)
     order = ("operation", "time", "manager", "subresource")
     entries.sort(key=lambda entry: [str(entry.get(name, "")) for name in order])
-    item["metadata"]["managedFields"] = entries
+    meta = {k: v for k, v in item["metadata"].items() if v or k not in {"labels", "annotations"}}
+    item["metadata"] = {
+        **meta,
+        "managedFields": entries,
+    }  # empty maps are left out, as Go's `omitempty` does it
     return item
 
 

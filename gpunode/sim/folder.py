@@ -34,7 +34,7 @@ REPOSITORIES = {
 
 def write(demo: Path, ports: Mapping[str, int]) -> None:
     """The inventory of the groups that were described, with every host's port, and the files it names."""
-    described = json.loads((demo / "groups.json").read_text(encoding="utf-8"))
+    described = _described(demo)
     for group in described["groups"].values():
         for host in group["hosts"]:
             host |= {"address": "127.0.0.1", "ssh": {"port": ports[host["name"]]}}
@@ -56,6 +56,16 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
     text = yaml.safe_dump(data, sort_keys=False, width=100)
     comment = "# Written by `gpunode demo`: these hosts and this cluster are simulated.\n"
     (demo / "inventory.yaml").write_text(comment + text, encoding="utf-8")
+
+
+def pullable(demo: Path) -> tuple[str, ...]:
+    """The images that the described cluster's nodes can pull: the plugin's, where no archive is named."""
+    image = _described(demo)["cluster"].get("plugin", {}).get("image")
+    return (image,) if image else ()
+
+
+def _described(demo: Path) -> dict[str, Any]:
+    return dict(json.loads((demo / "groups.json").read_text(encoding="utf-8")))
 
 
 def describe(

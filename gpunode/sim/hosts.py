@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpunode.sim.machine import Machine, Now, PackageNow, State, UnitNow
+from gpunode.sim.machine import Machine, Now, PackageNow, UnitNow
 from gpunode.sim.programs import kernel, systemd
+from gpunode.sim.state import State
 
 OVERLAY = Path(__file__).parent / "overlay"
 PROGRAMS = Path(__file__).parent / "programs"
-REAL = ("cat",)  # of this computer, beside its python3: all that a host's programs are made of
+REAL = ("cat", "date")  # of this computer, beside its python3: all that a host's programs are made of
 FOLDERS = ("run", "dev", "proc/driver", "sys/firmware", "sys/module", "etc/modprobe.d", "etc/modules-load.d")
 
 

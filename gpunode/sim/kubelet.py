@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from gpunode.sim import node
@@ -14,26 +14,37 @@ from gpunode.sim.events import tell
 from gpunode.sim.fields import updated
 from gpunode.sim.life import Life
 from gpunode.sim.loop import Loop
-from gpunode.sim.machine import Now, State
+from gpunode.sim.machine import Now
 from gpunode.sim.pods import PodRun
 from gpunode.sim.programs import kubelet as start
 from gpunode.sim.programs.runtimes import Unusable
 from gpunode.sim.refuse import refusal
+from gpunode.sim.state import State
 from gpunode.sim.store import Object, Store
 
 TICK = 0.2  # seconds between two looks at the machine and at the processes of its pods
 
 
 class Kubelet:
-    """One machine's. `sockets` is a short name for its folder of sockets, `pullable` what a registry would have."""
+    """One machine's. `sockets` is a short name for its folder of sockets, `pullable` what a registry would have.
+
+    `accounts` gives the variables that lead a service account (namespace, name) to the API.
+    """
 
     def __init__(
-        self, store: Store, state: State, sockets: Path, health: NodeHealth, pullable: Collection[str]
+        self,
+        store: Store,
+        state: State,
+        sockets: Path,
+        health: NodeHealth,
+        pullable: Collection[str],
+        accounts: Callable[[str, str], Mapping[str, str]],
     ) -> None:
         self.store, self.host, self.sockets = store, state.folder, sockets
         self.machine = state.machine()
         self.name = self.machine.name
         self._state, self._health, self._pullable = state, health, pullable
+        self._accounts = accounts
         self._file = state.folder / "state.json"
         self._stamp: object = None
         self._now = state.now()
@@ -68,6 +79,16 @@ class Kubelet:
                 )
             )
         return known or reference
+
+    def account(self, pod: Object) -> Mapping[str, str]:
+        """Where the API is; and, where the pod wants one, the folder with the token of its service account."""
+        if not pod["spec"].get("automountServiceAccountToken", True):
+            return {}
+        return self._accounts(pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"])
+
+    def config(self, namespace: str, name: str) -> Object | None:
+        """A ConfigMap, or None."""
+        return self.store.get("ConfigMap", namespace, name)
 
     def tell(self, about: Object, kind: str, reason: str, message: str) -> None:
         """An event."""
@@ -176,7 +197,7 @@ class Kubelet:
 
     def _forget(self, uid: str) -> None:
         self.devices.free(uid)
-        del self._runs[uid]
+        self._runs.pop(uid).volumes.remove()
 
     def _post(self, host: Now) -> None:
         """The node's status."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from gpunode.sim.container import CannotStart, Container, environment_of, words_of
 from gpunode.sim.machine import Now
 from gpunode.sim.store import Object, now
+from gpunode.sim.volumes import Volumes
 
 BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second start that follows another, doubled each time
 RETRY = 5.0  # seconds between two tries at an image
@@ -27,6 +28,14 @@ class Place(Protocol):
         """The id of an image that is there, pulled if need be. Raises CannotStart."""
         ...
 
+    def account(self, pod: Object) -> Mapping[str, str]:
+        """The variables of a pod's containers that lead to the API, and to the pod's token for it."""
+        ...
+
+    def config(self, namespace: str, name: str) -> Object | None:
+        """A ConfigMap, or None."""
+        ...
+
     def tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
         """An event about the pod."""
         ...
@@ -35,14 +44,14 @@ class Place(Protocol):
 class Life:
     """A container as its pod's specification has it. `logs` are those of its lives, the newest last."""
 
-    def __init__(self, spec: Object, place: Place) -> None:
+    def __init__(self, spec: Object, place: Place, volumes: Volumes) -> None:
         self.spec, self.name = spec, spec["name"]
         self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
         self.process: Container | None = None
         self.logs: list[Path] = []
         self.starts = 0
         self.restarts = 0
-        self._place = place
+        self._place, self._volumes = place, volumes
         self._last: Object = {}
         self._image = ""
         self._due = 0.0  # when it is to be started; monotonic
@@ -57,7 +66,11 @@ class Life:
         if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
             return
         self.starts += 1
-        asked = {one["name"]: one.get("value", "") for one in self.spec.get("env", [])}
+        asked = {
+            **self._place.account(pod),
+            **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
+        }
+        asked = self._volumes.outside(self.spec, asked)
         meta, place = pod["metadata"], self._place
         folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
@@ -132,3 +145,9 @@ class Life:
 def stamp(seconds: float) -> str:
     """A time as the API writes it."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _value(variable: Object, pod: Object) -> str:
+    """A variable's value: a text, or the field of the pod that is asked for most."""
+    field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+    return str(pod["spec"]["nodeName"]) if field == "spec.nodeName" else str(variable.get("value", ""))

@@ -10,8 +10,9 @@ from gpunode.sim.devices import DeviceManager, Unavailable
 from gpunode.sim.life import Life, stamp
 from gpunode.sim.machine import Now
 from gpunode.sim.store import Object, now
+from gpunode.sim.volumes import CannotMount, Volumes
 
-RETRY = 5.0  # seconds between two tries at a sandbox
+RETRY = 5.0  # seconds between two tries at a sandbox or a volume
 
 
 class Place(life.Place, Protocol):
@@ -25,11 +26,12 @@ class PodRun:
 
     def __init__(self, pod: Object, place: Place) -> None:
         self.pod, self._place = pod, place
-        self.lives = [Life(container, place) for container in pod["spec"]["containers"]]
+        self.volumes = Volumes(pod, place.host, place.config)
+        self.lives = [Life(container, place, self.volumes) for container in pod["spec"]["containers"]]
         self._began = time.time()
         self._given: dict[str, str] | None = None  # the environment of its devices, once it has them
         self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
-        self._sandbox_due = 0.0
+        self._due: dict[str, float] = {}  # reason of an event -> when it is told again; monotonic
 
     @property
     def leaving(self) -> bool:
@@ -50,7 +52,7 @@ class PodRun:
         elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
             words = "Pod was active on the node longer than the specified deadline"
             self._refused = ("DeadlineExceeded", words)
-        elif host.running(f"{_runtime(host)}.service") and self._admitted() and self._sandboxed(host):
+        elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
             for one in self.lives:
                 one.start(self.pod, host, handler, (self._given or {}) if _limits(one.spec) else {})
@@ -110,19 +112,35 @@ class PodRun:
                 self._place.tell(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
         return self._given is not None
 
+    def _running(self, host: Now) -> bool:
+        return host.running(f"{_runtime(host)}.service")
+
+    def _mounted(self) -> bool:
+        """Whether its volumes are there, with what they show now."""
+        try:
+            self.volumes.bring()
+        except CannotMount as no:
+            self._warn("FailedMount", str(no))
+            return False
+        return True
+
     def _sandboxed(self, host: Now) -> bool:
         """Whether the runtime has the handler that the pod's class asks for; dockershim has none."""
         handler = self.pod["spec"].get("runtimeClassName")
         docker = _runtime(host) == "docker"
         if not handler or (handler in host.runtime.handlers and not docker):
             return True
-        if time.monotonic() >= self._sandbox_due:
-            self._sandbox_due = time.monotonic() + RETRY
-            none = f'failed to get sandbox runtime: no runtime for "{handler}" is configured'
-            why = f'RuntimeHandler "{handler}" not supported' if docker else none
-            words = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
-            self._place.tell(self.pod, "Warning", "FailedCreatePodSandBox", words)
+        none = f'failed to get sandbox runtime: no runtime for "{handler}" is configured'
+        why = f'RuntimeHandler "{handler}" not supported' if docker else none
+        words = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
+        self._warn("FailedCreatePodSandBox", words)
         return False
+
+    def _warn(self, reason: str, words: str) -> None:
+        """An event about what is tried again and again, not at every try."""
+        if time.monotonic() >= self._due.get(reason, 0.0):
+            self._due[reason] = time.monotonic() + RETRY
+            self._place.tell(self.pod, "Warning", reason, words)
 
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")

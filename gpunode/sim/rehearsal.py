@@ -16,8 +16,11 @@ Group = dict[str, Any]
 
 
 def rehearsal(path: Path) -> tuple[tuple[Machine, ...], dict[str, Group], dict[str, Any]]:
-    """Machines for its hosts, its groups with them, and its cluster settings. Raises InventoryError."""
-    read = inventory.load(path)
+    """Machines for its hosts, its groups with them, and its cluster settings. Raises InventoryError.
+
+    The files that open the real hosts and cluster need not be there, nor an image's archive.
+    """
+    read = inventory.load(path, keys=False)
     machines = tuple(replace(invented(host), pace=kinds.PACE) for host in read.hosts)
     groups: dict[str, Group] = {}
     for host in read.hosts:
@@ -25,7 +28,11 @@ def rehearsal(path: Path) -> tuple[tuple[Machine, ...], dict[str, Group], dict[s
         groups.setdefault(first, {"hosts": []})["hosts"].append(wishes(host))
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
-    return machines, groups, {"namespace": read.cluster.namespace}
+    cluster: dict[str, Any] = {"namespace": read.cluster.namespace}
+    plugin = read.cluster.plugin
+    if plugin is not None and plugin.archive is None:
+        cluster["plugin"] = {"image": plugin.reference}
+    return machines, groups, cluster
 
 
 def invented(host: Host) -> Machine:

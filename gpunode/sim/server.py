@@ -7,22 +7,16 @@ end nothing is left: no process, no folder.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
-from gpunode.sim import folder, sshd
+from gpunode.sim import folder, remains, sshd
 from gpunode.sim.cluster import serve as serve_cluster
-from gpunode.sim.machine import State
-
-PATIENCE = 5.0
+from gpunode.sim.state import State
 
 
 def main(demo: Path) -> int:
@@ -36,7 +30,8 @@ def main(demo: Path) -> int:
         sshd.write_key(demo / "id_ed25519", text)
         server = sshd.Server(states, key)
         (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
-        cluster = serve_cluster(demo, [state.machine() for state in states])
+        machines = [state.machine() for state in states]
+        cluster = serve_cluster(demo, machines, pullable=folder.pullable(demo))
         ports = {state.folder.name: server.port(state.folder.name) for state in states}
         folder.write(demo, ports)
         (demo / "demo.json").write_text(json.dumps({"pid": os.getpid(), "ports": ports}), encoding="utf-8")
@@ -46,33 +41,13 @@ def main(demo: Path) -> int:
         cluster.close()
         server.close()
     finally:
-        end(states)
-        remove(demo)
+        remains.clear(demo)
     return 0
 
 
 def _listen(ended: threading.Event) -> None:
     if sys.stdin.readline().strip() != "keep":
         ended.set()
-
-
-def end(states: list[State]) -> None:
-    """End what works on the hosts: an apply has a process of its own, and its lock's file names it."""
-    for state in states:
-        path = state.root / "run/gpunode.lock"
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.killpg(int(json.loads(lock.read())["pid"]), signal.SIGKILL)
-
-
-def remove(demo: Path) -> None:
-    """Remove the folder, in which something that ends may still be writing."""
-    deadline = time.monotonic() + PATIENCE
-    while demo.exists() and time.monotonic() < deadline:
-        shutil.rmtree(demo, ignore_errors=True)
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 
 WIDEST = 100
-WORDS_A_SECOND = 5.0
+WORDS_A_SECOND, LONGEST = 5.0, 2.0  # what is said stays to be read while a command works
 LINES = 16
 MANY = 8  # hosts, of which not every one is shown to the end
 
@@ -28,7 +28,7 @@ class Show:
     def play(self, fault: str | None) -> int:
         """The whole of it; the exit code is 0 when everything went as it is told."""
         hosts = len(self.demo.states)
-        good = self._provisionable()
+        good = provisionable(self.demo)
         odd = hosts - len(good)
         these = ("--limit", ",".join(good)) if odd else ()
         many = _shortened if hosts > MANY else None
@@ -84,12 +84,9 @@ class Show:
         """Run gpunode as a user would; `last` chooses what is shown of its results."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
         words = [sys.executable, "-m", "gpunode", *arguments]
-        if last is None:
-            code = subprocess.run(words, cwd=self.demo.folder, check=False).returncode
-        else:
-            done = subprocess.run(words, cwd=self.demo.folder, check=False, stdout=subprocess.PIPE, text=True)
-            code = done.returncode
-            print("\n".join(last(done.stdout.splitlines())), flush=True)
+        code, said = self.demo.run(words, capture=last is not None)
+        if last:
+            print("\n".join(last(said.splitlines())), flush=True)
         self._pause(0.8)
         return code
 
@@ -100,13 +97,9 @@ class Show:
         )
         self.say("gpunode demo", text)
 
-    def _provisionable(self) -> list[str]:
-        machines = [state.machine() for state in self.demo.states.values()]
-        return [machine.name for machine in machines if machine.gpus and not machine.rpm]
-
     def _pause(self, seconds: float) -> None:
         if self._reading:
-            time.sleep(min(seconds, 3.0))
+            time.sleep(min(seconds, LONGEST))
 
 
 def _results(lines: Sequence[str]) -> Sequence[str]:
@@ -128,13 +121,48 @@ def _bold(line: str) -> str:
 
 
 def farewell(demo: Demo) -> str:
-    """What a user can do with a demo that goes on."""
+    """What a user can do with a demo that goes on: commands that work as they are printed."""
+    gpunode, good = _called(), provisionable(demo)
+    these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
+    commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
+    if shutil.which("kubectl"):
+        commands.append("KUBECONFIG=kubeconfig kubectl get nodes")
+    if shutil.which("ssh"):
+        name = (good or list(demo.states))[0]
+        options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(name)}"
+        commands.append(f"ssh {options} demo@127.0.0.1 systemctl cat kubelet.service   # {name}")
+    shown = "\n".join(f"  {command}" for command in commands)
     return f"""
 It goes on. To play with it:
 
-  cd {demo.folder}
-  gpunode verify inventory.yaml
-  KUBECONFIG=kubeconfig kubectl get nodes
-  ssh -i id_ed25519 -o UserKnownHostsFile=known_hosts -p PORT demo@127.0.0.1   (ports: inventory.yaml)
+{shown}
 
-Its hosts are the folders in hosts/*/root. To end it:  gpunode demo stop"""
+The hosts' files are in hosts/*/root, their ports in inventory.yaml. To end it:
+
+  {gpunode} demo stop"""
+
+
+def ending(code: int) -> str:
+    """What was shown, and what a user can do next, where the demo does not go on."""
+    seen = (
+        "from bare hosts to verified GPU nodes"
+        if code == 0
+        else "not all went as it should, as is said above"
+    )
+    return f"""
+That was the demo: {seen}. Its hosts and its cluster are gone.
+Next: `{_called()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
+
+
+def provisionable(demo: Demo) -> list[str]:
+    """The hosts that can become GPU nodes."""
+    machines = [state.machine() for state in demo.states.values()]
+    return [machine.name for machine in machines if machine.gpus and not machine.rpm]
+
+
+def _called() -> str:
+    """How this gpunode is called from a shell."""
+    own = Path(sys.executable).with_name("gpunode")
+    if not own.exists():
+        return f"{sys.executable} -m gpunode"
+    return "gpunode" if shutil.which("gpunode") == str(own) else str(own)

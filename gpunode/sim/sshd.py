@@ -15,10 +15,12 @@ from pathlib import Path
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-from gpunode.sim import hosts
-from gpunode.sim.machine import DOWN, State
+import gpunode
+from gpunode.sim import forkserver, hosts
+from gpunode.sim.command import Process, carry
+from gpunode.sim.forkserver import ForkServer
+from gpunode.sim.state import DOWN, State
 
-CHUNK = 32768
 BACKLOG = 128
 
 
@@ -39,9 +41,9 @@ class Server:
     """Serves hosts until it is closed. `user_key` opens all of them, for any user."""
 
     def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
-        self._user_key = user_key
         self._selector = selectors.DefaultSelector()
-        self._doors = {state.folder.name: _Door(state, user_key) for state in states}
+        self._forks = ForkServer(Path(gpunode.__file__).with_name("agent.py"))
+        self._doors = {state.folder.name: _Door(state, user_key, self._forks) for state in states}
         for door in self._doors.values():
             self._selector.register(door.listener, selectors.EVENT_READ, door)
         self._closing = False
@@ -76,6 +78,7 @@ class Server:
         for door in self._doors.values():
             door.listener.close()
             door.cut()
+        self._forks.close()
 
     def _accept(self) -> None:
         while not self._closing:
@@ -86,25 +89,23 @@ class Server:
                     door.open(door.listener.accept()[0])
 
     def _reboots(self) -> None:
-        """A host that reboots has no sshd until it is up again: connections to it are refused."""
+        """A host that reboots takes no connection until it is up again. Its port stays its own meanwhile."""
         for door in self._doors.values():
-            if door.down.exists() and door.up_at is None:
-                self._selector.unregister(door.listener)
-                door.listener.close()
+            if not door.down.exists():
+                continue
+            if door.up_at is None:
                 door.cut()
                 door.up_at = door.state.now().down_until
-            elif door.up_at is not None and time.time() > door.up_at:
-                door.listener = socket.create_server(("127.0.0.1", door.port), backlog=BACKLOG)
-                self._selector.register(door.listener, selectors.EVENT_READ, door)
-                door.down.unlink()
+            elif time.time() > door.up_at:
                 door.up_at = None
+                door.down.unlink(missing_ok=True)
 
 
 class _Door:
     """One host's SSH server."""
 
-    def __init__(self, state: State, user_key: paramiko.PKey) -> None:
-        self.state, self.user_key = state, user_key
+    def __init__(self, state: State, user_key: paramiko.PKey, forks: ForkServer) -> None:
+        self.state, self.user_key, self.forks = state, user_key, forks
         self.key, _ = new_key()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.port: int = self.listener.getsockname()[1]
@@ -115,7 +116,7 @@ class _Door:
         self._transports: list[paramiko.Transport] = []
 
     def open(self, client: socket.socket) -> None:
-        if "unreachable" in self.state.now().faults:
+        if self.down.exists() or "unreachable" in self.state.now().faults:
             client.close()
             return
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,6 +125,17 @@ class _Door:
         self._transports = [*(one for one in self._transports if one.is_active()), transport]
         # With an event it does not wait for the handshake.
         transport.start_server(event=threading.Event(), server=_Login(self))
+
+    def start(self, command: str) -> Process:
+        """A command with the host's programs, in its root folder. Raises OSError."""
+        agent = forkserver.bootstrap(command)
+        if agent is not None:
+            return self.forks.start(agent, self.environment, self.state.root)
+        pipe = subprocess.PIPE
+        words = ["/bin/sh", "-c", command]
+        return subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.state.root
+        )
 
     def cut(self) -> None:
         for transport in self._transports:
@@ -148,57 +160,20 @@ class _Login(paramiko.ServerInterface):
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self._door.execs += 1
-        arguments = (channel, command.decode(), self._door.environment, self._door.state)
-        threading.Thread(target=_run, args=arguments, daemon=True).start()
+        threading.Thread(target=_run, args=(channel, command.decode(), self._door), daemon=True).start()
         return True
 
 
-def _run(channel: paramiko.Channel, command: str, environment: dict[str, str], state: State) -> None:
-    """A command from its start to its exit status; both streams and its input go at the same time."""
-    slow = state.now().faults.get("slow")
+def _run(channel: paramiko.Channel, command: str, door: _Door) -> None:
+    slow = door.state.now().faults.get("slow")
     if slow:
         time.sleep(float(slow))
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=state.root
-        )
+        process = door.start(command)
     except OSError:  # the host's folder is being removed
         channel.close()
         return
-    assert process.stdin
-    assert process.stdout
-    assert process.stderr
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-
-    def feed() -> None:
-        with contextlib.suppress(OSError, EOFError):
-            while data := channel.recv(CHUNK):
-                stdin.write(data)
-                stdin.flush()
-        with contextlib.suppress(OSError):
-            stdin.close()
-
-    def drain() -> None:
-        with contextlib.suppress(OSError, EOFError):
-            while data := stderr.read(CHUNK):
-                channel.sendall_stderr(data)
-
-    threads = [threading.Thread(target=feed, daemon=True), threading.Thread(target=drain, daemon=True)]
-    for thread in threads:
-        thread.start()
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        while data := stdout.read1(CHUNK):  # type: ignore[attr-defined]
-            channel.sendall(data)
-        threads[1].join()
-        channel.send_exit_status(process.wait())
-    with contextlib.suppress(OSError, EOFError):
-        channel.close()
-    stdout.close()
-    process.wait()
-    threads[0].join()
-    threads[1].join()
-    stderr.close()
+    carry(channel, process)
 
 
 def write_key(path: Path, text: str) -> None:

@@ -38,6 +38,10 @@ KINDS = {
     "Secret": Kind("v1", "secrets"),
     "ServiceAccount": Kind("v1", "serviceaccounts"),
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
+    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "DaemonSet": Kind("apps/v1", "daemonsets"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
 }

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpunode.sim import hosts
-from gpunode.sim.machine import Machine, RuntimeNow, State, UnitNow
+from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
+from gpunode.sim.state import State
 
 IMAGE = "plugin:1"
 APPLY = "application/apply-patch+yaml"

@@ -12,11 +12,12 @@ from unittest import mock
 from gpunode import converge, fleet, inventory, wire
 from gpunode.converge import Visit
 from gpunode.model import Event, Host, Inventory, Outcome
-from gpunode.sim import folder, hosts, server, sshd
-from gpunode.sim.machine import Machine, State
+from gpunode.sim import folder, hosts, remains, sshd
+from gpunode.sim.machine import Machine
+from gpunode.sim.state import State
 from gpunode.ssh import Dialer
 
-SETTLE = 0.3  # seconds that a restarted unit must stay up here
+SETTLE = 0.4  # seconds that a restarted unit must stay up here
 
 Tell = Callable[[Event], None]
 
@@ -95,4 +96,5 @@ def serving(demo: Path, machines: Sequence[Machine]) -> Iterator[Fleet]:
     finally:
         dialer.close()
         served.close()
-        server.end(list(states.values()))
+        for state in states.values():
+            remains.end_apply(state.root)

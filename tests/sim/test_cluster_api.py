@@ -89,7 +89,11 @@ def test_who_may_not_is_told_what(client: Client, cluster: Cluster) -> None:
 def test_what_there_is_can_be_asked_for(client: Client) -> None:
     """As kubectl does before anything else: groups, and the resources of each."""
     groups = client.ask("GET", "/apis")[1]["groups"]
-    assert [one["preferredVersion"]["groupVersion"] for one in groups] == ["apps/v1", "node.k8s.io/v1"]
+    assert [one["preferredVersion"]["groupVersion"] for one in groups] == [
+        "apps/v1",
+        "node.k8s.io/v1",
+        "rbac.authorization.k8s.io/v1",
+    ]
     resources = client.ask("GET", "/api/v1")[1]["resources"]
     assert {one["name"]: one["namespaced"] for one in resources}["nodes"] is False
     assert client.ask("GET", "/apis/apps/v1")[1]["resources"][0]["kind"] == "DaemonSet"
@@ -120,6 +124,25 @@ def test_a_field_that_its_manager_no_longer_wishes_goes(client: Client) -> None:
     assert labels == {"b": "2", "both": "x"}
     after = client.apply(node("mine"), f"{NODES}/mine", "other")[1]
     assert "labels" not in after["metadata"]
+
+
+def test_a_manager_that_wished_no_label_leaves_those_of_others(client: Client) -> None:
+    """An empty map is owned like any field; neither wishing it nor giving it up touches what is in it now."""
+    path = f"{NODES}/bare"
+    client.apply(node("bare", theirs="1"), path, "them")
+    until(lambda: settled(client, "bare"))
+    for manager, mine in (
+        ("me", {}),
+        ("third", {}),
+        ("me", {"mine": "2"}),
+        ("me", {}),
+        ("me", {"mine": "3"}),
+    ):
+        code, after = client.apply(node("bare", **mine), path, manager)
+        assert (code, {name: after["metadata"]["labels"].get(name) for name in ("theirs", "mine")}) == (
+            200,
+            {"theirs": "1", "mine": mine.get("mine")},
+        )
 
 
 def test_another_value_is_a_conflict_in_the_api_servers_words(client: Client) -> None:

@@ -1,8 +1,9 @@
-"""The simulated API and the lab's kube-apiserver are asked the same, and answer the same. Nothing is changed there."""
+"""The simulated API and the lab's kube-apiserver are asked the same, and answer the same. Nothing of theirs is changed there."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gpunode.cluster.api import Api, connect
 from gpunode.cluster.kinds import path
 from gpunode.cluster.plugin import manifests
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve
 from gpunode.sim.store import Object
 
@@ -118,6 +119,19 @@ REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
     ),
 }
 
+APPLIED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("them", {"theirs": "1"}),
+    ("me", {}),
+    ("third", {}),
+    ("me", {"mine": "2"}),
+    ("me", {}),
+    ("me", {"mine": "3"}),
+    ("them", {}),
+    ("me", {"other": "4"}),
+)
+
+OBJECTS = manifests("default", PluginImage("plugin:1", image_id="sha256:abc"), PluginConfig("version: v1\n"))
+
 
 @pytest.mark.parametrize("what", REQUESTS)
 def test_the_simulated_api_answers_as_the_real_one(both: tuple[Api, Api], what: str) -> None:
@@ -126,10 +140,32 @@ def test_the_simulated_api_answers_as_the_real_one(both: tuple[Api, Api], what: 
     assert simulated == real
 
 
-@pytest.mark.parametrize("number", range(5))
+def test_labels_come_and_go_alike(both: tuple[Api, Api]) -> None:
+    """Two managers apply in turns, one of them no label at all now and then; a ConfigMap of the test's own bears it."""
+    name = f"gpunode-test-{uuid.uuid4().hex[:8]}"
+    where = path("ConfigMap", "default", name)
+
+    def after(api: Api, manager: str, labels: dict[str, str]) -> Any:
+        meta = {"name": name, "namespace": "default", "labels": labels}
+        wish = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta}
+        status, answer = ask(api, "PATCH", where, {"fieldManager": manager}, wish, APPLY)
+        fields = answer["metadata"].get("managedFields", [])
+        answer["metadata"]["managedFields"] = sorted(fields, key=json.dumps)  # their order goes by times
+        return status, answer
+
+    real, simulated = both
+    try:
+        for manager, labels in APPLIED:
+            assert after(simulated, manager, labels) == after(real, manager, labels)
+    finally:
+        for api in both:
+            ask(api, "DELETE", where, {}, None, "")
+
+
+@pytest.mark.parametrize("number", range(len(OBJECTS)))
 def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: int) -> None:
     """Defaults, owners of fields and generations of what gpunode applies."""
-    manifest = manifests("default", PluginImage("plugin:1", image_id="sha256:abc"))[number]
+    manifest = OBJECTS[number]
     name = f"{manifest['metadata']['name']}-unused"
     manifest = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
     where = path(manifest["kind"], manifest["metadata"].get("namespace"), name)
@@ -143,7 +179,7 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
 
     (pod,) = rendered(
         "vectoradd.yaml.j2", name="unused", namespace="default", run="1", hostname="legacy", taints=(),
-        image="plugin:1", args=("-m", "x"), runtime_class=None, seconds=60,
+        image="plugin:1", args=("-m", "x"), resource="nvidia.com/gpu", amount=1, runtime_class=None, seconds=60,
     )  # fmt: skip
     answers = [ask(api, "POST", path("Pod", "default"), DRY, pod, "application/json") for api in both]
     for _, answer in answers:

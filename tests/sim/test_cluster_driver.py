@@ -14,7 +14,8 @@ import pytest
 from gpunode.deviceplugin import directory
 from gpunode.sim import inside, kinds
 from gpunode.sim.container import CannotStart, environment_of, words_of
-from gpunode.sim.machine import Now, State
+from gpunode.sim.machine import Now
+from gpunode.sim.state import State
 
 from .clusters import ready
 

@@ -12,19 +12,30 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin, pods, vectoradd
+from gpunode.cluster import nodes, offer, plugin, pods, said, vectoradd
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim import controllers, kinds, life
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.machine import Machine, RuntimeNow, State, UnitNow
+from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
+from gpunode.sim.state import State
 
 from .clusters import IMAGE, ready, until
 
 NS = "gpunode"
 OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
 CLASS = {"gpunode.dev/gpu": "true", "gpunode.dev/runtime": "class"}
+CHOICE = "nvidia.com/device-plugin.config"
+BY_TIME = """\
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    resources:
+      - {name: nvidia.com/gpu, replicas: 3}
+"""
+BY_MEMORY = "version: v1\nsharing: {memory: {unit: GiB}}\n"
 
 
 class Fleet:
@@ -36,16 +47,16 @@ class Fleet:
         self.cluster: Cluster = serve(demo, [OLD, NEW])
         self.api: Api = connect(Access(kubeconfig=str(self.cluster.kubeconfig)))
 
-    def deploy(self) -> plugin.Rollout:
+    def deploy(self, config: PluginConfig | None = None) -> plugin.Rollout:
         until(lambda: all(node.ready for node in nodes.every(self.api)) and len(nodes.every(self.api)) == 2)
         for node in nodes.every(self.api):
             labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
             nodes.label(self.api, node, labels)
-        return plugin.deploy(self.api, NS, PluginImage(IMAGE), seconds=60, tell=lambda _: None)
+        return plugin.deploy(self.api, NS, PluginImage(IMAGE), config, seconds=60, tell=lambda _: None)
 
-    def wait(self, machine: Machine, count: int) -> nodes.Node:
-        return plugin.wait_allocatable(
-            self.api, machine.name, count, namespace=NS, seconds=60, tell=lambda _: None
+    def wait(self, machine: Machine, offered: offer.Expected) -> nodes.Node:
+        return offer.wait_allocatable(
+            self.api, machine.name, offered, namespace=NS, seconds=60, tell=lambda _: None
         )
 
     def run(
@@ -66,7 +77,7 @@ class Fleet:
 
     def log(self, machine: Machine, *, previous: bool = False) -> str:
         row = self.row(machine)
-        return self.api.log(NS, row.pod, plugin.CONTAINER, previous=previous)
+        return self.api.log(NS, row.pod, said.CONTAINER, previous=previous)
 
     def restart(self, machine: Machine, unit: str, **changes: Any) -> State:
         """As systemd does it: the unit has a new beginning."""
@@ -195,6 +206,64 @@ def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
     assert "ImagePull" in old.results[0].why
     assert "pull access denied for absent:1" in old.results[0].why
     assert 'failed to resolve reference "absent:1"' in new.results[0].why
+
+
+def test_the_plugins_configuration_is_rolled_out(deployed: Fleet) -> None:
+    """Its ConfigMap is mounted: GPUs are shared by time, then by memory, then whole again."""
+    memory = sum(gpu.memory_mib // 1024 for gpu in NEW.gpus)
+    steps: tuple[tuple[PluginConfig | None, dict[str, int]], ...] = (
+        (PluginConfig(BY_TIME), {"nvidia.com/gpu.shared": 6, "nvidia.com/gpu": 0}),
+        (PluginConfig(BY_MEMORY), {"aliyun.com/gpu-mem": memory, "nvidia.com/gpu.shared": 0}),
+        (None, {"nvidia.com/gpu": 2, "aliyun.com/gpu-mem": 0}),
+    )
+    for config, offered in steps:
+        rollout = deployed.deploy(config)
+        assert rollout.good, rollout.rows
+        deployed.wait(NEW, offered)
+    deployed.wait(OLD, 2)
+
+
+def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet) -> None:
+    """Of several files the node's label names one; the plugin takes up what becomes of it, in the same pod."""
+    nodes.label(deployed.api, deployed.node(NEW), {CHOICE: "shared"}, writer="test")
+    files = {"shared": BY_TIME, "default": "version: v1\n"}
+    assert deployed.deploy(PluginConfig(files=files)).good
+    deployed.wait(NEW, {"nvidia.com/gpu.shared": 6})
+    deployed.wait(OLD, 2)
+    pod = deployed.row(NEW).pod
+    assert deployed.deploy(PluginConfig(files={**files, "shared": BY_TIME.replace("3}", "4}")})).good
+    deployed.wait(NEW, {"nvidia.com/gpu.shared": 8})
+    assert deployed.row(NEW).pod == pod
+    nodes.label(deployed.api, deployed.node(NEW), {}, writer="test")
+    assert deployed.deploy().good
+    deployed.wait(NEW, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 0})
+
+
+def test_a_pod_waits_for_the_configmap_that_it_mounts(deployed: Fleet) -> None:
+    """What is missing is an event in the kubelet's words; once it is there the pod runs, and its folder goes with it."""
+    container = {
+        "name": "c",
+        "image": IMAGE,
+        "command": ["sleep", "60"],
+        "volumeMounts": [{"name": "v", "mountPath": "/x"}],
+    }
+    spec = {
+        "nodeName": NEW.name,
+        "containers": [container],
+        "volumes": [{"name": "v", "configMap": {"name": "later"}}],
+    }
+    meta = {"name": "mounts", "namespace": "default"}
+    pod = deployed.api.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+    words = 'MountVolume.SetUp failed for volume "v" : configmap "later" not found'
+    until(lambda: words in [event["message"] for event in pods.events(deployed.api, pod)])
+    config = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {**meta, "name": "later"}}
+    deployed.api.create({**config, "data": {"key": "value"}})
+    until(lambda: pods.ready(deployed.api.get("Pod", "mounts", "default") or {}))
+    folder = deployed.states[NEW.name].root / "var/lib/kubelet/pods" / pod["metadata"]["uid"]
+    assert (folder / "volumes/kubernetes.io~configmap/v/key").read_text() == "value"
+    deployed.api.delete("Pod", "mounts", "default")
+    until(lambda: not folder.exists())
+    deployed.api.delete("ConfigMap", "later", "default")
 
 
 def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:

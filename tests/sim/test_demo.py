@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +18,7 @@ from gpunode.sim import demo as demos
 from gpunode.sim import kinds
 from gpunode.sim.demo import Demo
 from gpunode.sim.rehearsal import rehearsal
+from tests.sim.clusters import Client, until
 
 GPUNODE = [sys.executable, "-m", "gpunode"]
 
@@ -50,6 +51,13 @@ def processes(folder: Path) -> list[str]:
     return [line for line in shown.stdout.splitlines() if str(folder) in line]
 
 
+def group(leader: int) -> list[str]:
+    """The processes of a process group that still run."""
+    shown = subprocess.run(["ps", "-eo", "pgid,stat,args"], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 2) for line in shown.stdout.splitlines()[1:]]
+    return [words for pgid, state, words in rows if pgid == str(leader) and not state.startswith("Z")]
+
+
 def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
     """Each with its own folder, hosts and cluster."""
     with Demo([kinds.new("one")]) as first, Demo([kinds.new("two")]) as second:
@@ -64,51 +72,76 @@ def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
     assert not any(processes(folder) for folder in both)
 
 
+def test_one_whose_server_was_killed_leaves_nothing() -> None:
+    """What starts it, ends it all the same."""
+    with Demo([kinds.new("one")]) as demo:
+        server = json.loads((demo.folder / "demo.json").read_text())["pid"]
+        os.kill(server, signal.SIGKILL)
+    assert gone(demo.folder)
+
+
+def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
+    """As from a registry; no other."""
+    with Demo([kinds.old("one")], cluster={"plugin": {"image": "registry.example/plugin:1"}}) as demo:
+        api = Client(demo.folder / "kubeconfig")
+        for name in ("registry.example/plugin:1", "registry.example/other:1"):
+            container = {"name": "c", "image": name, "command": ["sleep", "600"]}
+            meta = {"name": name.rpartition("/")[2].partition(":")[0]}
+            pod = {"kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+            status, answer = api.ask("POST", "/api/v1/namespaces/default/pods", pod)
+            assert status == 201, answer
+
+        def state(pod: str) -> set[str]:
+            _, found = api.ask("GET", f"/api/v1/namespaces/default/pods/{pod}")
+            states = [one["state"] for one in found["status"].get("containerStatuses", [])]
+            return {word for one in states for word in (*one, one.get("waiting", {}).get("reason", ""))}
+
+        until(lambda: "running" in state("plugin"))
+        until(lambda: "ErrImagePull" in state("other"))
+
+
 def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
-    """`gpunode demo stop` ends it, and what one that was killed left."""
+    """`gpunode demo stop` ends it, and what one that was killed left, and no other."""
     with Demo([kinds.without("cpu-1")]) as demo:
         demo.keep()
-    stale = room / f"{demos.PREFIX}stale"
-    stale.mkdir()
+    stale, begun = room / f"{demos.PREFIX}stale", room / f"{demos.PREFIX}begun"
+    for folder in (stale, begun):
+        folder.mkdir()
+    (stale / "lock").touch()
     look = subprocess.run(
         [*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True, check=False
     )
     assert "no NVIDIA GPU on the PCI bus" in look.stdout
-    stopped = subprocess.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
-    assert str(demo.folder) in stopped.stdout
-    assert not folders(room)
-    assert not processes(demo.folder)
+    with Demo([kinds.without("cpu-2")]) as running:
+        stopped = subprocess.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
+        assert set(stopped.stdout.splitlines()) == {f"ended {demo.folder}", f"ended {stale}"}
+        assert set(folders(room)) == {running.folder, begun}
+        assert not processes(demo.folder)
+        assert running.run([*GPUNODE, "plan", "inventory.yaml"], capture=True)[0] == 4
+    begun.rmdir()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) -> None:
-    """However it ends: its server notices."""
+    """However it ends: its server notices, and ends gpunode's command of that moment."""
     words = [*GPUNODE, "demo", "--fast", "--hosts", "2"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as show:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
+    with (
+        (room / "said").open("w") as said,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, start_new_session=True) as show,
+    ):
         assert show.stdout
-        while b"$ gpunode plan" not in show.stdout.readline():
+        while b"$ gpunode provision" not in show.stdout.readline():
             assert show.poll() is None
         folder = folders(room)[0]
-        os.kill(show.pid, number)
+        until(lambda: list(folder.glob("hosts/*/root/run/gpunode.lock")))
+        assert not [one for one in group(show.pid) if "gpunode provision" in one]  # it does not hear a Ctrl-C
+        (os.killpg if number is signal.SIGINT else os.kill)(show.pid, number)  # as a terminal's Ctrl-C does
         if number is not signal.SIGKILL:
             assert show.wait(timeout=20) == 130
+            assert (room / "said").read_text().count("interrupted") == 1
         assert gone(folder)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(show.pid, signal.SIGKILL)  # gpunode's command of that moment
-
-
-def test_the_show_goes_from_bare_to_verified(room: Path) -> None:
-    """Without a terminal it is plain text, without pauses."""
-    words = [*GPUNODE, "demo", "--hosts", "1"]
-    show = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert show.returncode == 0, show.stdout + show.stderr
-    assert "simulation" in show.stdout.splitlines()[1]
-    assert "\033" not in show.stdout + show.stderr
-    for said in ("✓ pod", "nvidia-tesla-p100", "nothing to do"):
-        assert said in show.stdout
-    assert show.stdout.count(" passed") >= 2
+        until(lambda: not group(show.pid), 5)
 
 
 def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
@@ -129,3 +162,19 @@ def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
     assert len(groups["h100"]["hosts"]) == 17
     pinned = next(host for host in groups["h100"]["hosts"] if host["name"] == "h100-17")
     assert (pinned["driver"], pinned["runtime"]) == ("580.95.05", "class")
+
+
+@pytest.mark.parametrize("path", sorted(Path("inventories").iterdir()), ids=lambda path: path.stem)
+def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path) -> None:
+    """No keys, kubeconfig or archive: the examples name some that nobody has."""
+    machines, _, _ = rehearsal(path)
+    assert machines
+
+
+def test_a_rehearsal_pulls_the_image_that_the_inventory_names(tmp_path: Path) -> None:
+    """An archive is replaced by the demo's own."""
+    written = tmp_path / "inventory.yaml"
+    written.write_text(
+        "cluster: {plugin: {image: registry.example/plugin:1}}\ngroups: {h100: {hosts: [a]}}\n"
+    )
+    assert rehearsal(written)[2]["plugin"] == {"image": "registry.example/plugin:1"}

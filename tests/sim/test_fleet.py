@@ -14,7 +14,7 @@ import pytest
 
 from gpunode.model import Event
 from gpunode.sim import kinds
-from gpunode.sim.machine import State
+from gpunode.sim.state import State
 from tests.sim.fleets import Fleet, serving
 
 

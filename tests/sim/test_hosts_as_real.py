@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpunode.sim.machine import Machine, SimGpu
 from gpunode.ssh import Dialer
 
 from ..lab import api as lab_api
-from ..lab.conftest import lab  # noqa: F401 (a fixture)
+from ..lab.conftest import Ran, gpunode, lab  # noqa: F401 (fixtures)
 from .fleets import serving
 
 pytestmark = pytest.mark.lab
@@ -46,9 +46,12 @@ def twin(seen: Facts) -> Machine:
 def both(
     request: pytest.FixtureRequest,
     lab: lab_api.Lab,  # noqa: F811
+    gpunode: Callable[..., Ran],  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Outcome, Outcome]]:
-    """What is there of a real host that is right, and of its twin after it was provisioned."""
+    """What is there of a real host, and of its twin, after each was provisioned."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", request.param)
+    assert ran.code == 0, ran
     read = inventory.load(lab.inventory)
     host = next(host for host in read.hosts if host.name == request.param)
     dialer = Dialer()
@@ -56,8 +59,8 @@ def both(
     real = converge.look(visit, lambda _: None)
     visit.close()
     dialer.close()
-    if real.status != "right" or real.facts is None:
-        pytest.skip(f"{host.name} is not provisioned now: {real.status}")
+    assert real.status == "right"
+    assert real.facts is not None
     with serving(tmp_path_factory.mktemp("twin"), [twin(real.facts)]) as fleet:
         for path in CONFIGURATION:
             file = real.facts.files.get(path)

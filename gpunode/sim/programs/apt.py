@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 
 from gpunode.sim import repository
-from gpunode.sim.machine import Machine, Now, PackageNow, State
+from gpunode.sim.machine import Machine, Now, PackageNow
+from gpunode.sim.state import State
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 

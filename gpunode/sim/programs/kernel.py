@@ -7,7 +7,8 @@ import sys
 
 from gpunode.sim import repository
 from gpunode.sim.answers import MODULES
-from gpunode.sim.machine import Machine, Now, State
+from gpunode.sim.machine import Machine, Now
+from gpunode.sim.state import State
 
 
 def modprobe(state: State, arguments: list[str]) -> int:

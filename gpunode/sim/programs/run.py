@@ -1,4 +1,7 @@
-"""Starts a host's program that changes something: `run.py NAME ARGUMENT...`, for the host that GPUNODE_ROOT names."""
+"""Starts a host's program that changes something: `run.py NAME ARGUMENT...`, for the host that GPUNODE_ROOT names.
+
+Half of what such a program costs are its imports: what few of them need, they import where they use it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 def main(name: str, arguments: list[str]) -> int:
     """Run it; returns its exit status."""
-    from gpunode.sim.machine import State
     from gpunode.sim.programs import apt, kernel, runtimes, systemd
+    from gpunode.sim.state import State
 
     state = State(Path(os.environ["GPUNODE_ROOT"]).parent)
     programs = {

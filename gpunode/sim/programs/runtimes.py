@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
-from gpunode.sim.machine import RuntimeNow, State
+from gpunode.sim.machine import RuntimeNow
+from gpunode.sim.state import State
 
 DAEMON_KEYS = frozenset(
     (
@@ -79,6 +78,13 @@ def containerd_config(path: Path) -> tuple[RuntimeNow, str]:
     return RuntimeNow(handlers, section.get("default_runtime_name", "runc")), text
 
 
+def dump(state: State) -> tuple[RuntimeNow, str]:
+    """What containerd takes from its own file; remembered with the file's time, so that asking again costs nothing."""
+    found, text = containerd_config(state.root / "etc/containerd/config.toml")
+    (state.folder / "answers/containerd-dump").write_text(text, encoding="utf-8")
+    return found, text
+
+
 def dockerd(_state: State, arguments: list[str]) -> int:
     """`dockerd --validate --config-file FILE`."""
     try:
@@ -95,18 +101,19 @@ def containerd(state: State, arguments: list[str]) -> int:
     own = state.root / "etc/containerd/config.toml"
     path = Path(arguments[arguments.index("--config") + 1]) if "--config" in arguments else own
     try:
-        _, text = containerd_config(path)
+        _, text = dump(state) if path == own else containerd_config(path)
     except Unusable as error:
         sys.stderr.write(f"{error}\n")
         return 1
     print(text, end="")
-    if path == own:
-        (state.folder / "answers/containerd-dump").write_text(text, encoding="utf-8")
     return 0
 
 
 def load(state: State, _arguments: list[str]) -> int:
     """`docker load` and `ctr images import -`: an archive as `docker save` writes it, on standard input."""
+    import hashlib
+    import tarfile
+
     images = {}
     try:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
 
 from gpunode.sim import answers
-from gpunode.sim.machine import DOWN, Machine, Now, State, UnitNow, log
+from gpunode.sim.machine import Machine, Now, UnitNow, log
 from gpunode.sim.programs import kernel, kubelet, runtimes
 from gpunode.sim.programs.runtimes import Unusable
+from gpunode.sim.state import DOWN, State
 
 REBOOT_SECONDS = 2.0
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
-    """The verbs that change something; `refresh` only counts the restarts of crashing units anew."""
+    """The verbs that change something."""
     verb, *names = [word for word in arguments if not word.startswith("-")]
     with state.change() as now:
         if verb == "reboot":
@@ -27,8 +27,6 @@ def systemctl(state: State, arguments: list[str]) -> int:
 
 
 def _act(state: State, now: Now, verb: str, name: str) -> str | None:
-    if verb == "refresh":
-        return None
     unit = now.units.get(name)
     if unit is None:
         return f"Failed to {verb} {name}: Unit {name} not found."
@@ -75,7 +73,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
     if name == "docker.service":
         now.runtime = runtimes.docker_config(etc / "docker/daemon.json")
     elif name == "containerd.service":
-        found, _ = runtimes.containerd_config(etc / "containerd/config.toml")
+        found = runtimes.dump(state)[0]
         if machine.runtime == "containerd":
             now.runtime = found
     elif name == "kubelet.service":
@@ -85,6 +83,8 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
 
 def reboot(state: State, now: Now) -> None:
     """Down and up again: another boot id, modules as the files say, every enabled unit started."""
+    import uuid
+
     now.down_until = time.time() + REBOOT_SECONDS
     (state.folder / DOWN).touch()
     now.boot_id, now.booted = str(uuid.uuid4()), now.down_until

@@ -37,6 +37,7 @@ class Cuda:
         self._memory: dict[int, ctypes.Array[Any]] = {}  # device address -> what is there
         self._next = 0x7F0000000000
         self._code = b""
+        self._device = 0  # the context's
 
     def cuInit(self, _flags: Any) -> int:
         module = self._driver.module()
@@ -76,7 +77,7 @@ class Cuda:
     def cuCtxCreate_v2(self, context: Any, _flags: Any, device: Any) -> int:
         if self._driver.lost(self._driver.gpus[device.value]):
             return UNKNOWN
-        context._obj.value = 1
+        context._obj.value, self._device = 1, device.value
         return SUCCESS
 
     def cuCtxDestroy_v2(self, _context: Any) -> int:
@@ -92,6 +93,11 @@ class Cuda:
         # The one kernel that this GPU can run: it knows it by its name and its one instruction of arithmetic.
         known = name.value == b"vectoradd" and b"add.rn.f32" in self._code
         return SUCCESS if known else NOT_FOUND
+
+    def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
+        total._obj.value = self._driver.gpus[self._device].memory_mib * 1024 * 1024
+        free._obj.value = total._obj.value - sum(map(len, self._memory.values()))
+        return SUCCESS
 
     def cuMemAlloc_v2(self, pointer: Any, size: Any) -> int:
         pointer._obj.value = self._next

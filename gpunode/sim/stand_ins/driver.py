@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpunode.sim.machine import SimGpu, State
+from gpunode.sim.machine import SimGpu
+from gpunode.sim.state import State
 
 
 class Driver:

@@ -1,0 +1,60 @@
+"""The device plugin's service account in the simulated cluster: what the manifests give it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpunode.cluster import plugin
+from gpunode.cluster.api import connect
+from gpunode.cluster.apply import apply, prune
+from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginImage, PluginVoice
+from gpunode.sim.cluster import Cluster, serve
+
+from .clusters import until
+
+EVENTS, NODE = "/api/v1/namespaces/default/events", "/api/v1/nodes/gpu-01"
+EVENT = {"kind": "Event", "apiVersion": "v1", "metadata": {"name": "a"}}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster without hosts."""
+    made = serve(tmp_path, [])
+    yield made
+    made.close()
+
+
+def code(api: InCluster, method: str, path: str, body: object) -> int:
+    """The HTTP status of a refusal; 200 where there is none."""
+    try:
+        api.send(method, path, body)  # type: ignore[arg-type]
+    except ApiError as error:
+        return error.code
+    return 200
+
+
+def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
+    """Events in `default` with a Role, nodes with a ClusterRole; taken away, nothing any more."""
+    admin = connect(Access(kubeconfig=str(cluster.kubeconfig)))
+    until(lambda: admin.get("ServiceAccount", "default", "default"))
+    admin.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-01"}})
+    environ = cluster._account("gpunode", "gpunode-device-plugin")
+    api = InCluster(environ, Path(environ["SERVICE_ACCOUNT_DIRECTORY"]))
+    note = {"metadata": {"annotations": {"a": "b"}}}
+    for voice, event, annotation, elsewhere in (
+        (PluginVoice(), 200, 403, 403),
+        (PluginVoice(events=False, annotation=True), 403, 200, 403),
+        (PluginVoice(events=False), 403, 403, 403),
+    ):
+        made = plugin.manifests("gpunode", PluginImage("x"), None, voice)
+        apply(admin, made)
+        prune(admin, made, plugin.everything("gpunode"))
+        assert code(api, "POST", EVENTS, EVENT) == event
+        assert code(api, "PATCH", NODE, note) == annotation
+        assert code(api, "POST", EVENTS.replace("default", "gpunode"), EVENT) == elsewhere
+    admin.close()

@@ -1,0 +1,172 @@
+"""The SSH servers of simulated hosts: commands are carried whole, and the agent is started as on any host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode import pipeline, wire
+from gpunode.errors import Unreachable
+from gpunode.sim import forkserver, kinds
+from gpunode.sim.forkserver import Fork, ForkServer
+from gpunode.sim.hosts import environment
+from gpunode.sim.state import DOWN
+from gpunode.ssh.channel import SshConnection
+from tests.sim.clusters import until
+from tests.sim.fleets import Fleet, serving
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One host."""
+    with serving(tmp_path_factory.mktemp("sshd"), [kinds.new("gpu-0")]) as served:
+        yield served
+
+
+@pytest.fixture
+def connection(fleet: Fleet) -> Iterator[SshConnection]:
+    opened = fleet.dialer.connect(fleet.hosts()[0])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def forks() -> Iterator[ForkServer]:
+    server = ForkServer(Path("gpunode/agent.py"))
+    yield server
+    server.close()
+
+
+def ended(fork: Fork, given: bytes = b"") -> tuple[int, bytes, bytes]:
+    """Exit status and both streams of a program that is given all its input at once."""
+    with fork.stdin, fork.stdout, fork.stderr:
+        fork.stdin.write(given)
+        fork.stdin.close()
+        return fork.wait(), fork.stdout.read(), fork.stderr.read()
+
+
+def test_a_command_that_ends_at_once_is_not_taken_for_a_refused_one(connection: SshConnection) -> None:
+    """Its channel stays open until the client has seen that it was begun."""
+    seen = threading.Event()
+
+    def input_() -> Iterator[bytes]:
+        yield b"that nobody reads"
+        assert seen.wait(10)
+
+    quick = connection.start("exit 3", input_())
+    until(quick._channel.exit_status_ready)
+    assert connection.start("exit 4", []).end() == (4, "")  # what was said before has arrived, too
+    assert not quick._channel.closed
+    seen.set()
+    assert quick.end() == (3, "")
+
+
+def test_both_streams_of_any_command_come_whole(connection: SshConnection) -> None:
+    """In the host's root folder, with the host's programs."""
+    remote = connection.start("cat; cat etc/os-release >&2", [b"x" * 100_000, b"\n"])
+    assert [len(line) for line in remote.lines()] == [100_001]
+    assert "Debian" in remote.end()[1]
+
+
+def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnection) -> None:
+    """Its connections are cut, and nobody else gets the port before it is up again."""
+    state, port = fleet.states["gpu-0"], fleet.server.port("gpu-0")
+    cut = threading.Event()
+
+    def input_() -> Iterator[bytes]:
+        yield b"up\n"
+        assert cut.wait(10)
+
+    reading = connection.start("cat", input_())
+    lines = iter(reading.lines())
+    assert next(lines) == b"up\n"
+    with state.change() as now:
+        now.down_until = time.time() + 3
+    (state.folder / DOWN).touch()
+    assert list(lines) == []
+    cut.set()
+    assert reading.end() == (None, "")
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", port))
+    with pytest.raises(Unreachable):
+        fleet.dialer.connect(replace(fleet.hosts()[0], ssh=replace(fleet.hosts()[0].ssh, timeout=0.2)))
+    until(lambda: not (state.folder / DOWN).exists())
+    fleet.dialer.connect(fleet.hosts()[0]).close()
+
+
+def test_the_agent_is_recognised_by_the_command_that_starts_it() -> None:
+    """With sudo and without; nothing else is."""
+    for sudo, password in ((False, False), (True, False), (True, True)):
+        assert forkserver.bootstrap(wire.command(sudo, password)) == wire.BOOTSTRAP
+    for other in ("true", "exec /bin/sh -c 'echo gpunode'", "echo 'it", "sh -c x gpunode y z"):
+        assert forkserver.bootstrap(other) is None
+
+
+def facts(output: bytes) -> dict[str, Any]:
+    """The facts that an agent told, without what is another moment's."""
+    told = next(json.loads(line) for line in output.splitlines() if line.startswith(b"{"))
+    return {name: fact for name, fact in told["facts"].items() if name not in ("time", "units")}
+
+
+def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(fleet: Fleet, forks: ForkServer) -> None:
+    """The whole command line through a shell, sudo and a new python gives the same facts."""
+    state = fleet.states["gpu-0"]
+    given, host = (
+        wire.encode({"op": "probe", "nonce": "n", "watch": asdict(pipeline.watch(None))}),
+        environment(state, state.machine()),
+    )
+    command = wire.command(sudo=True, password=False)
+    shell = subprocess.run(
+        ["/bin/sh", "-c", command], input=given, env=host, cwd=state.root, capture_output=True, check=True
+    )
+    status, out, err = ended(forks.start(wire.BOOTSTRAP, host, state.root), given)
+    assert (status, err) == (0, b"")
+    assert facts(out) == facts(shell.stdout)
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("import sys; sys.exit('no')", 1),
+        ("1 / 0", 1),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+    ],
+)
+def test_a_fork_ends_as_a_new_python_would(
+    forks: ForkServer, tmp_path: Path, program: str, status: int
+) -> None:
+    """Exit status and what is said of an error."""
+    words = [sys.executable, "-I", "-S", "-c", program]
+    real = subprocess.run(words, env={}, cwd=tmp_path, capture_output=True, check=False)
+    code, out, err = ended(forks.start(program, {}, tmp_path))
+    assert (code, out) == (status, real.stdout) == (real.returncode, b"")
+    assert err.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+
+
+SEEN = (
+    "import json, os, sys; print(json.dumps([sys.argv, sys.path, dict(os.environ), os.getcwd(), sys.flags]))"
+)
+
+
+def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path: Path) -> None:
+    """Arguments, import path, environment, folder, flags; and none of its server's files."""
+    host = {"LC_ALL": "C", "PATH": os.defpath}
+    real = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", SEEN], env=host, cwd=tmp_path, capture_output=True, check=True
+    )
+    assert json.loads(ended(forks.start(SEEN, host, tmp_path))[1]) == json.loads(real.stdout)
+    counted = "import os; print(len(os.listdir('/dev/fd')))"  # three streams, the status, and the list itself
+    assert ended(forks.start(counted, host, tmp_path))[1] == b"5\n"
