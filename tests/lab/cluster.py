@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import ssl
 import urllib.error
@@ -15,6 +16,7 @@ from .progress import LabError, wait
 from .slot import Slot
 
 SERVICES = "10.96.0.0/16"
+APISERVER_SECONDS = 240  # 5 to 10 alone; more than a minute was seen beside other labs and builds
 DAEMONS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")  # in the order of stopping
 
 
@@ -64,39 +66,40 @@ def up(slot: Slot, programs: Path) -> None:
 
 
 def start_apiserver(slot: Slot, programs: Path) -> None:
-    """Start the apiserver and wait until it is ready."""
+    """Start the apiserver and wait until it is ready; one that gives up on an etcd that is still slow is started again."""
     keys = pki.folder(slot)
-    process.start(
-        slot.state,
-        "kube-apiserver",
-        [
-            programs / "kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{slot.etcd_port}",
-            f"--bind-address={slot.gateway}",
-            f"--advertise-address={slot.gateway}",
-            "--secure-port=6443",
-            f"--cert-dir={slot.state}/apiserver",
-            f"--client-ca-file={keys}/ca.crt",
-            f"--tls-cert-file={keys}/apiserver.crt",
-            f"--tls-private-key-file={keys}/apiserver.key",
-            f"--kubelet-client-certificate={keys}/apiserver-kubelet-client.crt",
-            f"--kubelet-client-key={keys}/apiserver-kubelet-client.key",
-            "--kubelet-preferred-address-types=InternalIP",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={keys}/sa.key",
-            f"--service-account-signing-key-file={keys}/sa.key",
-            f"--service-cluster-ip-range={SERVICES}",
-            "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
-            "--allow-privileged=true",
-        ],
-    )
+    command: list[str | Path] = [
+        programs / "kube-apiserver",
+        f"--etcd-servers=http://127.0.0.1:{slot.etcd_port}",
+        f"--bind-address={slot.gateway}",
+        f"--advertise-address={slot.gateway}",
+        "--secure-port=6443",
+        f"--cert-dir={slot.state}/apiserver",
+        f"--client-ca-file={keys}/ca.crt",
+        f"--tls-cert-file={keys}/apiserver.crt",
+        f"--tls-private-key-file={keys}/apiserver.key",
+        f"--kubelet-client-certificate={keys}/apiserver-kubelet-client.crt",
+        f"--kubelet-client-key={keys}/apiserver-kubelet-client.key",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={keys}/sa.key",
+        f"--service-account-signing-key-file={keys}/sa.key",
+        f"--service-cluster-ip-range={SERVICES}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+    ]
     log = process.log(slot.state, "kube-apiserver")
-    wait(
-        "a ready apiserver", lambda: ready(slot) or not process.running(slot.state, "kube-apiserver"), 60, log
-    )
-    if not process.running(slot.state, "kube-apiserver"):
-        raise LabError(f"the apiserver ended: {log.read_text().splitlines()[-1]}")
+
+    def ended() -> bool:
+        return not process.running(slot.state, "kube-apiserver")
+
+    for _ in range(3):
+        process.start(slot.state, "kube-apiserver", command)
+        wait("a ready apiserver", lambda: ready(slot) or ended(), APISERVER_SECONDS, log)
+        if not ended():
+            return
+    raise LabError(f"the apiserver ended three times: {log.read_text().splitlines()[-1]}")
 
 
 def down(slot: Slot) -> None:
@@ -109,19 +112,18 @@ def down(slot: Slot) -> None:
 def ready(slot: Slot) -> bool:
     try:
         return bool(request(slot, "GET", "/readyz") == "ok")
-    except OSError:
+    except (OSError, http.client.HTTPException):  # the latter: it ends in the middle of an answer
         return False
 
 
 def request(slot: Slot, method: str, path: str, body: Any = None) -> Any:
-    """One call to the apiserver as its administrator; JSON is decoded, other answers come as text."""
+    """One call to the apiserver as its administrator; JSON is decoded, other answers come as text. PATCH: a merge patch."""
     keys = pki.folder(slot)
     context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
     context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
     data = None if body is None else json.dumps(body).encode()
-    call = urllib.request.Request(
-        slot.server + path, data, {"Content-Type": "application/json"}, method=method
-    )
+    content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    call = urllib.request.Request(slot.server + path, data, {"Content-Type": content}, method=method)
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )

@@ -133,7 +133,11 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     for source in (FILES / "common", FILES / each.name):
         shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
-    values = {"@POD_SUBNET@": f"10.244.{each.number}.0/24", "@CGROUP_ROOT@": f"{slot.cgroups}{each.name}"}
+    values = {
+        "@POD_SUBNET@": f"10.244.{each.number}.0/24",
+        "@CGROUP_ROOT@": f"{slot.cgroups}{each.name}",
+        "@API_SERVER@": slot.server.removeprefix("https://"),
+    }
     for file in (path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
         text = file.read_text()
         for name, value in values.items():

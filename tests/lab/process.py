@@ -63,13 +63,13 @@ def running(state: Path, name: str) -> bool:
 
 def stop(state: Path, name: str, patience: float = 10) -> None:
     """End a daemon: asked first, killed after `patience` seconds."""
-    for sign, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 10)):
+    for sign, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 60)):
         pid = _pid(state, name)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
             with contextlib.suppress(LabError):
-                wait(f"the end of {name}", lambda: not running(state, name), seconds)
+                wait(f"the end of {name}", lambda pid=pid: _gone(pid), seconds)  # type: ignore[misc]
     (state / f"{name}.pid").unlink(missing_ok=True)
 
 
@@ -86,6 +86,17 @@ def _pid(state: Path, name: str) -> int | None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # a child of this very process that ended is a zombie until it is read
     return pid if _belongs(pid, state) else None
+
+
+def _gone(pid: int) -> bool:
+    """Whether no thread of it is left: one that is still ending may hold the port that the next one wants."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] in "ZX" for task in tasks)
+    except OSError:
+        return not Path(f"/proc/{pid}").exists()
 
 
 def _belongs(pid: int, state: Path) -> bool:

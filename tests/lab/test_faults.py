@@ -290,7 +290,7 @@ def test_an_api_that_forbids_names_what_is_missing(
     ran = gpunode("provision", "--yes", "--json", inventory=wish)
 
     assert ran.code == 1, ran
-    assert "does not let nobody" in ran.stderr
+    assert "does not let the user `nobody`" in ran.stderr
     assert "can-i" in ran.stderr
 
 

@@ -44,7 +44,10 @@ OTHER_DEVICES = (
 )
 _BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")
 _LIBRARIES = {
-    "libnvidia-ml": ("nvml.c", "nvml_device.c", "nvml_events.c", "nvml_mig.c", "driver.c", "state.c"),
+    "libnvidia-ml": (
+        *("nvml.c", "nvml_device.c", "nvml_events.c", "nvml_limits.c", "nvml_mig.c"),
+        *("driver.c", "state.c"),
+    ),
     "libcuda": ("cuda.c", "driver.c", "state.c"),
 }
 

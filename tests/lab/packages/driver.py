@@ -32,7 +32,12 @@ class Release:
         return f"{self.number}-1"
 
 
-RELEASES = (Release("550.163.01", 12040), Release("580.178.04", 13000), Release("595.91.07", 13020))
+RELEASES = (
+    Release("550.163.01", 12040),
+    Release("580.178.04", 13000),
+    Release("595.91.07", 13020),
+    Release("615.71.05", 13040),  # the first branch with memory limits
+)
 _SOURCE = {"Source": "nvidia-graphics-drivers"}
 _LDCONFIG = {"triggers": "activate-noawait ldconfig\n"}
 
@@ -177,7 +182,7 @@ def _tools(release: Release, built: Path) -> list[Package]:
             "nvidia-modprobe",
             "nvidia-persistenced",
             fields=replaced,
-            files=smi,
+            files={**smi, "/usr/bin/nvidia-cuda-mps-control": FILES / "nvidia-cuda-mps-control"},
         ),
     ]
 

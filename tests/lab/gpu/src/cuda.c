@@ -137,11 +137,32 @@ EXPORT CUresult cuDriverGetVersion(int *version)
     return CUDA_SUCCESS;
 }
 
+/* The folder of this process's cgroup of v2. */
+static const char *own_cgroup(char *into, size_t size)
+{
+    char line[4096] = "";
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    snprintf(into, size, "/sys/fs/cgroup");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "0::", 3)) {
+            line[strcspn(line, "\n")] = 0;
+            if (strcmp(line, "0::/"))
+                snprintf(into, size, "/sys/fs/cgroup%s", line + 3);
+        }
+    if (file)
+        fclose(file);
+    return into;
+}
+
+/* A limit of this process's cgroup is the GPU's size for it. */
 static void add(const struct state *s, int gpu, int mig)
 {
     const char *size = mig < 0 ? state_get(s, "gpus.%d.memory_mib", gpu)
                                : state_get(s, "gpus.%d.mig.devices.%d.memory_mib", gpu, mig);
-    gpus[count++] = (struct gpu){gpu, mig, strtoull(size ? size : "0", NULL, 0) << 20, 0};
+    char cgroup[4200];
+    unsigned long long total = strtoull(size ? size : "0", NULL, 0) << 20, soft, limit;
+    cgroup_limits(s, gpu, own_cgroup(cgroup, sizeof cgroup), &soft, &limit);
+    gpus[count++] = (struct gpu){gpu, mig, mig < 0 && limit < total ? limit : total, 0};
 }
 
 /* CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first one that is none. */

@@ -56,3 +56,21 @@ int mig_visible(const struct state *s, int gpu, int mig)
     snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%lld", node + 1 + ci);
     return may_open(path);
 }
+
+/* A name for the state, whose keys are short: FNV-1a. */
+unsigned long long cgroup_key(const char *cgroup)
+{
+    unsigned long long hash = 0xcbf29ce484222325;
+    for (; *cgroup; cgroup++)
+        hash = (hash ^ (unsigned char)*cgroup) * 0x100000001b3;
+    return hash;
+}
+
+void cgroup_limits(const struct state *s, int gpu, const char *cgroup, unsigned long long *soft, unsigned long long *hard)
+{
+    const char *value = state_get(s, "gpus.%d.limits.%llx", gpu, cgroup_key(cgroup));
+    *soft = 0;
+    *hard = ~0ULL;
+    if (value)
+        sscanf(value, "%llu,%llu", soft, hard);
+}

@@ -1,0 +1,124 @@
+"""Memory limits by the driver, with the real kubelet, containerd and container toolkit; NVML and CUDA are stand-ins.
+
+The machine has cgroup v1, but v2's tree beside it, in which every container has a cgroup too. The plugin and the toolkit's
+hook are shown that tree as they would find it on a host with v2 alone; nothing else is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from .api import Lab, Node
+from .conftest import Ran
+from .pods import Pods, pods
+from .progress import wait
+
+pytestmark = pytest.mark.lab
+
+MEM = "aliyun.com/gpu-mem"
+UNITS = 4 * 79
+PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
+UNIFIED = "/sys/fs/cgroup/unified"
+HOOK = "/usr/bin/nvidia-cdi-hook"
+WRAPPER = f"""#!/bin/sh
+if [ "$1" = apply-cuda-memory-limits ]; then
+    exec unshare -m sh -c 'mount --bind {UNIFIED} /sys/fs/cgroup && exec {HOOK}.real "$@"' hook "$@"
+fi
+exec {HOOK}.real "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def modern(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[Node]:
+    """A host with a driver that can limit memory, which it shares; bare again afterwards."""
+    node = lab.node("modern")
+    node.reset()
+    config = "{version: v1, flags: {plugin: {deviceListStrategy: cdi-cri}}, sharing: {memory: {}}}\n"
+    lab.inventory.with_name("limits-plugin.yaml").write_text(config)
+    inventory = yaml.safe_load(lab.inventory.read_text())
+    inventory["cluster"]["plugin"]["config"] = "limits-plugin.yaml"
+    inventory["groups"]["h100"]["hosts"][0]["driver"] = "615"
+    file = lab.inventory.with_name("limits.yaml")
+    file.write_text(yaml.safe_dump(inventory))
+    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "modern", inventory=file)
+    assert ran.code == 0, ran
+    node.exec(["mv", HOOK, f"{HOOK}.real"])
+    node.write(HOOK, WRAPPER)
+    node.exec(["chmod", "755", HOOK])
+    yield node
+    node.reset()
+
+
+@pytest.fixture
+def made(lab: Lab) -> Iterator[Pods]:
+    with pods(lab) as made:
+        yield made
+
+
+def plugin_log(lab: Lab) -> str:
+    """Of the pod on modern; "" while there is none that runs."""
+    query = urlencode({"labelSelector": PLUGIN, "fieldSelector": "spec.nodeName=modern,status.phase=Running"})
+    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    if len(found) != 1:
+        return ""
+    return str(lab.request("GET", f"/api/v1/namespaces/{found[0]['namespace']}/pods/{found[0]['name']}/log"))
+
+
+@pytest.fixture
+def cgroup_v2(lab: Lab, modern: Node) -> Iterator[None]:
+    """The plugin's pods are shown the tree of v2."""
+    volume = {"name": "cgroup", "hostPath": {"path": UNIFIED}}
+    mount = {"name": "cgroup", "mountPath": "/sys/fs/cgroup", "readOnly": True}
+
+    def change(act: Callable[[list[Any], Any], None]) -> None:
+        query = urlencode({"labelSelector": PLUGIN})
+        for listed in lab.request("GET", f"/apis/apps/v1/daemonsets?{query}")["items"]:
+            meta = listed["metadata"]
+            path = f"/apis/apps/v1/namespaces/{meta['namespace']}/daemonsets/{meta['name']}"
+            daemonset = lab.request("GET", path)
+            spec = daemonset["spec"]["template"]["spec"]
+            act(spec["volumes"], volume)
+            act(spec["containers"][0]["volumeMounts"], mount)
+            lab.request("PUT", path, daemonset)
+
+    change(lambda several, one: several.append(one))
+    yield
+    change(lambda several, one: several.remove(next(it for it in several if it["name"] == one["name"])))
+
+
+def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) -> None:
+    """Driver and toolkit could; the hook would fail every container that asks for it, so none does."""
+    wait("the plugin's verdict", lambda: "does not hold containers" in plugin_log(lab), 60)
+    (verdict,) = [line for line in plugin_log(lab).splitlines() if "does not hold containers" in line]
+    assert "may exceed: the host has cgroup v1: the driver limits cgroups of v2 only gpus=0,1,2,3" in verdict
+    (seen,) = made.seen(made.make("unlimited", "modern", 4, MEM))
+    assert seen.memory == (81559,)
+
+
+def test_containers_have_no_more_than_they_asked_for(
+    lab: Lab, modern: Node, cgroup_v2: None, made: Pods, gpunode: Callable[..., Ran]
+) -> None:
+    """The real hook sets what the plugin says; CUDA in the pod shows that as the GPU's size; verify says so."""
+    wait("the plugin's verdict", lambda: "the driver holds containers to their memory" in plugin_log(lab), 60)
+    wait(
+        "the units",
+        lambda: lab.request("GET", "/api/v1/nodes/modern")["status"]["allocatable"].get(MEM) == str(UNITS),
+        60,
+    )
+    # a pod's own variables come after those of the plugin for the hook, and before them for the program
+    greedy = {"NVIDIA_GPU_MEMORY_REQUEST": "0", "NVIDIA_GPU_MEMORY_LIMIT": "90000"}
+    names = [made.make("four", "modern", 4, MEM), made.make("greedy", "modern", 6, MEM, env=greedy)]
+    four, six = made.seen(*names)
+    assert (four.memory, six.memory) == ((4096,), (6144,))
+    assert six.env["NVIDIA_GPU_MEMORY_LIMIT"] == "6144"
+    assert four.uuids == six.uuids
+    made.delete()
+    ran = gpunode("verify", "--json", "--limit", "modern", inventory=lab.inventory.with_name("limits.yaml"))
+    assert ran.code == 0, ran
+    (pod,) = [link for link in ran.of("link", "modern") if link["layer"] == "pod"]
+    assert pod["text"].endswith("; the driver held each to its share of memory: 80896 MiB")

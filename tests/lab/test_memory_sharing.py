@@ -1,0 +1,168 @@
+"""Sharing by memory with the two real kubelets: who gets which GPU, what is refused, how long a list may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from .api import Lab
+from .conftest import Ran
+from .pods import Pods, pods
+from .progress import wait
+
+pytestmark = pytest.mark.lab
+
+MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+GPUS = {"legacy": 2, "modern": 4}
+GIB = {"legacy": 16, "modern": 79}  # of each GPU, rounded down
+PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run")
+    assert ran.code == 0, ran
+    yield
+    ran = gpunode("plugin deploy", "--json")
+    assert ran.code == 0, ran
+
+
+@pytest.fixture(scope="module")
+def deploy(lab: Lab, gpunode: Callable[..., Ran]) -> Callable[[str], None]:
+    """Roll the plugin out with a configuration file, as a user does."""
+
+    def rollout(config: str) -> None:
+        lab.inventory.with_name("memory-plugin.yaml").write_text(config)
+        inventory = yaml.safe_load(lab.inventory.read_text())
+        inventory["cluster"]["plugin"]["config"] = "memory-plugin.yaml"
+        file = lab.inventory.with_name("memory.yaml")
+        file.write_text(yaml.safe_dump(inventory))
+        ran = gpunode("plugin deploy", "--json", inventory=file)
+        assert ran.code == 0, ran
+
+    return rollout
+
+
+@pytest.fixture(scope="module")
+def by_gib(lab: Lab, deploy: Callable[[str], None]) -> None:
+    """The shortest configuration there is, and both nodes offer all their memory."""
+    deploy("version: v1\nsharing: {memory: {}}\n")
+    for name, gpus in GPUS.items():
+        offered(lab, name, gpus * GIB[name])
+
+
+@pytest.fixture
+def made(lab: Lab) -> Iterator[Pods]:
+    with pods(lab) as made:
+        yield made
+
+
+def count(lab: Lab, node: str, resource: str = MEM, which: str = "allocatable") -> int:
+    status = lab.request("GET", f"/api/v1/nodes/{node}")["status"]
+    return int(status[which].get(resource, 0))
+
+
+def offered(lab: Lab, node: str, number: int) -> None:
+    wait(f"{number} {MEM} on {node}", lambda: count(lab, node) == number, 90)
+
+
+def plugin_log(lab: Lab, node: str) -> str:
+    query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
+    (pod,) = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
+
+
+def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gib: None) -> None:
+    """By size of each node's GPUs; gpushare's tools look for the count in capacity and in allocatable."""
+    for name, gpus in GPUS.items():
+        assert count(lab, name, which="capacity") == gpus * GIB[name]
+        assert count(lab, name, COUNT) == count(lab, name, COUNT, "capacity") == gpus
+        assert count(lab, name, "nvidia.com/gpu") == 0
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_pods_share_one_gpu_until_it_is_full(lab: Lab, by_gib: None, made: Pods, name: str) -> None:
+    """Each sees one GPU and is told its share; the third does not fit beside them and has the next GPU."""
+    half = GIB[name] // 2
+    shared = [made.make(f"{name}-{n}", name, half, MEM) for n in range(2)]
+    first, second = made.seen(*shared)
+    (third,) = made.seen(made.make(f"{name}-2", name, half, MEM))
+    assert first.uuids == second.uuids
+    assert first.uuids != third.uuids
+    assert [len(one.uuids) for one in (first, third)] == [1, 1]
+    for one in (first, third):
+        assert {key: one.env[key] for key in one.env if key.startswith("ALIYUN")} == {
+            "ALIYUN_COM_GPU_MEM_IDX": one.nodes[0].removeprefix("/dev/nvidia"),
+            "ALIYUN_COM_GPU_MEM_POD": str(half),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(half),
+            "ALIYUN_COM_GPU_MEM_DEV": str(GIB[name]),
+        }
+
+
+def test_what_is_free_in_sum_but_on_no_gpu_is_refused_with_the_most_that_is(
+    lab: Lab, by_gib: None, made: Pods
+) -> None:
+    """The scheduler sees the sum only. What does not fit the sum either waits at the scheduler."""
+    full = [made.make(f"part-{n}", "legacy", 10, MEM) for n in range(2)]
+    made.seen(*full)
+    large = made.make("large", "legacy", 8, MEM)
+    assert (
+        f"{MEM}: 8 GiB asked for, but a container gets memory of one GPU, and the most that is free on one is 6 GiB"
+        in made.refusal(large)
+    )
+    waiting = made.make("waiting", "legacy", 13, MEM)
+    assert f"Insufficient {MEM}" in made.unschedulable(waiting)
+
+
+def test_the_count_is_not_for_pods(lab: Lab, by_gib: None, made: Pods) -> None:
+    """It would hold nothing; the pod's event says what to ask for."""
+    for name in GPUS:
+        asking = made.make(f"counting-{name}", name, 1, COUNT)
+        assert "it only says how many GPUs this node shares by memory" in made.refusal(asking)
+
+
+def test_a_lost_gpus_memory_is_out(lab: Lab, by_gib: None) -> None:
+    """Allocatable loses that GPU's share and its count; capacity stays. (The next rollout begins with all of them.)"""
+    for name in GPUS:
+        lab.node(name).gpus.lose(1)
+    for name, gpus in GPUS.items():
+        offered(lab, name, (gpus - 1) * GIB[name])
+        wait("the count", lambda name=name, gpus=gpus: count(lab, name, COUNT) == gpus - 1, 30)
+        assert count(lab, name, which="capacity") == gpus * GIB[name]
+        lab.node(name).gpus.bring_back(1)
+
+
+def test_limits_that_this_host_cannot_have_break_nothing(
+    lab: Lab, deploy: Callable[[str], None], made: Pods
+) -> None:
+    """Drivers before 615 on cgroup v1: the log names both, the pod runs, and is told no limit."""
+    config = "flags: {plugin: {deviceListStrategy: cdi-cri}}\nsharing: {memory: {devices: ['0']}}\n"
+    deploy(f"version: v1\n{config}")
+    offered(lab, "modern", GIB["modern"])
+    (seen,) = made.seen(made.make("unlimited", "modern", 4, MEM))
+    assert len(seen.uuids) == 1
+    assert not [key for key in seen.env if key.startswith("NVIDIA_GPU_MEMORY")]
+    assert count(lab, "modern", "nvidia.com/gpu") == 3  # the others stay whole
+    log = plugin_log(lab, "modern")
+    assert "the driver does not hold containers to their memory" in log
+    assert "615 is the first that limits memory" in log
+    assert "the host has cgroup v1" in log
+
+
+def test_the_longest_list_that_is_sent_is_one_that_kubelets_take(
+    lab: Lab, deploy: Callable[[str], None], made: Pods
+) -> None:
+    """Some 54,000 units of 6 MiB, 3.6 MB, near the limit of 4 MiB; a pod gets a thousand of one GPU."""
+    deploy("version: v1\nsharing: {memory: {unit: MiB, chunk: 6}}\n")
+    for name, gpus in GPUS.items():
+        mib = lab.node(name).exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"])
+        units = sum(int(line) // 6 for line in mib.stdout.split())
+        offered(lab, name, units)
+        (seen,) = made.seen(made.make(f"thousand-{name}", name, 1000, MEM))
+        assert len(seen.uuids) == 1
+        assert seen.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "1000"
+        assert int(seen.env["ALIYUN_COM_GPU_MEM_DEV"]) * gpus == units
