@@ -5,15 +5,17 @@ One file, the standard library only, Python 3.6 syntax, nothing of gpunode impor
 `@gpunode-begin NONCE` and `@gpunode-end NONCE`.
 
 Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH. A job may say how many
-seconds a restarted unit must stay up (`settle`), how many to wait for apt's locks (`apt_wait`) and for the facts
-(`patience`).
+seconds a restarted unit must stay up (`settle`) and after how many its files are put back if nobody has seen that it
+does (`restore`), how many to wait for apt's locks (`apt_wait`) and for the facts
+(`patience`), and after how many of silence to say `alive` (`beat`).
 
 An apply is done by a process of its own, a transient systemd unit where there is systemd, which writes its messages
 to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
 
     /run/gpunode.lock              held by the apply under way; says whose it is
     /run/gpunode/RUN/              program, job and messages.jsonl of a running apply, gone when it has ended
-    /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt
+    /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt;
+                                   of the last KEPT_RUNS applies
 """
 
 import concurrent.futures
@@ -41,6 +43,8 @@ LOCK = "/run/gpunode.lock"
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
 PROBE_SECONDS = 60
+BEAT_SECONDS = 10  # so often who follows a silent apply hears that it goes on
+KEPT_RUNS = 50  # records of earlier applies, with the originals of what they changed
 RESTORE_SECONDS = 180  # the timer that puts guarded files back when a restart was never found to be good
 
 Message = Dict[str, Any]
@@ -224,9 +228,10 @@ def read_watched(
     if seen is None:
         return found
     texts = [seen["unit_text"], " ".join(seen["arguments"])]
-    for path in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/[^\s*?\[]+)\s*$", seen["unit_text"]):
-        found.setdefault(path, read_file(path))
-        texts.append(found[path].get("content", ""))
+    for pattern in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/.*\S)\s*$", seen["unit_text"]):
+        there = read_files([pattern])  # systemd, too, takes what a pattern matches
+        found.update({path: file for path, file in there.items() if path not in found})
+        texts.extend(file.get("content", "") for file in there.values())
     for path in re.findall(r"(?<![\w-])--?config[= ]\s*[\"']?(/[^\s\"'\\]+)", "\n".join(texts)):
         found.setdefault(path, read_file(path))
     return found
@@ -404,6 +409,7 @@ def read_docker() -> Optional[Dict[str, Any]]:
         "default_runtime": info.get("DefaultRuntime", ""),
         "cgroup_driver": info.get("CgroupDriver", ""),
         "containers_running": info.get("ContainersRunning", 0),
+        "live_restore": info.get("LiveRestoreEnabled") is True,
     }
 
 
@@ -782,6 +788,8 @@ def put(
 
 def copy_labels(source: str, target: str) -> None:
     """Extended attributes (the SELinux label, ACLs) of a file that is about to be replaced."""
+    if not hasattr(os, "listxattr"):
+        return  # Python has it on Linux only, and a simulated host may be on another system
     try:
         names = os.listxattr(source)
     except OSError:
@@ -1257,8 +1265,11 @@ def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:
     if not systemd() or not set(map(resolve, guards)) & set(this.originals()):
         return None
     name = "gpunode-restore-" + this.name
-    after = "--on-active=%d" % RESTORE_SECONDS
-    answer = run("systemd-run", "--quiet", "--collect", after, "--unit", name, *again(this, "restore"))
+    after = "--on-active=%d" % this.load().get("restore", RESTORE_SECONDS)
+    exactly = "--timer-property=AccuracySec=1s"  # else systemd may take a minute more
+    answer = run(
+        "systemd-run", "--quiet", "--collect", after, exactly, "--unit", name, *again(this, "restore")
+    )
     if answer.status:
         raise Failure(
             "unit-failed", "the timer that would restore %s cannot be set: %s" % (unit, answer.words)
@@ -1378,6 +1389,8 @@ def work(this: Run) -> None:
         this.close()
         return
     ok = mend(this)
+    if ok:
+        prune(this)
     for this.n, change in enumerate(job["changes"] if ok else []):
         start = time.monotonic()
         this.send({"type": "start", "n": this.n})
@@ -1417,6 +1430,15 @@ def mend(this: Run) -> bool:
     return True
 
 
+def prune(this: Run) -> None:
+    """Forget the oldest records. Needs the lock, and nothing to be put back any more."""
+    folder = below(os.path.dirname(this.record))
+    others = [name for name in os.listdir(folder) if name != this.name]
+    others.sort(key=lambda name: os.stat(os.path.join(folder, name)).st_mtime)
+    for name in others[: max(0, len(others) - KEPT_RUNS + 1)]:
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
 def failure(error: Exception) -> Failure:
     if isinstance(error, Failure):
         return error
@@ -1454,8 +1476,8 @@ def launch(this: Run) -> None:
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
-def follow(this: Run) -> Iterator[Message]:
-    """The messages of an apply from its first to its last, as they come."""
+def follow(this: Run, beat: float = BEAT_SECONDS) -> Iterator[Message]:
+    """The messages of an apply from its first to its last, as they come; `alive` after every `beat` without one."""
     told = this.told()
     if told is None:
         yield {"type": "unknown", "run": this.name}
@@ -1463,20 +1485,28 @@ def follow(this: Run) -> Iterator[Message]:
         return
     message = {}  # type: Message
     begun = None  # type: Optional[int]
-    patience = time.monotonic() + 15  # for the process to start and take the lock
+    said = time.monotonic()
+    patience = said + 15  # for the process to start and take the lock
     with told as file:
         while True:
+            heard = bool(
+                message
+            )  # it may take the lock, and say that it begins, right after the look at the lock
             holder = lock_holder()
             alive = bool(holder and holder["run"] == this.name)
             for line in whole_lines(file):
                 message = json.loads(line)
                 if message["type"] in ("start", "done", "failed"):
                     begun = message["n"] if message["type"] == "start" else None
+                said = time.monotonic()
                 yield message
             if message.get("type") == "end":
                 return
-            if not alive and (message or time.monotonic() > patience):
+            if not alive and (heard or (not message and time.monotonic() > patience)):
                 break
+            if time.monotonic() - said > beat:
+                said = time.monotonic()
+                yield {"type": "alive"}
             time.sleep(0.05)
     crash = last(text_of(this.record + "/crash.log") or "", 12)
     if not message:
@@ -1523,7 +1553,7 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
         yield failure(error).message(n)
         yield {"type": "end", "ok": False}
         return
-    for message in follow(this):
+    for message in follow(this, job.get("beat", BEAT_SECONDS)):
         yield message
 
 
@@ -1554,7 +1584,7 @@ def main(program: bytes, raw_job: bytes) -> None:
     elif job["op"] == "apply":
         messages = apply(program, job, sys.stdin.buffer)
     else:
-        messages = follow(Run(job["run"]))
+        messages = follow(Run(job["run"]), job.get("beat", BEAT_SECONDS))
     try:
         for message in messages:
             out.write(json.dumps(message).encode() + b"\n")

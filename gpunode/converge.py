@@ -21,7 +21,6 @@ from gpunode.model import Change, Event, Facts, Host, LoadImage, Outcome, Plugin
 ROUNDS = 3
 REBOOT_SECONDS = 900.0
 RECONNECT_SECONDS = 60.0
-PROBE_SECONDS = 120.0  # the agent itself gives its readings half of that
 
 # What to do next, by the agent's failure codes.
 HINTS = {
@@ -73,8 +72,7 @@ class Visit:
         self._connection: reach.Connection | None = None
 
     def ask(self, job: Mapping[str, Any], archives: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-        """Run one job with the agent; yields its messages. A probe must be answered in time; an apply may be silent."""
-        within = PROBE_SECONDS if job["op"] == "probe" else None
+        """Run one job with the agent; yields its messages."""
         if self._connection is None:
             self._connection = self._dial(self.host)
         try:
@@ -84,7 +82,6 @@ class Visit:
                 job,
                 archives=archives,
                 password=self._password,
-                within=within,
             )
         except Unreachable:
             self.close()

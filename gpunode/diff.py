@@ -28,6 +28,8 @@ BARE = re.compile(
     r"""(?P<name>[\w-]*(?:password|passwd|secret|token|secret_access_key|api_?key)=)(?P<value>[^\s"',]+)""",
     re.IGNORECASE,
 )
+# One of these is in all that SECRET and BARE find; they look at every word, this does not.
+HINT = re.compile(r"passw|secret|token|auth|api_?key", re.IGNORECASE)
 
 
 def headline(change: Change) -> str:
@@ -99,6 +101,8 @@ def masked(text: str) -> str:
     """The text with keys, passwords and tokens replaced by what they are and how long."""
     text = KEY_BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
     text = CREDENTIALS.sub(lambda m: f"{m[1]}:<secret, {len(m[2])} characters>@", text)
+    if HINT.search(text) is None:
+        return text
     text = BARE.sub(lambda m: f"{m['name']}<secret, {len(m['value'])} characters>", text)
     return SECRET.sub(
         lambda m: f"{m['name']}{m['quote']}<secret, {len(m['value'])} characters>{m['quote']}", text

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +30,9 @@ UNIT_FILES = (
     "/etc/systemd/system/kubelet.service.d/*.conf",
 )
 
+# Of an environment file; a line may be continued.
+ASSIGNMENT = re.compile(r"^[ \t]*(?P<name>[A-Za-z_]\w*)=[ \t]*(?P<value>(?:\\\n|.)*)$", re.MULTILINE)
+
 
 def started(facts: Facts) -> tuple[str, ...]:
     """The running kubelet's arguments, () when none runs."""
@@ -46,20 +50,22 @@ def next_start(facts: Facts) -> tuple[str, ...]:
         if key == "Environment":
             variables = variables | dict(_assignments(value)) if value else {}
         elif key == "EnvironmentFile":
-            from_files = from_files | read_environment(_text(facts, value.lstrip("-"))) if value else {}
+            from_files = {} if not value else from_files
+            for path in _named(facts, value):
+                from_files = from_files | read_environment(_text(facts, path))
         elif key == "ExecStart":
             command = value.lstrip("@-:+!")
     return tuple(_expand(command, variables | from_files))[1:]
 
 
 def environment_files(facts: Facts) -> tuple[str, ...]:
-    """The environment files that its unit names, in the order in which they are read."""
+    """The environment files that its unit names, in the order in which they are read; of a pattern, those there are."""
     if facts.kubelet is None:
         return ()
     names: list[str] = []
     for key, value in _settings(facts.kubelet.unit_text):
         if key == "EnvironmentFile":
-            names = [*names, value.lstrip("-")] if value else []
+            names = [*names, *_named(facts, value)] if value else []
     return tuple(names)
 
 
@@ -119,6 +125,23 @@ def config_problem(facts: Facts) -> str | None:
     return f"{config_path(facts)}{problem}" if problem else None
 
 
+def environment_problem(facts: Facts) -> str | None:
+    """Where an environment file of its unit cannot be read as one assignment a line, as `file:line: cause`.
+
+    systemd takes a quote that is never closed for one that ends with the file: all lines below are part of that value.
+    """
+    for path in environment_files(facts):
+        text = _text(facts, path)
+        for match in ASSIGNMENT.finditer(text):
+            quote, rest = match["value"][:1], match["value"][1:]
+            if quote and quote in "\"'" and quote not in re.sub(r"\\.", "", rest, flags=re.DOTALL):
+                line = text.count("\n", 0, match.start()) + 1
+                return (
+                    f"{path}:{line}: the quote before the value of {match['name']} is not closed on its line"
+                )
+    return None
+
+
 @lru_cache(maxsize=64)  # a plan asks several times, and many hosts have the same text
 def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
     try:
@@ -143,6 +166,16 @@ def read_environment(text: str) -> dict[str, str]:
                 value = value[1:-1]
             found[match[1]] = value
     return found
+
+
+def _named(facts: Facts, value: str) -> list[str]:
+    """The files of one EnvironmentFile=, whose wildcards systemd expands in glob's order."""
+    path = value.lstrip("-")
+    if not re.search(r"[*?\[]", path):
+        return [path] if path else []
+    return sorted(
+        name for name, file in facts.files.items() if file.exists and PurePosixPath(name).match(path)
+    )
 
 
 def _text(facts: Facts, path: str) -> str:

@@ -64,13 +64,37 @@ class PluginImage:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginConfig:
+    """The device plugin's configuration, as it was written: one file, or several, of which each node's label
+    `nvidia.com/device-plugin.config` names one."""
+
+    text: str = ""
+    cdi_directory: str = ""  # the host's, for the plugin to write into; "" unless a CDI strategy is chosen
+    mps_root: str = ""  # the host's, for the MPS control daemons; "" unless GPUs are shared by MPS
+    files: Mapping[str, str] = field(default_factory=dict)  # the several, by name; {}: the one is `text`
+
+
+@dataclass(frozen=True, slots=True)
+class PluginVoice:
+    """What the device plugin tells the cluster. Each takes rights, or a place of the host, that it has not without it."""
+
+    events: bool = True  # about its node: a Role in the namespace `default`
+    annotation: bool = False  # of its node: it may then change all nodes
+    metrics: bool = (
+        False  # on port 9400, with the pods that have GPUs: it reads the kubelet's pod-resources socket
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the Kubernetes API is, and the plugin's image there."""
+    """Where the Kubernetes API is, and the plugin's image and configuration there."""
 
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str = "gpunode"
     plugin: PluginImage | None = None
+    plugin_config: PluginConfig | None = None
+    plugin_voice: PluginVoice = PluginVoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +219,7 @@ class Docker:
     default_runtime: str
     cgroup_driver: str
     containers_running: int
+    live_restore: bool = False  # containers outlive the daemon
 
 
 @dataclass(frozen=True, slots=True)

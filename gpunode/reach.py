@@ -5,9 +5,13 @@ A Connection starts one command and gives its output; `ssh.py` makes them over S
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +20,9 @@ from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host
 
 CHUNK = 256 * 1024
+# The agent gives its readings half of that, and says every ten seconds that an apply goes on.
+SILENT_SECONDS = 120.0
+HANGS_SECONDS = 2.0  # a command that was given up and killed has ended by then, or hangs
 
 
 class Remote(Protocol):
@@ -40,6 +47,9 @@ class LocalRemote:
     def __init__(self, process: subprocess.Popen[bytes], stdin: Iterable[bytes]) -> None:
         self._process = process
         self._errors: list[bytes] = []
+        self._wake, self._waker = os.pipe()
+        self._lock = threading.Lock()
+        self._given_up = self._ended = False
         self._threads = [
             threading.Thread(target=self._feed, args=(stdin,), daemon=True),
             threading.Thread(target=self._drain, daemon=True),
@@ -61,21 +71,53 @@ class LocalRemote:
         self._errors.append(self._process.stderr.read())
 
     def lines(self) -> Iterator[bytes]:
+        """Standard output by lines; ends early when it is given up."""
         assert self._process.stdout is not None
-        yield from self._process.stdout
+        out, rest = self._process.stdout.fileno(), b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(out, selectors.EVENT_READ)
+            ready.register(self._wake, selectors.EVENT_READ)
+            while [key.fd for key, _ in ready.select()] == [out] and (chunk := os.read(out, CHUNK)):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
 
     def end(self) -> tuple[int | None, str]:
-        status = self._process.wait()
+        """As of a lost connection when it was given up; what then still hangs is left alone."""
+        status = None
+        while status is None and not self._given_up:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(1)
         for thread in self._threads:
-            thread.join()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-        return status, b"".join(self._errors).decode(errors="replace")
+            thread.join(HANGS_SECONDS if self._given_up else None)
+        with self._lock:
+            self._ended = True
+            os.close(self._wake)
+            os.close(self._waker)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):  # of what it never took
+                        stream.close()
+        return (None if self._given_up else status), b"".join(self._errors).decode(errors="replace")
+
+    def give_up(self) -> None:
+        """End the reading. The command may hang in the kernel, or be root's through sudo."""
+        with self._lock:
+            if not self._ended:
+                self._given_up = True
+                os.write(self._waker, b"x")
+                with contextlib.suppress(OSError):
+                    self._process.kill()
 
 
 class Local:
     """`connection: local`: this machine, for a node that runs gpunode on itself."""
+
+    def __init__(self) -> None:
+        self._remote: LocalRemote | None = None
 
     def start(self, command: str, stdin: Iterable[bytes]) -> Remote:
         process = subprocess.Popen(
@@ -84,10 +126,12 @@ class Local:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        return LocalRemote(process, stdin)
+        self._remote = LocalRemote(process, stdin)
+        return self._remote
 
     def close(self) -> None:
-        pass
+        if self._remote is not None:
+            self._remote.give_up()
 
 
 def talk(
@@ -97,44 +141,38 @@ def talk(
     *,
     archives: Iterable[str] = (),
     password: str | None = None,
-    within: float | None = None,
+    silence: float = SILENT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """Run one job with the agent on `host`; yields its messages as they come.
 
     Raises AgentUnusable, SudoRefused or AgentFailed when there is no complete answer, ConnectionLost when the
-    connection went away before its end. An answer that is not there `within` so many seconds is given up, and the
-    connection with it: Unreachable.
+    connection went away before its end. When for so many seconds of `silence` nothing came and nothing was taken, the
+    host is given up, and the connection with it: Unreachable.
     """
+    watchdog = Watchdog(silence, connection.close)  # which ends the reading
 
     def stdin() -> Iterator[bytes]:
         yield wire.encode(job, password)
         for archive in archives:
             with Path(archive).open("rb") as file:
                 while chunk := file.read(CHUNK):
+                    watchdog.heard()  # it took what was sent before
                     yield chunk
 
-    late = threading.Event()
-
-    def give_up() -> None:
-        late.set()
-        connection.close()  # which ends the reading
+    def lines() -> Iterator[bytes]:
+        for line in remote.lines():
+            watchdog.heard()
+            yield line
 
     remote = connection.start(wire.command(host.sudo, password is not None), stdin())
-    timer = threading.Timer(within, give_up) if within else None
-    if timer:
-        timer.daemon = True
-        timer.start()
     noise: list[bytes] = []
-    try:
-        complete = yield from wire.decode(remote.lines(), job["nonce"], noise)
+    with watchdog:
+        complete = yield from wire.decode(lines(), job["nonce"], noise)
         status, stderr = remote.end()
-    finally:
-        if timer:
-            timer.cancel()
-    if late.is_set() and not complete:
+    if watchdog.bit and not complete:
         raise Unreachable(
             host.name,
-            f"it took the connection and gave no answer within {within:.0f} seconds",
+            f"it took the connection and said nothing for {silence:.0f} seconds",
             hint="Look at its load, its disks and its network, then run again.",
         )
     if status is None:
@@ -143,3 +181,31 @@ def talk(
         raise wire.explain(host.name, noise, stderr, status)
     if status:
         raise AgentFailed(host.name, f"the agent ended with exit status {status}: {stderr.strip()[-400:]}")
+
+
+class Watchdog:
+    """Calls `bite` once when nothing was heard for `seconds`; `bit` says so."""
+
+    def __init__(self, seconds: float, bite: Callable[[], None]) -> None:
+        self.bit = False
+        self._seconds, self._bite = seconds, bite
+        self._last = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def heard(self) -> None:
+        self._last = time.monotonic()
+
+    def __enter__(self) -> None:
+        self.heard()
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while (left := self._last + self._seconds - time.monotonic()) > 0:
+            if self._over.wait(left):
+                return
+        self.bit = True
+        self._bite()

@@ -83,7 +83,9 @@ def decode(lines: Iterable[bytes], nonce: str, noise: list[bytes]) -> Generator[
         elif word == end:
             complete = begun
         elif begun and not complete and word.startswith(b"{") and line.endswith(b"\n"):
-            yield json.loads(word)
+            message = json.loads(word)
+            if message["type"] != "alive":  # it has done its work by having come
+                yield message
         elif word:
             noise.append(line)
     return complete

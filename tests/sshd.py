@@ -14,6 +14,7 @@ from pathlib import Path
 import paramiko
 
 from gpunode.model import Host, Ssh
+from gpunode.sim.command import carry
 
 
 @dataclass
@@ -74,45 +75,8 @@ class _Server(paramiko.ServerInterface):
 
 
 def _exec(channel: paramiko.Channel, command: str) -> None:
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdin
-    assert process.stdout
-    assert process.stderr
-
-    def feed() -> None:
-        with contextlib.suppress(EOFError, paramiko.SSHException):
-            while data := channel.recv(32768):
-                with contextlib.suppress(OSError):  # the command may have ended without reading all
-                    process.stdin.write(data)
-                    process.stdin.flush()
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-
-    def drain() -> None:
-        with contextlib.suppress(OSError, EOFError):
-            while data := process.stderr.read1(32768):
-                channel.sendall_stderr(data)
-
-    threads = [threading.Thread(target=feed, daemon=True), threading.Thread(target=drain, daemon=True)]
-    for thread in threads:
-        thread.start()
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        while data := process.stdout.read1(32768):
-            channel.sendall(data)
-        threads[1].join()
-        channel.send_exit_status(process.wait())
-        # The client ends its input only after it has seen that the command was begun; a quick command that
-        # closed the channel before that would look like one that was refused.
-        threads[0].join(timeout=5)
-    with contextlib.suppress(OSError, EOFError):
-        channel.close()
-    for stream in (process.stdout, process.stderr):
-        stream.close()
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    process.wait()
+    pipe = subprocess.PIPE
+    carry(channel, subprocess.Popen(["/bin/sh", "-c", command], stdin=pipe, stdout=pipe, stderr=pipe))
 
 
 def _forward(sshd: Sshd, transport: paramiko.Transport) -> None:

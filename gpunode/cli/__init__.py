@@ -12,7 +12,7 @@ import typer
 
 from gpunode import __version__
 from gpunode.cli import demo, label, plan, plugin, provision, run, verify
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
@@ -23,7 +23,6 @@ INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no Keyboard
 
 app = typer.Typer(
     name="gpunode",
-    help="Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich costs a third of the start-up time
@@ -38,7 +37,7 @@ app.command("verify", short_help="Show how far each host's chain from PCI to a C
 app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(run.app, name="run")
-app.add_typer(demo.app, name="demo")
+app.add_typer(demo.app, name="demo", short_help="See it all on simulated hosts and a simulated cluster.")
 
 
 def _version(value: bool) -> None:
@@ -53,13 +52,20 @@ def root(
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster."""
+    """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.
+
+    Begin with `gpunode demo`, which needs no host and no cluster; then write an inventory (see the README), look at
+    `gpunode plan`, and run `gpunode provision`.
+    """
 
 
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
     try:
         app()
+    except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
     except GpunodeError as error:
         typer.echo(f"gpunode: {error}", err=True)
         sys.exit(error.exit_code)

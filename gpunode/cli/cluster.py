@@ -1,4 +1,4 @@
-"""The cluster's part of a command: the nodes that hosts are, labels, plugin, pods; told through the report."""
+"""The cluster's part of a command: the nodes that hosts are, their labels, what would change; told through the report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpunode.errors import ClusterError
-from gpunode.model import Event, Host, Inventory, Outcome, PluginImage
+from gpunode.model import Event, Host, Inventory, PluginImage
 
 if TYPE_CHECKING:
+    from gpunode.cli.session import Session
     from gpunode.cluster.api import Api
     from gpunode.cluster.nodes import Node
-    from gpunode.cluster.vectoradd import NodeResult
     from gpunode.report import Report
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
@@ -20,6 +20,8 @@ PLUGIN_SECONDS = 180.0
 PODS_SECONDS = 180.0
 
 Changes: TypeAlias = dict[str, tuple[str | None, str | None]]  # label -> before, after
+Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its part in the cluster
+TO_DO = {"created": "create", "changed": "change", "removed": "remove"}  # what was done -> what is to be
 
 
 def connect(inventory: Inventory) -> Api:
@@ -49,7 +51,7 @@ def tells(report: Report) -> Callable[[str], None]:
     def tell(sentence: str) -> None:
         if sentence != said[0]:
             said[0] = sentence
-            report.event(Event("cluster", None, sentence))
+            report.event(Event("stage", None, sentence))
 
     return tell
 
@@ -69,20 +71,20 @@ def find(
     *,
     seconds: float,
     tell: Callable[[str], None],
-) -> tuple[dict[str, Node], dict[str, str]]:
+) -> tuple[dict[str, Node], Troubles]:
     """host → its node, waiting for those that are not registered or not Ready yet; and host → why there is none."""
     from gpunode.cluster import nodes
 
     end = time.monotonic() + seconds
     while True:
         found: dict[str, Node] = {}
-        missing: dict[str, str] = {}
+        missing: Troubles = {}
         everyone = nodes.every(api)
         for host in hosts:
             try:
                 found[host.name] = nodes.of(host, everyone, hostnames.get(host.name, ""))
             except ClusterError as error:
-                missing[host.name] = str(error)
+                missing[host.name] = error
         late = [*missing, *(name for name, node in found.items() if not node.ready)]
         if not late or time.monotonic() >= end:
             return found, missing
@@ -90,20 +92,43 @@ def find(
         time.sleep(1)
 
 
+def find_or_ask(api: Api, work: Session, tell: Callable[[str], None]) -> tuple[dict[str, Node], Troubles]:
+    """host → its node, for commands that need nothing else of the hosts: only those of which neither name nor
+    address is a node's are asked for their own name, as `provision` asks all."""
+    from gpunode import converge
+
+    found, missing = find(api, work.hosts, {}, seconds=0, tell=tell)
+    strangers = [host for host in work.hosts if host.name in missing and not host.node]
+    if not strangers:
+        return found, missing
+    outcomes = work.each(converge.look, strangers)
+    hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+    for outcome in outcomes:
+        if outcome.facts is None:
+            error = missing[outcome.host]
+            missing[outcome.host] = ClusterError(
+                f"{error.message}, and it could not be asked for its own name: {outcome.error}",
+                hint=error.hint,
+            )
+    asked = [host for host in strangers if host.name in hostnames]
+    named, still = find(api, asked, hostnames, seconds=0, tell=tell)
+    return found | named, {name: error for name, error in missing.items() if name not in named} | still
+
+
 def label(
     api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, dry_run: bool = False
-) -> tuple[dict[str, Changes], dict[str, str]]:
+) -> tuple[dict[str, Changes], Troubles]:
     """Keep gpunode's labels on the hosts' nodes: host → what changed; and host → why it was refused."""
     from gpunode.cluster import nodes
 
     changed: dict[str, Changes] = {}
-    conflicts: dict[str, str] = {}
+    conflicts: Troubles = {}
     for host in hosts:
         if host.name in found:
             try:
                 changed[host.name] = nodes.label(api, found[host.name], wished(host), dry_run=dry_run)
             except ClusterError as error:
-                conflicts[host.name] = str(error)
+                conflicts[host.name] = error
     return changed, conflicts
 
 
@@ -114,141 +139,31 @@ def plan(
     from gpunode.cluster import plugin
 
     rows: list[tuple[str, str]] = [
-        (one.action, one.what)
-        for one in plugin.plan(api, inventory.cluster.namespace, image_of(inventory))
-        if one.action in ("created", "changed")
+        (TO_DO[one.action], one.what)
+        for one in plugin.plan(
+            api,
+            inventory.cluster.namespace,
+            image_of(inventory),
+            inventory.cluster.plugin_config,
+            inventory.cluster.plugin_voice,
+        )
+        if one.action in TO_DO
     ]
-    found, _ = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
+    found, missing = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
     changes, conflicts = label(api, hosts, found, dry_run=True)
     rows += [
         ("label", f"Node {found[host].name} {key}={after}")
         for host, labels in changes.items()
         for key, (_, after) in labels.items()
     ]
-    for why in conflicts.values():
-        report.note(f"✗ {why}")
+    for host, error in conflicts.items():
+        report.problem(error, host)
     if rows:
         report.rows("cluster", ("change", "object"), rows)
-    return len(rows)
-
-
-def bring_up(
-    api: Api,
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    outcomes: Sequence[Outcome],
-    report: Report,
-    *,
-    run: bool,
-) -> int:
-    """Label the nodes, deploy the plugin, wait for every GPU, run vectoradd on each. Returns the exit code."""
-    from gpunode.cluster import plugin
-
-    tell = tells(report)
-    good = {outcome.host: outcome for outcome in outcomes}
-    chosen = [host for host in hosts if host.name in good]
-    hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
-    found, missing = find(api, chosen, hostnames, seconds=REGISTER_SECONDS, tell=tell)
-    changed = [node.name for host, node in found.items() if _driver_changed(good[host])]
-    renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new ones
-    _, conflicts = label(api, chosen, found)
-    troubles = [*missing.values(), *conflicts.values()]
-    found = {host: node for host, node in found.items() if host not in conflicts}
-    if not found:
-        for trouble in troubles:
-            report.note(f"✗ {trouble}")
-        return 1
-    names = [node.name for node in found.values()]
-    rollout = plugin.deploy(
-        api,
-        inventory.cluster.namespace,
-        image_of(inventory),
-        seconds=PLUGIN_SECONDS,
-        tell=tell,
-        only=names,
-        renew=renew,
-    )
-    bad = {row.node: row.trouble for row in rollout.rows if row.trouble}
-    troubles += [f"{node}: {trouble}" for node, trouble in bad.items()]
-    expected: dict[str, tuple[str, ...]] = {}
-    end = time.monotonic() + PLUGIN_SECONDS  # of all nodes together
-    for host in chosen:
-        seen = good[host.name].facts
-        if host.name in found and seen is not None and seen.smi_error:
-            said = seen.smi_error.strip().splitlines()[0]
-            troubles.append(f"{host.name}: nvidia-smi fails there: {said}\n  `gpunode verify` says why.")
-        elif host.name in found and found[host.name].name not in bad and seen is not None:
-            uuids = tuple(gpu.uuid for gpu in seen.gpus)
-            try:
-                plugin.wait_allocatable(
-                    api,
-                    found[host.name].name,
-                    len(uuids),
-                    namespace=inventory.cluster.namespace,
-                    seconds=max(0.0, end - time.monotonic()),
-                    tell=tell,
-                )
-                expected[found[host.name].name] = uuids
-                report.note(f"✓ {found[host.name].name} offers {len(uuids)} GPUs")
-            except ClusterError as error:
-                troubles.append(str(error))
-    for trouble in troubles:
-        report.note(f"✗ {trouble}")
-    if not run:
-        return 1 if troubles else 0
-    results = vectoradd(api, inventory, expected, report) if expected else ()
-    show(results, report)
-    return 0 if not troubles and all(result.passed for result in results) else 1
-
-
-def _driver_changed(outcome: Outcome) -> bool:
-    from gpunode.model import KernelModule, Packages, Reboot
-
-    return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in outcome.applied)
-
-
-def vectoradd(
-    api: Api,
-    inventory: Inventory,
-    expected: Mapping[str, Sequence[str]],
-    report: Report,
-    *,
-    image: str | None = None,
-) -> tuple[NodeResult, ...]:
-    """Run it on the free GPUs of the nodes: node → the UUIDs it should have."""
-    from gpunode.cluster import vectoradd as pods
-
-    return pods.run(
-        api,
-        [pods.Target(node, tuple(uuids)) for node, uuids in expected.items()],
-        namespace=inventory.cluster.namespace,
-        image=image or image_of(inventory).reference,
-        seconds=PODS_SECONDS,
-        tell=tells(report),
-        args=() if image else pods.ARGS,
-    )
-
-
-def show(results: Sequence[NodeResult], report: Report) -> None:
-    """Report a row per GPU, and why a node has none."""
-    rows: list[tuple[object, ...]] = [
-        (one.node, one.uuid, one.gpu, "passed" if one.passed else "failed", one.seconds, one.why)
-        for result in results
-        for one in result.results
-    ]
-    rows += [
-        (
-            result.node,
-            uuid,
-            "",
-            "not covered",
-            None,
-            f"in use by {', '.join(result.users)}" if result.users else "",
+    if missing:
+        some = ", ".join(list(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        report.note(
+            f"{some}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
+            "it is; if it is one under another name, say so with `node:` in the inventory."
         )
-        for result in results
-        for uuid in result.uncovered
-    ]
-    report.rows("vectoradd", ("node", "uuid", "gpu", "result", "seconds", "why"), rows)
-    for result in results:
-        if result.why:
-            report.note(f"✗ {result.node}: {result.why}")
+    return len(rows)

@@ -12,7 +12,6 @@ import typer
 from gpunode.errors import GpunodeError
 
 app = typer.Typer(
-    help="See the whole job on simulated hosts and a simulated cluster: nothing but Python is needed.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -42,7 +41,8 @@ def demo(
         bool, typer.Option("--keep", help="Leave it running, and say how to play with it.")
     ] = False,
 ) -> None:
-    """See the whole job in a minute: bare hosts become verified GPU nodes. Simulated, and said so.
+    """See the whole job in a minute: bare hosts become verified GPU nodes. Hosts and cluster are simulated; nothing but
+    Python is needed.
 
     Example: gpunode demo --break library
     """
@@ -59,13 +59,13 @@ def stop() -> None:
     from gpunode.sim import demo as demos
 
     folders = demos.stop()
-    typer.echo("\n".join(f"ended {folder}" for folder in folders) or "no demo is running")
+    typer.echo("\n".join(f"ended {folder}" for folder in folders) or "no demo was kept running")
 
 
 def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
     from gpunode.sim import faults, kinds
     from gpunode.sim.demo import Demo
-    from gpunode.sim.show import Show, farewell
+    from gpunode.sim.show import Show, ending, farewell
 
     if fault is not None and fault not in faults.FAULTS:
         raise _usage(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
@@ -85,6 +85,8 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
             if keep:
                 demo.keep()
                 typer.echo(farewell(demo))
+        if not keep:
+            typer.echo(ending(code))
     except KeyboardInterrupt:
         typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
         os._exit(130)  # what `main` says of an interruption is true of real hosts only

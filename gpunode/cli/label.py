@@ -54,7 +54,7 @@ def label(
         refused = False
         for host in hosts:
             if host.name not in found:
-                work.report.note(f"✗ {missing[host.name]}")
+                work.report.problem(missing[host.name], host.name)
                 continue
             node = found[host.name]
             wish = {} if remove else labels.accelerator(gpus(seen[host.name].pci))
@@ -63,7 +63,7 @@ def label(
                     api, node, wish, writer=nodes.ACCELERATOR, overwrite=overwrite, dry_run=dry_run
                 )
             except ClusterError as error:  # the other nodes get theirs, and what was done is shown
-                work.report.note(f"✗ {error}")
+                work.report.problem(error, host.name)
                 refused = True
                 continue
             if wish and (others := labels.others(gpus(seen[host.name].pci))):

@@ -10,7 +10,7 @@ import typer
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 
 InventoryPath = Annotated[
-    Path, typer.Argument(help="The inventory file.", show_default=True, metavar="[INVENTORY]")
+    Path, typer.Argument(help="The inventory file.", show_default=True, metavar="INVENTORY")
 ]
 Limit = Annotated[
     list[str] | None,
@@ -27,4 +27,4 @@ Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]

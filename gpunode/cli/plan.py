@@ -40,7 +40,7 @@ def plan(
             hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
             api = cluster.connect(run.inventory)
             objects = cluster.plan(api, run.inventory, hosts, hostnames, run.report)
-        run.report.summary(outcomes)
+        run.report.summary(outcomes, cluster=objects)
     code = exit_code(outcomes)
     if not code and exit_with and (objects or any(outcome.plan for outcome in outcomes)):
         code = 5

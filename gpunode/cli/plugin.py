@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gpunode.cli import options
+from gpunode.cli.session import session
+
+if TYPE_CHECKING:
+    from gpunode.cluster.plugin import Row
+    from gpunode.report import Report
 
 app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", no_args_is_help=True)
 
@@ -18,63 +25,95 @@ def deploy(
     exclude: options.Exclude = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    forks: options.Forks = options.FORKS,
+    ask_sudo: options.AskSudo = False,
 ) -> None:
-    """Label the nodes of the inventory's hosts and run the device plugin on them; wait until it serves.
+    """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
-    Touches no host. Example: gpunode plugin deploy inventory.yaml
+    Changes no host. A host is asked for its own name over SSH when neither its name nor its address in the inventory is a node's.
+
+    Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
-    from gpunode import inventory as inventories
-    from gpunode import report
-    from gpunode.cli import cluster
+    from gpunode.cli import cluster, proof
     from gpunode.cluster import plugin
 
-    loaded = inventories.load(inventory)
-    hosts = inventories.select(loaded, limit or (), exclude or ())
-    out = report.make(json=json, quiet=quiet)
-    api = cluster.connect(loaded)
-    found, missing = cluster.find(api, hosts, {}, seconds=0, tell=out.note)
-    _, conflicts = cluster.label(api, hosts, found)
-    for why in (*missing.values(), *conflicts.values()):
-        out.note(f"✗ {why}")
-    rollout = plugin.deploy(
-        api,
-        loaded.cluster.namespace,
-        cluster.image_of(loaded),
-        seconds=cluster.PLUGIN_SECONDS,
-        tell=cluster.tells(out),
-        only=[node.name for host, node in found.items() if host not in conflicts],
-    )
-    out.rows(
-        "object",
-        ("action", "object"),
-        [(one.action, one.what) for one in rollout.differences if one.action != "same"],
-    )
-    _rows(out, rollout.rows)
-    raise typer.Exit(0 if rollout.good and not missing and not conflicts else 1)
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        image = cluster.image_of(work.inventory)  # or nothing is begun
+        api = cluster.connect(work.inventory)
+        namespace, tell = work.inventory.cluster.namespace, cluster.tells(work.report)
+        found, missing = cluster.find_or_ask(api, work, tell)
+        _, conflicts = cluster.label(api, work.hosts, found)
+        names = {host: node.name for host, node in found.items() if host not in conflicts}
+        troubles = {**missing, **conflicts}
+        good = True
+        if names:
+            rollout = plugin.deploy(
+                api,
+                namespace,
+                image,
+                work.inventory.cluster.plugin_config,
+                work.inventory.cluster.plugin_voice,
+                seconds=cluster.PLUGIN_SECONDS,
+                tell=tell,
+                only=list(names.values()),
+            )
+            good = rollout.good
+            late = proof.offered(
+                api, work.inventory, {row.node: None for row in rollout.rows if not row.trouble}, tell
+            )
+            troubles |= {host: late[node] for host, node in names.items() if node in late}
+            work.report.rows(
+                "object",
+                ("action", "object"),
+                [(one.action, one.what) for one in rollout.differences if one.action != "same"],
+            )
+            rows = plugin.status(api, namespace)
+            _rows(work.report, [row for row in rows if row.node in names.values()])
+        for host, error in troubles.items():
+            work.report.problem(error, host)
+    raise typer.Exit(1 if troubles or not good else 0)
 
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
 def status(
     inventory: options.InventoryPath = Path("inventory.yaml"),
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    forks: options.Forks = options.FORKS,
+    ask_sudo: options.AskSudo = False,
 ) -> None:
-    """Show the plugin on every GPU node: pod, restarts, GPUs offered, and what is wrong.
+    """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, and what is wrong.
 
-    Example: gpunode plugin status inventory.yaml
+    With --limit or --exclude only on the nodes of those hosts. Exit code 1 when something is wrong, GPUs that a node
+    does not offer included.
+
+    Example: gpunode plugin status inventory.yaml --limit gpu-01
     """
-    from gpunode import inventory as inventories
-    from gpunode import report
     from gpunode.cli import cluster
     from gpunode.cluster import plugin
 
-    loaded = inventories.load(inventory)
-    out = report.make(json=json, quiet=quiet)
-    rows = plugin.status(cluster.connect(loaded), loaded.cluster.namespace)
-    _rows(out, rows)
-    if not rows:
-        out.note("No node has the plugin; `gpunode provision` or `gpunode plugin deploy` puts it there.")
-    raise typer.Exit(1 if not rows or any(row.trouble for row in rows) else 0)
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        api = cluster.connect(work.inventory)
+        rows = plugin.status(api, work.inventory.cluster.namespace)
+        missing: cluster.Troubles = {}
+        if limit or exclude:
+            found, missing = cluster.find_or_ask(api, work, cluster.tells(work.report))
+            names = {node.name for node in found.values()}
+            rows = tuple(row for row in rows if row.node in names)
+        _rows(work.report, rows)
+        for host, error in missing.items():
+            work.report.problem(error, host)
+        if not rows:
+            work.report.note(
+                "No node has the plugin; `gpunode provision` or `gpunode plugin deploy` puts it there."
+            )
+    raise typer.Exit(1 if not rows or missing or any(row.wrong for row in rows) else 0)
 
 
 @app.command(short_help="Take the plugin out of the cluster.")
@@ -84,9 +123,11 @@ def remove(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Take the plugin and everything gpunode made for it out of the cluster. Labels of nodes stay.
+    """Take the plugin and everything gpunode made for it out of the cluster: of all nodes, since it is one DaemonSet.
 
-    Example: gpunode plugin remove inventory.yaml --yes
+    Shows what it will delete and asks. Labels of nodes stay.
+
+    Example: gpunode plugin remove inventory.yaml
     """
     from gpunode import inventory as inventories
     from gpunode import report
@@ -97,19 +138,23 @@ def remove(
     loaded = inventories.load(inventory)
     out = report.make(json=json, quiet=quiet)
     api = cluster.connect(loaded)
-    if not yes and not out.ask(
-        f"Remove the device plugin from {api.access.context}? No node offers GPUs afterwards."
-    ):
-        raise Declined("nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer.")
+    there = plugin.removable(api, loaded.cluster.namespace)
+    if not there:
+        out.note("there is nothing to remove")
+        return
+    if not yes:
+        out.rows("object", ("action", "object"), [("remove", title) for title in there])
+        if not out.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
+            raise Declined(
+                "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
+            )
     removed = plugin.remove(
         api, loaded.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=cluster.tells(out)
     )
     out.rows("object", ("action", "object"), [("removed", title) for title in removed])
-    if not removed:
-        out.note("there was nothing to remove")
 
 
-def _rows(out, rows) -> None:  # type: ignore[no-untyped-def]
+def _rows(out: Report, rows: Sequence[Row]) -> None:
     out.rows(
         "plugin",
         ("node", "pod", "phase", "restarts", "capacity", "allocatable", "trouble", "log"),
@@ -121,8 +166,8 @@ def _rows(out, rows) -> None:  # type: ignore[no-untyped-def]
                 row.restarts,
                 row.capacity,
                 row.allocatable,
-                row.trouble,
-                row.last_line,
+                row.wrong,
+                row.last_line if row.wrong else "",  # else it is no news
             )
             for row in rows
         ],

@@ -41,7 +41,7 @@ def provision(
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
-    from gpunode.cli import cluster
+    from gpunode.cli import cluster, proof
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
@@ -53,9 +53,9 @@ def provision(
         good = [outcome for outcome in outcomes if outcome.status in ("right", "changed")]
         if api is not None and good:
             try:
-                code = cluster.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
+                code = proof.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
             except ClusterError as error:
-                work.report.note(f"✗ {error}")
+                work.report.problem(error)
                 code = error.exit_code
         elif good:
             work.report.note(

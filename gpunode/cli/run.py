@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpunode.cli import options
+from gpunode.cli.session import session
 
 app = typer.Typer(help="Run sample workloads on the nodes' GPUs.", no_args_is_help=True)
 
@@ -29,26 +30,30 @@ def vectoradd(
     logs: Annotated[bool, typer.Option("--logs", help="Show each pod's log.")] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    forks: options.Forks = options.FORKS,
+    ask_sudo: options.AskSudo = False,
 ) -> None:
     """Add vectors on every free GPU of the hosts' nodes, one pod a GPU, and clean up.
 
+    A host is asked for its own name over SSH when neither its name nor its address in the inventory is a node's.
+
     Example: gpunode run vectoradd inventory.yaml --limit gpu-01 --logs
     """
-    from gpunode import inventory as inventories
-    from gpunode import report
-    from gpunode.cli import cluster
+    from gpunode.cli import cluster, proof
 
-    loaded = inventories.load(inventory)
-    hosts = inventories.select(loaded, limit or (), exclude or ())
-    out = report.make(json=json, quiet=quiet)
-    api = cluster.connect(loaded)
-    found, missing = cluster.find(api, hosts, {}, seconds=0, tell=out.note)
-    for why in missing.values():
-        out.note(f"✗ {why}")
-    results = cluster.vectoradd(api, loaded, {node.name: () for node in found.values()}, out, image=image)
-    cluster.show(results, out)
-    if logs:
-        for result in results:
-            for one in result.results:
-                out.rows("log", ("node", "pod", "log"), [(one.node, one.pod, line) for line in one.log])
+    with session(
+        inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
+    ) as work:
+        api, out = cluster.connect(work.inventory), work.report
+        found, missing = cluster.find_or_ask(api, work, cluster.tells(out))
+        for host, error in missing.items():
+            out.problem(error, host)
+        results = proof.vectoradd(
+            api, work.inventory, {node.name: () for node in found.values()}, out, image=image
+        )
+        proof.show(results, out)
+        if logs:
+            for result in results:
+                for one in result.results:
+                    out.rows("log", ("node", "pod", "log"), [(one.node, one.pod, line) for line in one.log])
     raise typer.Exit(0 if not missing and all(result.passed for result in results) else 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +45,13 @@ def verify(
         chains = {outcome.host: list(host_links(outcome)) for outcome in outcomes}
         whole = [outcome for outcome in outcomes if _holds(chains[outcome.host])]
         if work.inventory.cluster.plugin is not None:
+            for host, words in _said(work, [one for one in outcomes if _lost(chains[one.host])]).items():
+                chains[host] = [
+                    replace(link, cause="\n".join(filter(None, (words, link.cause))))
+                    if _lost([link])
+                    else link
+                    for link in chains[host]
+                ]
             above = _above(work, whole, run=run)
             for host, links in chains.items():
                 chains[host] = list(
@@ -73,6 +82,33 @@ def _holds(links: Sequence[Link]) -> bool:
     return not any(link.status == "broken" for link in links)
 
 
+def _lost(links: Sequence[Link]) -> bool:
+    """Whether GPUs do not answer the driver."""
+    return any(link.layer == "NVML" and link.status == "broken" for link in links)
+
+
+def _said(work: Session, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
+    """Why GPUs do not answer, in the words of the device plugin, which has heard their Xid; no host that it says nothing
+    of. A cluster that cannot be asked has its own link."""
+    from gpunode.cli import cluster
+    from gpunode.cluster import daemonset, said
+    from gpunode.errors import ClusterError
+
+    hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+    words: dict[str, str] = {}
+    if hostnames:
+        with suppress(ClusterError):
+            api = cluster.connect(work.inventory)
+            hosts = [host for host in work.hosts if host.name in hostnames]
+            found, _ = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+            namespace = work.inventory.cluster.namespace
+            pods = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
+            for host, node in found.items():
+                if node.name in pods:
+                    words[host] = said.trouble(api, node, pods[node.name])
+    return {host: one for host, one in words.items() if one}
+
+
 def _above(work: Session, outcomes: Sequence[Outcome], *, run: bool) -> Mapping[str, Sequence[Link]]:
     """The cluster's links of the hosts whose own links hold."""
     from gpunode.cli import cluster
@@ -94,12 +130,14 @@ def _above(work: Session, outcomes: Sequence[Outcome], *, run: bool) -> Mapping[
 def _judged(
     api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
 ) -> Mapping[str, Sequence[Link]]:
-    from gpunode.cli import cluster
-    from gpunode.cluster import plugin
+    from gpunode.cli import cluster, proof
+    from gpunode.cluster import expected, offer, plugin
     from gpunode.model import Link
     from gpunode.verify import cluster as links
+    from gpunode.verify import image
 
     namespace = work.inventory.cluster.namespace
+    images = {outcome.host: image(outcome) for outcome in outcomes}
     seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
     hosts = [host for host in work.hosts if host.name in seen]
     hostnames = {name: facts.hostname for name, facts in seen.items()}
@@ -112,23 +150,31 @@ def _judged(
                 "node",
                 "broken",
                 "the cluster has no such node",
-                why,
-                "name it with `node:` in the inventory, or see the kubelet's journal on the host",
+                error.message,
+                f"{error.hint} A kubelet that has not joined says why in `journalctl -u kubelet` on the host.",
             )
         ]
-        for host, why in missing.items()
+        for host, error in missing.items()
     }
     for host, node in found.items():
-        uuids = seen[host].gpus
-        why = "" if node.allocatable == len(uuids) else plugin.why_not(api, node, len(uuids), namespace)
+        gpus = seen[host].gpus
+        shares = expected.replicas(work.inventory.cluster.plugin_config, gpus, node.labels)
+        if shares is not None:
+            right = all(node.units.get(name, 0) == count for name, count in shares.items())
+            capacity = links.shares_link(
+                node, shares, "" if right else offer.why_not(api, node, None, namespace)
+            )
+        else:
+            why = "" if node.allocatable == len(gpus) else offer.why_not(api, node, len(gpus), namespace)
+            capacity = links.capacity_link(node, len(gpus), why)
         chains[host] = [
             links.node_link(node),
-            links.plugin_link(rows.get(node.name), fix),
-            links.capacity_link(node, len(uuids), why),
+            images[host] or links.plugin_link(rows.get(node.name), fix),
+            capacity,
         ]
     sound = {host: found[host].name for host, chain in chains.items() if _holds(chain)}
     if run and sound:
-        results = cluster.vectoradd(
+        results = proof.vectoradd(
             api,
             work.inventory,
             {node: [gpu.uuid for gpu in seen[host].gpus] for host, node in sound.items()},

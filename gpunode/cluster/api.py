@@ -7,7 +7,9 @@ answer of 429 (the API server asks for it) and a kept connection that turns out 
 from __future__ import annotations
 
 import json
+import ssl
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -33,10 +35,16 @@ class Api:
 
     def __init__(self, access: Access) -> None:
         from kubernetes.client.rest import RESTClientObject
+        from urllib3.exceptions import InsecureRequestWarning
 
         self.access = access
         access.configuration.connection_pool_maxsize = 8
         self._pool = RESTClientObject(access.configuration).pool_manager
+        if access.tls is not None:
+            self._pool.connection_pool_kw["ssl_context"] = access.tls
+            if access.tls.verify_mode is ssl.CERT_NONE:
+                # The kubeconfig says so (insecure-skip-tls-verify); urllib3 would say it again at every request.
+                warnings.simplefilter("ignore", InsecureRequestWarning)
 
     def close(self) -> None:
         """Close the connections."""

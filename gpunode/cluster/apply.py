@@ -19,7 +19,17 @@ from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
 
 OURS = "app.kubernetes.io/managed-by"
-ORDER = ("Namespace", "ServiceAccount", "RuntimeClass", "DaemonSet")  # the reverse when removing
+ORDER = (  # the reverse when removing
+    "Namespace",
+    "ServiceAccount",
+    "ConfigMap",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "RuntimeClass",
+    "DaemonSet",
+)
 BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
 # What a namespace may hold of its own accord; anything else in it is somebody's work.
@@ -31,18 +41,51 @@ class Difference:
     """One object: what applying its manifest does, or did. `lines` is a unified diff, () when it is the same."""
 
     what: str
-    action: Literal["created", "changed", "same", "foreign"]
+    action: Literal["created", "changed", "same", "foreign", "removed"]
     lines: tuple[str, ...] = ()
 
 
-def diff(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
-    """What `apply` would do, asked from the API server itself (a dry run): defaults and admission included."""
-    return _go(api, manifests, dry_run=True)
+def diff(api: Api, manifests: Sequence[Object], surplus: Sequence[Object] = ()) -> tuple[Difference, ...]:
+    """What `apply`, and `prune` after it, would do, asked from the API server itself (a dry run): defaults and admission
+    included."""
+    return (*_go(api, manifests, dry_run=True), *prune(api, manifests, surplus, dry_run=True))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
     """Make the cluster hold the manifests. Applying the same again changes nothing."""
     return _go(api, manifests, dry_run=False)
+
+
+def prune(
+    api: Api, manifests: Sequence[Object], surplus: Sequence[Object], *, dry_run: bool = False
+) -> tuple[Difference, ...]:
+    """Remove what `surplus` has beyond the manifests (by kind, namespace and name), if it is gpunode's: rights and
+    settings that an earlier apply wanted."""
+    wanted, done = {title(manifest) for manifest in manifests}, []
+    for manifest in reversed(_ordered([one for one in surplus if title(one) not in wanted])):
+        kind, meta = manifest["kind"], manifest["metadata"]
+        live = api.get(kind, meta["name"], meta.get("namespace"))
+        if live is None or not ours(live):
+            continue
+        if not dry_run:
+            api.delete(kind, meta["name"], meta.get("namespace"), uid=live["metadata"]["uid"])
+        lines = tuple(f"-{line}" for line in _yaml(_wished(live)))
+        done.append(Difference(title(manifest), "removed", lines))
+    return tuple(done)
+
+
+def removable(api: Api, manifests: Sequence[Object]) -> tuple[str, ...]:
+    """What `remove` would delete now, by title."""
+    found = []
+    for manifest in reversed(_ordered(manifests)):
+        live = api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
+        if (
+            live is not None
+            and ours(live)
+            and not (live["kind"] == "Namespace" and _guests(api, live["metadata"]["name"]))
+        ):
+            found.append(title(manifest))
+    return tuple(found)
 
 
 def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: Tell) -> tuple[str, ...]:
@@ -111,7 +154,7 @@ def _foreign(manifest: Object, live: Object) -> Difference:
             f" instead of `{manifest['handler']}`",
             hint="Remove it, or make it name that handler; pods that use it start with the handler it names.",
         )
-    if manifest["kind"] in {"DaemonSet", "ServiceAccount"}:
+    if manifest["kind"] not in {"Namespace", "RuntimeClass"}:
         raise ClusterError(
             f"{title(manifest)} exists and is not gpunode's",
             hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",

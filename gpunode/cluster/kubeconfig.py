@@ -5,10 +5,12 @@ from __future__ import annotations
 import binascii
 import logging
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -25,6 +27,7 @@ class Access:
     context: str
     source: str  # the kubeconfig, as a person would name it
     configuration: Any
+    tls: ssl.SSLContext | None  # None: plain HTTP
 
 
 def load(cluster: Cluster) -> Access:
@@ -51,9 +54,12 @@ def load(cluster: Cluster) -> Access:
     from kubernetes.config import ConfigException, load_kube_config
 
     configuration = Configuration()
-    with _complaints() as complaints:
+    # The library writes certificates and keys that stand in the kubeconfig into files, and takes them away at a
+    # regular exit only. They are read here, and gone before anything else is done.
+    with _complaints() as complaints, TemporaryDirectory(prefix="gpunode-") as folder:
         try:
-            load_kube_config(source, context, configuration)  # type: ignore[no-untyped-call]
+            load_kube_config(source, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
+            tls = _tls(configuration)
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
             raise ClusterError(
                 f"{source}: context `{context}` cannot be used: {_words(error)}",
@@ -69,7 +75,24 @@ def load(cluster: Cluster) -> Access:
             f"{source}: the credential plugin of context `{context}` failed: {'; '.join(complaints)}",
             hint="Run it by hand, or log in again with the tool it belongs to.",
         )
-    return Access(configuration.host, context, source, configuration)
+    return Access(configuration.host, context, source, configuration, tls)
+
+
+def _tls(configuration: Any) -> ssl.SSLContext | None:
+    """How to prove the server and ourselves; the configuration names no certificate files any more."""
+    if not str(configuration.host).startswith("https://"):
+        return None
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context(cert_reqs=None if configuration.verify_ssl else ssl.CERT_NONE)
+    if configuration.ssl_ca_cert:
+        context.load_verify_locations(configuration.ssl_ca_cert)
+    else:
+        context.load_default_certs()
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
+    return context
 
 
 def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
@@ -119,6 +142,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"a certificate or key of it cannot be read: {error.reason or error}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -8,14 +8,16 @@ from difflib import get_close_matches
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
-from gpunode.cluster.pods import GPU
+from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
 from gpunode.cluster.refusal import HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Host
 
 GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
 RUNTIME_LABEL = "gpunode.dev/runtime"  # "class": pods reach GPUs through RuntimeClass nvidia only
+SAID = "gpunode.dev/device-plugin"  # annotation: how the device plugin sees the node's GPUs, as JSON
 ACCELERATOR_LABEL = "accelerator"
+OFFERED = ("nvidia.com/", MEMORY)
 HOSTNAME = "kubernetes.io/hostname"
 # Each writer of labels has a name of its own for the API server: what it leaves out of its next
 # wish is taken off, and what others set stays.
@@ -25,7 +27,10 @@ ACCELERATOR = "gpunode-accelerator"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the API shows it. `capacity` and `allocatable` count whole GPUs."""
+    """A node as the API shows it. `capacity` and `allocatable` count nvidia.com/gpu and GPUs shared by memory (but one of
+    the two of which nothing is allocatable while the other is offered: it is in `short`, being all ill, or left from
+    another configuration, which the kubelet forgets after 5 minutes); `offers` names every resource of GPUs, shares and
+    MIG devices too, of which pods can have some."""
 
     name: str
     uid: str
@@ -37,8 +42,21 @@ class Node:
     taints: tuple[Mapping[str, str], ...]  # those that people set, not Kubernetes itself
     capacity: int
     allocatable: int
+    shared: int  # how many of the allocatable are shared by memory
+    memory: int  # units that they make together
+    offers: tuple[str, ...]
     kubelet: str
     runtime: str
+    units: Mapping[str, int]  # how much of each of `offers` is allocatable
+    short: Mapping[
+        str, int
+    ]  # how much of the resources that `capacity` leaves out is in it, but not allocatable
+    said: str = ""  # the annotation in which the device plugin keeps its view; "" where there is none
+
+    @property
+    def shares(self) -> Mapping[str, int]:
+        """What is allocatable of resources that shares of GPUs have been renamed to."""
+        return {name: count for name, count in self.units.items() if _renamed(name)}
 
 
 def parse(item: Object) -> Node:
@@ -46,6 +64,11 @@ def parse(item: Object) -> Node:
     meta, status = item["metadata"], item.get("status", {})
     condition: Object = next((one for one in status.get("conditions") or [] if one["type"] == "Ready"), {})
     info = status.get("nodeInfo") or {}
+
+    def count(which: str, *resources: str) -> int:
+        return sum(whole((status.get(which) or {}).get(resource, 0)) for resource in resources)
+
+    counted = [one for one in (GPU, SHARED) if count("allocatable", one)] or [GPU, SHARED]
     return Node(
         name=meta["name"],
         uid=meta["uid"],
@@ -59,10 +82,35 @@ def parse(item: Object) -> Node:
             for one in item.get("spec", {}).get("taints") or []
             if not one["key"].startswith("node.kubernetes.io/")
         ),
-        capacity=int((status.get("capacity") or {}).get(GPU, 0)),
-        allocatable=int((status.get("allocatable") or {}).get(GPU, 0)),
+        capacity=count("capacity", *counted),
+        allocatable=count("allocatable", GPU, SHARED),
+        shared=count("allocatable", SHARED),
+        memory=count("allocatable", MEMORY),
+        offers=tuple(
+            name
+            for name, count in (status.get("allocatable") or {}).items()
+            if name.startswith(OFFERED) and str(count) != "0"
+        ),
         kubelet=info.get("kubeletVersion", ""),
         runtime=info.get("containerRuntimeVersion", ""),
+        units={
+            name: whole(amount)
+            for name, amount in (status.get("allocatable") or {}).items()
+            if name.startswith(OFFERED)
+        },
+        short={
+            name: lost
+            for name in status.get("capacity") or {}
+            if (_renamed(name) or name in {GPU, SHARED} - {*counted})
+            and (lost := count("capacity", name) - count("allocatable", name)) > 0
+        },
+        said=(meta.get("annotations") or {}).get(SAID, ""),
+    )
+
+
+def _renamed(resource: str) -> bool:
+    return (
+        resource.startswith("nvidia.com/") and resource != GPU and not resource.startswith("nvidia.com/mig-")
     )
 
 

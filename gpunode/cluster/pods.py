@@ -11,22 +11,31 @@ from gpunode.cluster.kinds import Object
 from gpunode.errors import ClusterError
 
 GPU = "nvidia.com/gpu"
+MEMORY = "aliyun.com/gpu-mem"  # of GPUs that the plugin shares by memory; how many those are is
+SHARED = "aliyun.com/gpu-count"
 OVER = {"Succeeded", "Failed"}
 # The kubelet's own event says more than these waiting reasons do.
 VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff"}
 
 
-def gpus(pod: Object) -> int:
-    """How many whole GPUs the pod holds; 0 once it is over."""
+def holds(pod: Object, resource: str = GPU) -> int:
+    """How much of a resource the pod holds, by default whole GPUs; 0 once it is over."""
     if pod.get("status", {}).get("phase") in OVER:
         return 0
 
     def limit(container: Object) -> int:
-        return int((container.get("resources", {}).get("limits") or {}).get(GPU, 0))
+        return whole((container.get("resources", {}).get("limits") or {}).get(resource, 0))
 
     spec = pod["spec"]
     starting = max([limit(container) for container in spec.get("initContainers") or []], default=0)
     return max(starting, sum(limit(container) for container in spec["containers"]))
+
+
+def whole(quantity: str | int) -> int:
+    """A count as the API writes it, which is as its author did (`1Ki`) or shorter (`1k` for 1000)."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    return int(parse_quantity(quantity))  # type: ignore[no-untyped-call]
 
 
 def ready(pod: Object) -> bool:

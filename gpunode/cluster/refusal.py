@@ -106,9 +106,14 @@ def status(access: Access, answer: Object) -> HttpError:
         hint = f"Context `{access.context}` in {access.source} names no usable user."
     elif code == 403 and (no := FORBIDDEN.search(said)):
         resource = no["resource"] + (f".{no['group']}" if no["group"] else "")
-        where = f"in namespace {no['namespace']}" if no["namespace"] else "in the whole cluster"
-        flag = f" -n {no['namespace']}" if no["namespace"] else ""
-        message = f"the Kubernetes API does not let {no['user']} {no['verb']} {resource} {where} (403)"
+        within = (
+            no["namespace"] if no["resource"] != "namespaces" else ""
+        )  # of itself, as the API server has it
+        where = f"in namespace {within}" if within else "in the whole cluster"
+        flag = f" -n {within}" if within else ""
+        message = (
+            f"the Kubernetes API does not let the user `{no['user']}` {no['verb']} {resource} {where} (403)"
+        )
         hint = (
             f"Grant `{no['verb']}` on `{resource}`, or use a context that has it; "
             f"see `kubectl auth can-i {no['verb']} {resource}{flag}`."

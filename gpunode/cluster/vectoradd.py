@@ -3,6 +3,11 @@
 The scheduler and the device plugin choose which GPU a pod gets, so aiming is not possible. Instead a node gets as
 many pods as it has free GPUs, and every pod keeps its GPU (by a second container that only sleeps) until all are
 done: together they cover each free GPU once. Which one it was, each pod says in its log.
+
+Shares of GPUs by time-slicing or MPS are covered as GPUs are: all that are free are held at once.
+
+GPUs shared by memory are covered in the same way by pods that each ask for as much as one GPU has, where nobody has any
+of it and the GPUs are alike. Elsewhere one pod with one unit shows that pods get there, and on which GPU it was.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpunode.cluster import nodes, pods
 from gpunode.cluster.api import Api
@@ -38,7 +44,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell."""
+    """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell.
+
+    `limit`: the MiB of its GPU's memory that the driver held it to; None where it had all of it.
+    """
 
     node: str
     pod: str
@@ -48,17 +57,22 @@ class Result:
     seconds: float
     why: str
     log: tuple[str, ...]
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile."""
+    """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile.
+
+    `shared`: there are GPUs shared by memory among them.
+    """
 
     node: str
     results: tuple[Result, ...]
     uncovered: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     why: str = ""
+    shared: bool = False
 
     @property
     def passed(self) -> bool:
@@ -67,12 +81,17 @@ class NodeResult:
         return bool(self.results) and not (self.why or left_out) and all(r.passed for r in self.results)
 
 
+Ask = tuple[str, int]  # a resource, and how much of it
+
+
 @dataclass(slots=True)
 class _Job:
     """One node's part of a run, while it goes on."""
 
     target: Target
+    wanted: tuple[str, ...] = ()  # UUIDs that the pods are to see
     names: list[str] = field(default_factory=list)
+    asks: dict[str, Ask] = field(default_factory=dict)  # what each pod asks for
     users: tuple[str, ...] = ()
     why: str = ""
     offered: int = 0
@@ -83,13 +102,14 @@ class _Job:
 
     def verdict(self) -> NodeResult:
         seen = {result.uuid for result in self.results.values()}
-        wanted, why = self.target.uuids, self.why
+        wanted, why = self.wanted, self.why
         # An image that does not tell which GPU it had: only their number is known.
         uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
         if len(self.results) < len(wanted) and not self.users:
             why = why or f"the node offered {self.offered} of {len(wanted)} GPUs"
         results = tuple(self.results[name] for name in self.names)
-        return NodeResult(self.target.node, results, uncovered, self.users, why)
+        shared = self.node is not None and self.node.shared > 0
+        return NodeResult(self.target.node, results, uncovered, self.users, why, shared)
 
 
 def run(
@@ -109,7 +129,7 @@ def run(
     """
     this = _Run(api, namespace, image, tuple(args), seconds, tell)
     known = {node.name: node for node in nodes.every(api)}
-    jobs = [_Job(target) for target in targets]
+    jobs = [_Job(target, target.uuids) for target in targets]
     try:
         for job in jobs:
             this.start(job, known.get(job.target.node))
@@ -140,29 +160,37 @@ class _Run:
             )
             return
         on_node = self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0]
-        held = {
-            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.gpus(pod)
-            for pod in on_node
-            if not _leaving(pod)
-        }
-        job.users = tuple(f"{name} ({count})" for name, count in held.items() if count)
+        whole, memory = (_held(on_node, resource) for resource in (pods.GPU, pods.MEMORY))
+        job.users = tuple(f"{name} ({count})" for name, count in whole.items())
+        job.users += tuple(f"{name} ({count} {pods.MEMORY})" for name, count in memory.items())
         job.offered = node.allocatable
-        free = job.offered - sum(held.values())
-        if free <= 0:
+        asks = [(pods.GPU, 1)] * (node.allocatable - node.shared - sum(whole.values()))
+        if node.shared:
+            pieces = of_memory(node, sum(memory.values()))
+            if len(pieces) < node.shared:
+                job.wanted = ()  # which GPUs have room left is not known here
+            asks += pieces
+        for resource, count in node.shares.items():
+            held = _held(on_node, resource)
+            job.users += tuple(f"{name} ({amount} {resource})" for name, amount in held.items())
+            asks += [(resource, 1)] * (count - sum(held.values()))
+        if not asks:
             users = f"all {job.offered} GPUs are held by {', '.join(job.users)}"
             job.why = users if job.users else "the node offers no GPU; `gpunode verify` says why"
         job.node = node
-        for _ in range(free):
+        for ask in asks:
             try:
-                job.names.append(self.create(node))
+                name = self.create(node, ask)
+                job.names.append(name)
+                job.asks[name] = ask
             except ClusterError as error:
                 job.why = f"a pod could not be made: {error.message}"
                 return
 
-    def create(self, node: Node) -> str:
+    def create(self, node: Node, ask: Ask) -> str:
         name = f"vectoradd-{self.id}-{self.count}"
         self.count += 1
-        self.api.create(self.pod(name, node))
+        self.api.create(self.pod(name, node, ask))
         return name
 
     def again(self, job: _Job, name: str) -> None:
@@ -172,11 +200,12 @@ class _Run:
             return
         job.tried = time.monotonic()
         self.api.delete("Pod", name, self.namespace)
-        new = self.create(job.node)
+        new = self.create(job.node, job.asks[name])
+        job.asks[new] = job.asks[name]
         job.names[job.names.index(name)] = new
         job.unseen.add(new)
 
-    def pod(self, name: str, node: Node) -> Object:
+    def pod(self, name: str, node: Node, ask: Ask) -> Object:
         (made,) = rendered(
             "vectoradd.yaml.j2",
             name=name,
@@ -186,6 +215,8 @@ class _Run:
             taints=node.taints,
             image=self.image,
             args=self.args,
+            resource=ask[0],
+            amount=ask[1],
             runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
             seconds=int(self.seconds) + 60,
         )
@@ -249,16 +280,17 @@ class _Run:
         gpu = _reported(log)
         if not passed:
             last = log.strip().splitlines()[-1:] or [pods.trouble(pod)]
-            why = gpu.get("error") or last[0]
+            why = str(gpu.get("error") or last[0])
         return Result(
             node,
             name,
-            gpu.get("uuid", ""),
-            gpu.get("name", ""),
+            str(gpu.get("uuid") or ""),
+            str(gpu.get("name") or ""),
             passed,
             pods.lasted(ended),
             why,
             tuple(log.splitlines()[-TAIL:]),
+            gpu.get("limit_mib"),
         )
 
     def why(self, pod: Object | None) -> str:
@@ -292,7 +324,25 @@ def _leaving(pod: Object) -> bool:
     return ours and "deletionTimestamp" in pod["metadata"]
 
 
-def _reported(log: str) -> dict[str, str]:
+def of_memory(node: Node, held: int) -> list[Ask]:
+    """What pods ask for on a node whose GPUs are shared by memory, of which pods hold `held` units already."""
+    each, rest = divmod(node.memory, node.shared)
+    if held == 0 and rest == 0:
+        return [(pods.MEMORY, each)] * node.shared
+    return [(pods.MEMORY, 1)] if held < node.memory else []
+
+
+def _held(on_node: Sequence[Object], resource: str) -> dict[str, int]:
+    """How much of a resource each pod holds, by namespace and name."""
+    held = {
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.holds(pod, resource)
+        for pod in on_node
+        if not _leaving(pod)
+    }
+    return {name: count for name, count in held.items() if count}
+
+
+def _reported(log: str) -> dict[str, Any]:
     """The GPU in the plugin image's JSON; {} for other images and for programs that did not come so far."""
     for line in reversed(log.splitlines()):
         if line.startswith("{"):
@@ -301,6 +351,5 @@ def _reported(log: str) -> dict[str, str]:
                 gpu = answer["gpus"][0] if answer["gpus"] else {}
             except (ValueError, KeyError, TypeError):
                 continue
-            error = gpu.get("error") or answer.get("error")
-            return {"uuid": gpu.get("uuid", ""), "name": gpu.get("name", ""), "error": error or ""}
+            return {**gpu, "error": gpu.get("error") or answer.get("error")}
     return {}

@@ -15,6 +15,8 @@ Tell = Callable[
 
 BEAT = 5  # seconds: what is seen is given again at least this often, for reasons that no watched object shows
 PAUSE = 1.0  # seconds before an API server that is away is asked again
+LOOK = 2.0  # seconds between two searches for reasons
+USUAL = 15.0  # seconds that things take where all is well: reasons are looked for only after them
 AGAIN = {410, 429, 500, 503, 504}  # an expired watch, or an API server that restarts
 
 
@@ -63,3 +65,20 @@ def follow(
             time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             continue
         yield dict(seen)
+
+
+class Patience:
+    """Tells how a wait goes on: shortly while it is as usual, then with the reason, which has to be asked for."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._begun, self._looked = time.monotonic(), 0.0
+
+    def tell(self, so_far: str, why: Callable[[], str]) -> None:
+        """Call it as often as one likes."""
+        now = time.monotonic()
+        if now - self._begun < USUAL:
+            self._tell(so_far)
+        elif now - self._looked >= LOOK:
+            self._looked = now
+            self._tell(f"{so_far}; {why()}")

@@ -95,7 +95,7 @@ def _loaded(facts: Facts, unit: str) -> bool:
 
 def check(host: Host, facts: Facts, minor: int) -> None:
     """Refuse what would keep the kubelet from starting again."""
-    problem = kubelet.config_problem(facts)
+    problem = kubelet.config_problem(facts) or kubelet.environment_problem(facts)
     if problem is not None:
         raise Refused(
             host.name,

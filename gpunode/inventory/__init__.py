@@ -1,30 +1,61 @@
 """The inventory: one YAML file -> hosts, the cluster, or every mistake in it at once.
 
-Reads the named file, and the keys and the image archive that it names; contacts nothing.
+Reads the named file, and the keys, the image archive and the plugin's configuration that it names; contacts nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from gpunode.deviceplugin import configfile
+from gpunode.deviceplugin.config import BadConfig, Config
 from gpunode.inventory import archive, expand
 from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, Where, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file
-from gpunode.model import Cluster, Inventory, PluginImage
+from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginVoice
 
 __all__ = ["load", "select"]
 
 
-def load(path: Path) -> Inventory:
-    """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: what."""
+def load(path: Path, *, keys: bool = True) -> Inventory:
+    """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: what.
+
+    Without `keys`, for who will not work on its hosts, it is as if it named no kubeconfig, no key, no repository and no
+    image that is in an archive: those files need not be there.
+    """
     source = read(path)
     check(source)
+    if not keys:
+        leave_out_keys(source.data)
     hosts = expand.hosts(source)
     cluster = read_cluster(source)
     source.stop()
     return Inventory(str(path), hosts, cluster)
+
+
+def leave_out_keys(data: dict[str, Any]) -> None:
+    """Take out of the data what opens the way to hosts, cluster and packages."""
+    cluster = data.get("cluster", {})
+    cluster.pop("kubeconfig", None)
+    if "archive" in (plugin := cluster.get("plugin", {})):
+        del plugin["archive"]
+        plugin.pop("image", None)  # which of the archive's
+    for variables in places(data):
+        variables.pop("repositories", None)
+        for key in ("key", "known_hosts"):
+            variables.get("ssh", {}).pop(key, None)
+
+
+def places(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Wherever variables may be written: the defaults, each group, each host that has some of its own."""
+    yield data.get("defaults", {})
+    for group in data.get("groups", {}).values():
+        yield group
+        yield from (host for host in group.get("hosts", []) if isinstance(host, dict))
 
 
 def read_cluster(source: Source) -> Cluster:
@@ -33,15 +64,24 @@ def read_cluster(source: Source) -> Cluster:
     if "kubeconfig" in said:
         said["kubeconfig"] = str(source.relative(said["kubeconfig"]))
         need_file(source, source.data["cluster"]["kubeconfig"], ("cluster", "kubeconfig"))
-    plugin = said.pop("plugin", None)
-    return Cluster(**said, plugin=read_plugin(source, plugin) if plugin else None)
+    plugin = said.pop("plugin", None) or {}
+    image = read_plugin(source, plugin) if plugin else None
+    config = read_config(source, plugin["config"]) if "config" in plugin else None
+    if "configs" in plugin:
+        config = read_configs(source, plugin["configs"])
+        if "config" in plugin:
+            source.problem(
+                ("cluster", "plugin", "configs"), "there is `config` too; keep one of them", key=True
+            )
+    voice = PluginVoice(**{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin})
+    return Cluster(**said, plugin=image, plugin_config=config, plugin_voice=voice)
 
 
-def read_plugin(source: Source, said: dict[str, str]) -> PluginImage | None:
+def read_plugin(source: Source, said: dict[str, Any]) -> PluginImage | None:
     """The plugin's image; reference and id come out of the archive where there is one."""
     where: Where = ("cluster", "plugin", "archive")
     if "archive" not in said:
-        return PluginImage(said["image"])
+        return PluginImage(said["image"]) if "image" in said else None  # else it was wrong, and noted
     file = need_file(source, said["archive"], where)
     if file is None:
         return None
@@ -51,3 +91,46 @@ def read_plugin(source: Source, said: dict[str, str]) -> PluginImage | None:
         source.problem(where, str(error))
         return None
     return PluginImage(reference, archive=str(file), image_id=image_id)
+
+
+def read_config(source: Source, name: str) -> PluginConfig | None:
+    """The plugin's configuration file as it is, or None when the plugin could not use it, which is noted."""
+    found = read_settings(source, name, ("cluster", "plugin", "config"))
+    return PluginConfig(found[0], *host_places([found[1]])) if found else None
+
+
+def read_configs(source: Source, names: dict[str, str]) -> PluginConfig | None:
+    """Several such files by name, or None when the plugin could not use one of them."""
+    where: Where = ("cluster", "plugin", "configs")
+    found = {key: read_settings(source, name, (*where, key)) for key, name in names.items()}
+    read = {key: one for key, one in found.items() if one}
+    settings = [one for _, one in read.values()]
+    folders = {
+        "flags.plugin.cdiDirectory": {one.cdi_directory for one in settings if one.cdi},
+        "flags.mpsRoot": {one.mps_root for one in settings if one.mps},
+    }
+    for key in (key for key, several in folders.items() if len(several) > 1):
+        source.problem(where, f"{key} must be the same in all of them: the plugin's pods mount one folder")
+    if len(read) < len(names):
+        return None
+    return PluginConfig("", *host_places(settings), {key: text for key, (text, _) in read.items()})
+
+
+def read_settings(source: Source, name: str, where: Where) -> tuple[str, Config] | None:
+    """A configuration file's text, and what the plugin makes of it; None where that is nothing, which is noted."""
+    file = need_file(source, name, where)
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8"), Config(**configfile.read(file))
+    except BadConfig as error:
+        source.problem(where, " ".join(str(error).split()))
+        return None
+
+
+def host_places(settings: list[Config]) -> tuple[str, str]:
+    """The folders of the host that the plugin needs with any of these: for CDI, for MPS; "" for none."""
+    return (
+        next((one.cdi_directory for one in settings if one.cdi), ""),
+        next((one.mps_root for one in settings if one.mps), ""),
+    )

@@ -36,12 +36,19 @@ def names(text: str) -> list[str]:
         return [text]
     first, last = int(found[1]), int(found[2])
     if last < first:
-        raise ValueError(f"the range {found.group()} is empty: it ends before it begins")
+        near = f"{text[: found.start()]}[{found[2]}:{found[1]}]{text[found.end() :]}"
+        raise ValueError(f"the range {found.group()} ends before it begins; did you mean `{near}`?")
     rest = names(text[found.end() :]) if text[found.end() :] else [""]
     if (last - first + 1) * len(rest) > MOST_HOSTS:
         raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
     width = len(found[1])
     return [f"{text[: found.start()]}{n:0{width}}{tail}" for n in range(first, last + 1) for tail in rest]
+
+
+def range_meant(text: str) -> str | None:
+    """`gpu-[1:4]` for what other tools and shells write: `gpu-[1-4]`, `gpu-[1..4]`, `gpu-{1..4}`; None if it is none."""
+    near = re.sub(r"[\[{](\d{1,9})\s*(?:-|–|\.\.|:|,|to)\s*(\d{1,9})[\]}]", r"[\1:\2]", text)
+    return near if near != text else None
 
 
 def hosts(source: Source) -> tuple[Host, ...]:

@@ -53,7 +53,8 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
                 if part == host.name or part in host.groups or fnmatchcase(host.name, part)
             }
             if not hosts:
-                near = difflib.get_close_matches(part, known, n=1)
+                glob = any(character in part for character in "*?[")  # what is like it does not match it
+                near = [] if glob else difflib.get_close_matches(part, known, n=1)
                 advice = (
                     f"; did you mean `{near[0]}`?" if near else f"; {inventory.path} has {there(inventory)}"
                 )

@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from gpunode.inventory.expand import range_meant
 from gpunode.inventory.source import INVALID, Source, Where, dotted, kind
 
 Schema = dict[str, Any]
@@ -53,7 +54,7 @@ def check(source: Source) -> None:
     errors = list(validator().iter_errors(source.data))
     wrong: set[Where] = set()
     meant: set[Where] = set()  # keys that an unknown one was probably meant to be
-    for error in sorted(errors, key=lambda error: error.validator == "required"):
+    for error in sorted(errors, key=lambda error: error.validator in {"required", "anyOf"}):
         where: Where = tuple(error.absolute_path)
         if error.instance is INVALID:
             continue
@@ -71,21 +72,32 @@ def check(source: Source) -> None:
                 )
                 source.problem((*where, key), f"unknown key; {advice}", key=True)
                 wrong.add((*where, key))
-        elif error.validator == "required":
-            for key in error.validator_value:
-                place = (*where, key)
-                if key in error.instance:
-                    continue
-                if place not in meant and place not in source.keys:
-                    about = resolve(error.schema["properties"][key])["description"]
-                    source.problem(where, f"`{key}` is missing: {about}")
-                if where:
-                    wrong.add(where)
+        elif error.validator in {"required", "anyOf"}:
+            for why in lacking(source, error, where, meant):
+                source.problem(where, why)
+            if where:
+                wrong.add(where)
         else:
             source.problem(where, sentence(error, source.written.get(where)))
             wrong.add(where)
     for where in sorted(wrong, key=len, reverse=True):
         take_out(source.data, where)
+
+
+def lacking(source: Source, error: Any, where: Where, meant: set[Where]) -> Iterator[str]:
+    """The keys that are needed and not there, not even misspelt. `anyOf` is of keys one of which is needed."""
+
+    def there(key: str) -> bool:
+        return (*where, key) in meant or (*where, key) in source.keys
+
+    if error.validator == "anyOf":
+        keys = [key for one in error.validator_value for key in one["required"]]
+        if not any(there(key) for key in keys):
+            yield f"needs {words(keys, 'or')}"
+        return
+    for key in error.validator_value:
+        if key not in error.instance and not there(key):
+            yield f"`{key}` is missing: {resolve(error.schema['properties'][key])['description']}"
 
 
 def take_out(data: Any, where: Where) -> None:
@@ -111,6 +123,14 @@ def sentence(error: Any, written: str | None) -> str:
         return f"expected {words(limit, 'or')}, got {kind(value)}" + (
             f"; did you mean `{near[0]}`?" if near else ""
         )
+    if (
+        error.validator == "pattern"
+        and "ranges" in error.schema["patternErrorMessage"]
+        and re.search(r"[\[{]", value)
+    ):
+        meant = range_meant(value)
+        mend = f"did you mean `{meant}`?" if meant else f'this one is "{value}"; name such hosts one by one'
+        return f"a range counts from one number to another, as in gpu-[01:04]; {mend}"
     if error.validator == "pattern":
         return unlike(error.schema["patternErrorMessage"], value)
     if error.validator in {"minimum", "maximum"}:
@@ -136,8 +156,11 @@ def mistyped(expected: list[str], value: Any, written: str | None) -> str:
         return f"{text}; write {BOOLEANS[value.lower()]}"
     if expected == ["boolean"] and isinstance(value, str) and value.lower() in {"true", "false"}:
         return f"{text}; write it without quotes"
-    if expected[0] in {"integer", "number"} and isinstance(value, str) and value.isdigit():
-        return f"{text}; write it without quotes"
+    if expected[0] in {"integer", "number"} and isinstance(value, str):
+        if re.fullmatch(r"\d+(\.\d+)?", value):
+            return f"{text}; write it without quotes"
+        if expected == ["number"]:  # every such number counts seconds
+            return f"{text}; write seconds, without a unit"
     if expected == ["array"] and isinstance(value, str):
         return f'{text}; a list of one is ["{value}"]'
     if expected == ["array"] and isinstance(value, dict):

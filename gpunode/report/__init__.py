@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 
 
@@ -44,6 +45,10 @@ class Report(Protocol):
         """A table of results: one JSON line a row, keyed by column."""
         ...
 
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:
+        """Something failed beside the hosts' own stories, for one host or for all."""
+        ...
+
     def note(self, text: str) -> None:
         """A sentence for the person."""
         ...
@@ -52,8 +57,8 @@ class Report(Protocol):
         """A question that needs a person; False where there is none."""
         ...
 
-    def summary(self, outcomes: Sequence[Outcome]) -> None:
-        """The last line: counts and seconds."""
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
+        """The last line: counts and seconds, and how many changes of the cluster wait."""
         ...
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,9 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode import diff as diffs
+from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
 from gpunode.report.about import about, notes
 from gpunode.report.live import Live
+
+Part: TypeAlias = str | tuple[str, str]  # text, and its style
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
@@ -28,6 +32,8 @@ WORDS = {
     "unreachable": "unreachable",
     "declined": "declined",
 }
+
+PIPED = 100  # the columns that who reads a file or a pipe is likely to have
 
 
 class Human:
@@ -63,48 +69,15 @@ class Human:
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in outcomes:
-            if outcome.plan:
-                facts = about(outcome.facts, outcome.desired) if outcome.facts else ""
-                self._out.print(f" [bold]{escape(outcome.host):<{width}}[/]  {escape(facts)}")
-                for step in outcome.plan.steps:
-                    self._step(step, diff=diff)
-                self._notes(outcome, 0)
-            elif outcome.error is None:
-                self._out.print(f" {escape(outcome.host):<{width}}  [dim]= nothing to do[/]")
-                self._notes(outcome, width)
-            self.troubles([outcome], width)
-
-    def _notes(self, outcome: Outcome, width: int) -> None:
-        for note in notes(outcome):
-            self._out.print(f"{' ' * (width + 3)}[yellow]{escape(note)}[/]")
+            self._say(_planned(outcome, width, diff=diff))
 
     def troubles(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
-            if outcome.error is not None:
-                self._trouble(outcome, width)
+            self._say(_trouble(outcome, width))
 
-    def _trouble(self, outcome: Outcome, width: int) -> None:
-        word = WORDS[outcome.status]
-        first, *rest = (outcome.error or "").splitlines()
-        indent = " " * (width + 3)
-        self._out.print(f" {escape(outcome.host):<{width}}  [red]✗ {word}[/]  {escape(first)}")
-        for line in [*rest, *outcome.hint.splitlines()]:
-            self._out.print(f"{indent}  {escape(line)}")
-
-    def _step(self, step: StepPlan, *, diff: bool) -> None:
-        name = step.step
-        for change in step.changes:
-            sign, style = _sign(change)
-            self._out.print(f"   [dim]{name:<11}[/] [{style}]{sign}[/] {escape(diffs.headline(change))}")
-            name = ""
-            if change.why:
-                self._out.print(f"{' ' * 17}[dim]{escape(change.why)}[/]")
-            note = getattr(change, "note", "")
-            if note:
-                self._out.print(f"{' ' * 17}[yellow]{escape(note)}[/]")
-            if diff:
-                for line in diffs.lines(change):
-                    self._out.print(Text(" " * 17 + line, style=_diff_style(line)))
+    def _say(self, parts: Iterable[Part]) -> None:
+        """At once: to rich, a print costs more than a line."""
+        self._out.print(Text.assemble(*parts), end="")
 
     def links(self, host: str, links: Sequence[Link]) -> None:
         self._out.print(f" [bold]{escape(host)}[/]")
@@ -126,12 +99,22 @@ class Human:
             return
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
+        width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
+        if width > 2 * (self._out.width if self._out.is_terminal else PIPED):
+            self._say(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
+            return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place in used:
             table.add_column(columns[place].upper(), overflow="fold")
         for row in cells:
             table.add_row(*(escape(row[place]) for place in used))
         self._out.print(table)
+
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - its words name it
+        first, *rest = str(error).splitlines()
+        self._err.print(f" [red]✗[/] {escape(first)}")
+        for line in rest:
+            self._err.print(f" {escape(line)}")
 
     def note(self, text: str) -> None:
         self._err.print(f" {escape(text)}")
@@ -142,11 +125,64 @@ class Human:
         self._err.print(f"{escape(question)} [bold]\\[y]es / \\[n]o:[/] ", end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    def summary(self, outcomes: Sequence[Outcome]) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
         counts = Counter(WORDS[outcome.status] for outcome in outcomes)
         parts = ", ".join(f"{count} {word}" for word, count in counts.items())
         hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
-        self._err.print(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}")
+        waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
+        rest = f"; in the cluster {waits}" if cluster else ""
+        self._err.print(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}")
+
+
+def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
+    """What is to change on a host, or that nothing is; then why not."""
+    if outcome.plan:
+        facts = about(outcome.facts, outcome.desired) if outcome.facts else ""
+        yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
+        for step in outcome.plan.steps:
+            yield from _step(step, diff=diff)
+        yield from _notes(outcome, 0)
+    elif outcome.error is None:
+        yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))
+        yield from _notes(outcome, width)
+    yield from _trouble(outcome, width)
+
+
+def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
+    """A table whose rows would take three lines of the terminal, or more: a line for every cell."""
+    _, *names = columns
+    wide = max((len(name) for name in names), default=0)
+    for first, *cells in rows:
+        yield f" {first}\n", "bold"
+        for name, cell in zip(names, cells, strict=True):
+            if cell:
+                yield from ((f"   {name:<{wide}}", "dim"), f"  {cell}\n")
+
+
+def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
+    for note in notes(outcome):
+        yield f"{' ' * (width + 3)}{note}\n", "yellow"
+
+
+def _trouble(outcome: Outcome, width: int) -> Iterator[Part]:
+    if outcome.error is None:
+        return
+    first, *rest = outcome.error.splitlines() or [""]
+    yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
+    for line in [*rest, *outcome.hint.splitlines()]:
+        yield f"{' ' * (width + 5)}{line}\n"
+
+
+def _step(step: StepPlan, *, diff: bool) -> Iterator[Part]:
+    name = step.step
+    for change in step.changes:
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {diffs.headline(change)}\n")
+        name = ""
+        for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
+            if text:
+                yield f"{' ' * 17}{text}\n", style
+        for line in diffs.lines(change) if diff else ():
+            yield f"{' ' * 17}{line}\n", _diff_style(line)
 
 
 def _sign(change: object) -> tuple[str, str]:

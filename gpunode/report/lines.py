@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpunode import diff as diffs
+from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report.about import notes
 
@@ -60,19 +61,23 @@ class Lines:
         for row in rows:
             self._write({"type": kind, **dict(zip(keys, row, strict=True))})
 
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:
+        self._write({"type": "error", "host": host, "error": error.message, "hint": error.hint})
+
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})
 
     def ask(self, question: str) -> bool:  # noqa: ARG002 - a program cannot be asked
         return False
 
-    def summary(self, outcomes: Sequence[Outcome]) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
         counts = Counter[str](outcome.status for outcome in outcomes)
         self._write(
             {
                 "type": "summary",
                 "hosts": len(outcomes),
                 **counts,
+                "cluster": cluster,
                 "seconds": round(time.monotonic() - self._start, 3),
             }
         )

@@ -21,7 +21,7 @@ from paramiko.pkey import UnknownKeyType
 
 from gpunode.model import Host, Ssh
 from gpunode.ssh.channel import SshConnection
-from gpunode.ssh.known_hosts import HostKeys
+from gpunode.ssh.known_hosts import HostKeys, KnownHosts
 from gpunode.ssh.trouble import JumpFailed, NoKey, explain, may_pass
 
 __all__ = ["Dialer"]
@@ -47,7 +47,7 @@ class Dialer:
         config = config or Path("~/.ssh/config").expanduser()
         self._config = paramiko.SSHConfig.from_path(str(config)) if config.exists() else paramiko.SSHConfig()
         self._lock = threading.Lock()
-        self._known_hosts: dict[Path, paramiko.HostKeys] = {}
+        self._known_hosts: dict[Path, KnownHosts] = {}
         self._keys: dict[str, paramiko.PKey | None] = {}
         self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.SSHClient]]] = {}
 
@@ -148,10 +148,10 @@ class Dialer:
         transport.set_keepalive(KEEPALIVE_SECONDS)
         return client
 
-    def _known(self, path: Path) -> paramiko.HostKeys:
+    def _known(self, path: Path) -> KnownHosts:
         with self._lock:
             if path not in self._known_hosts:
-                self._known_hosts[path] = paramiko.HostKeys(str(path) if path.exists() else None)
+                self._known_hosts[path] = KnownHosts(str(path) if path.exists() else None)
             return self._known_hosts[path]
 
     def _key(self, path: str) -> paramiko.PKey | None:

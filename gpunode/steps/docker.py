@@ -13,12 +13,10 @@ from gpunode.steps import files, users
 FILE = "/etc/docker/daemon.json"
 UNIT = "docker.service"
 # dockerd does not start when a flag and daemon.json set the same thing.
-STARTED_BY = (
-    "/lib/systemd/system/docker.service",
-    "/etc/systemd/system/docker.service",
-    "/etc/systemd/system/docker.service.d/*.conf",
-    "/etc/default/docker",
-)
+PACKAGED_UNIT = "/lib/systemd/system/docker.service"
+OWN_UNIT = "/etc/systemd/system/docker.service"
+OPTIONS = "/etc/default/docker"
+STARTED_BY = (PACKAGED_UNIT, OWN_UNIT, f"{OWN_UNIT}.d/*.conf", OPTIONS)
 
 FILES = (FILE, *STARTED_BY)
 UNITS = (UNIT, "snap.docker.dockerd.service")
@@ -45,8 +43,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 def _restart(facts: Facts, *, changed: bool) -> str | None:
     """Why docker must be restarted. The running one is asked; only where it does not answer, its file's age."""
-    unit = facts.units.get(UNIT)
-    if unit is None or unit.active != "active":
+    if _down(facts):
         return "it is not running"
     if changed:
         return "it reads daemon.json at its start"
@@ -56,13 +53,30 @@ def _restart(facts: Facts, *, changed: bool) -> str | None:
     return "daemon.json is newer than the running one" if files.newer(facts, FILE, UNIT) else None
 
 
+def _down(facts: Facts) -> bool:
+    unit = facts.units.get(UNIT)
+    return unit is None or unit.active != "active"
+
+
 def _note(facts: Facts, text: str) -> str:
-    count = facts.docker.containers_running if facts.docker else 0
-    users_inside = [user for user in facts.gpu_users if user.container]
-    if not count or json.loads(text).get("live-restore") is True:
-        return ""
-    there = "1 container restarts" if count == 1 else f"{count} containers restart"
-    return f"{there} with it" + (f", on GPUs: {users.names(users_inside)}" if users_inside else "")
+    """What becomes of the containers. Those that live on need it of the docker that goes and of the one that comes."""
+    if facts.docker is None:
+        return (
+            ""
+            if _down(facts)
+            else "it does not say what runs in it; containers stop with it unless live-restore is on"
+        )
+    count = facts.docker.containers_running
+    one = count == 1
+    if not count:
+        return "no container runs in it"
+    if facts.docker.live_restore and json.loads(text).get("live-restore", True) is True:
+        return f"{count} container{' goes' if one else 's go'} on running: live-restore is on"
+    inside = [user for user in facts.gpu_users if user.container]
+    return (
+        f"{count} container{' stops' if one else 's stop'} with it, since live-restore is off: "
+        "the kubelet starts those of its pods again" + (f"; on GPUs: {users.names(inside)}" if inside else "")
+    )
 
 
 def _same_file(facts: Facts) -> None:
@@ -87,10 +101,29 @@ def _no_flags(facts: Facts) -> None:
 
 
 def _started_by(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Every line, as `file:line` and text, of what docker is started by."""
-    for path, file in facts.files.items():
-        if "docker" not in path or path == FILE or not file.content:
+    """Every line that counts, as `file:line` and text, of what docker is started by.
+
+    As systemd has it: a unit in /etc hides the packages' own, drop-ins follow by name, and `ExecStart=` takes back
+    what was said before it.
+    """
+    units = [path for path in (OWN_UNIT, PACKAGED_UNIT) if files.text(facts, path) is not None][:1]
+    drop_ins = sorted(path for path in facts.files if path.startswith(f"{OWN_UNIT}.d/"))
+    said = [line for path in (*units, *drop_ins) for line in _lines(facts, path)]
+    resets = [place for place, (_, _, text) in enumerate(said) if re.fullmatch(r"ExecStart\s*=", text)]
+    for place, (where, key, text) in enumerate(said):
+        if key != "ExecStart" or not resets or place > resets[-1]:
+            yield where, text
+    if not units or any(key == "EnvironmentFile" and OPTIONS in text for _, key, text in said):
+        yield from ((where, text) for where, _, text in _lines(facts, OPTIONS))
+
+
+def _lines(facts: Facts, path: str) -> Iterator[tuple[str, str, str]]:
+    """A file's lines but comments, each as `file:line`, the setting that it is part of, and its text."""
+    key, goes_on = "", False
+    for number, line in enumerate((files.text(facts, path) or "").splitlines(), 1):
+        text = line.strip()
+        if text.startswith(("#", ";")):
             continue
-        for number, line in enumerate(file.content.splitlines(), 1):
-            if not line.lstrip().startswith("#"):
-                yield f"{path}:{number}", line
+        key = key if goes_on else text.partition("=")[0].strip()
+        goes_on = text.endswith("\\")
+        yield f"{path}:{number}", key, text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.verify.host import first_broken
+from gpunode.verify.host import first_broken, image
 from gpunode.verify.host import links as host_links
 
-__all__ = ["first_broken", "host_links"]
+__all__ = ["first_broken", "host_links", "image"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
-from gpunode.cluster.vectoradd import NodeResult
+from gpunode.cluster.pods import MEMORY
+from gpunode.cluster.vectoradd import NodeResult, Result
 from gpunode.model import Link
+from gpunode.verify.host import LOST
 
 
 def node_link(node: Node) -> Link:
@@ -43,9 +47,22 @@ def plugin_link(row: Row | None, fix: str) -> Link:
 def capacity_link(node: Node, expected: int, why: str) -> Link:
     """The node offers every GPU that its host has; `why` not, if it does not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
+    if node.shared:
+        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {node.memory} {MEMORY}"
     if node.allocatable != expected:
-        return Link("capacity", "broken", text, why, f"kubectl describe node {node.name}")
+        unhealthy = node.allocatable < node.capacity
+        return Link(
+            "capacity", "broken", text, why, LOST if unhealthy else f"kubectl describe node {node.name}"
+        )
     return Link("capacity", "ok", text)
+
+
+def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
+    """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not."""
+    text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
+    if any(node.units.get(name, 0) != count for name, count in expected.items()):
+        return Link("capacity", "broken", f"{text} allocatable", why, f"kubectl describe node {node.name}")
+    return Link("capacity", "ok", f"{text} allocatable")
 
 
 def pod_link(result: NodeResult) -> Link:
@@ -62,4 +79,14 @@ def pod_link(result: NodeResult) -> Link:
         return Link("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
         return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
-    return Link("pod", "ok", f"vectoradd passed on {', '.join(one.uuid or one.pod for one in passed)}{users}")
+    limits = f"; {_limits(passed)}" if result.shared else ""
+    where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
+    return Link("pod", "ok", f"vectoradd passed on {where}{limits}{users}")
+
+
+def _limits(passed: Sequence[Result]) -> str:
+    """What the pods saw of limits to their share of memory. A limit that is set and not kept fails the pod."""
+    if all(one.limit is None for one in passed):
+        return "shares of memory are not limited by the driver, the plugin's log says why"
+    sizes = dict.fromkeys(f"{one.limit} MiB" for one in passed if one.limit is not None)
+    return f"the driver held each to its share of memory: {', '.join(sizes)}"

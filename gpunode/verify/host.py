@@ -5,6 +5,7 @@ A link is broken when the running host shows it, or when gpunode would change so
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,6 +15,16 @@ from gpunode.compat import gpus
 from gpunode.model import Facts, Link, Outcome, StepPlan
 
 Check: TypeAlias = Callable[[Outcome, Facts], Link]
+
+# What helps where no change of gpunode's does. Resets need GPUs that nobody has open, the device plugin included.
+LOST = (
+    "`dmesg | grep -e NVRM -e Xid` on the host says why. With the node drained and the device plugin's pod deleted, "
+    "`nvidia-smi --gpu-reset` may bring a GPU back, else a reboot; if neither does, look at the hardware."
+)
+KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
+UNMANAGED = (
+    "`driver: none` leaves the driver to you: install it or load its module, and reboot if both differ."
+)
 
 
 def links(outcome: Outcome) -> tuple[Link, ...]:
@@ -27,6 +38,14 @@ def links(outcome: Outcome) -> tuple[Link, ...]:
     return first_broken(chain)
 
 
+def image(outcome: Outcome) -> Link | None:
+    """The plugin's link where the node lacks the plugin's image: its pods cannot start anew. None where it does not."""
+    step = _waiting(outcome, "image")
+    if step is None:
+        return None
+    return _judge(outcome, "plugin", "image missing", step.step)
+
+
 def first_broken(chain: list[Link]) -> tuple[Link, ...]:
     """What follows a broken link is not judged."""
     judged: list[Link] = []
@@ -36,18 +55,19 @@ def first_broken(chain: list[Link]) -> tuple[Link, ...]:
     return tuple(judged)
 
 
-def _fix(outcome: Outcome) -> str:
-    return outcome.hint if outcome.status == "refused" else f"gpunode provision --limit {outcome.host}"
+def _fix(outcome: Outcome, by_hand: str, *steps: str) -> str:
+    """Provision where one of these steps would change something; else what only a person can do."""
+    if outcome.status == "refused":
+        return outcome.hint
+    if _waiting(outcome, *steps, "reboot"):
+        return f"gpunode provision --limit {outcome.host}"
+    return by_hand
 
 
 def _waiting(outcome: Outcome, *names: str) -> StepPlan | None:
-    """The first of these steps that would change something."""
-    steps = outcome.plan.steps if outcome.plan else ()
-    return next((step for step in steps if step.step in names and step.changes), None)
-
-
-def _broken(outcome: Outcome, layer: str, text: str, cause: str = "", fix: str = "") -> Link:
-    return Link(layer, "broken", text, cause, fix or _fix(outcome))
+    """The first of these steps, in the order asked for, that would change something."""
+    steps = {step.step: step for step in outcome.plan.steps} if outcome.plan else {}
+    return next((steps[name] for name in names if name in steps and steps[name].changes), None)
 
 
 def _judge(outcome: Outcome, layer: str, text: str, *steps: str) -> Link:
@@ -56,15 +76,15 @@ def _judge(outcome: Outcome, layer: str, text: str, *steps: str) -> Link:
     if step is None:
         return Link(layer, "ok", text)
     changes = "\n".join(f"{diff.headline(change)}: {change.why}" for change in step.changes)
-    return _broken(outcome, layer, text or "not as it should be", changes)
+    return Link(layer, "broken", text or "not as it should be", changes, _fix(outcome, "", *steps))
 
 
-def _pci(outcome: Outcome, seen: Facts) -> Link:
+def _pci(_: Outcome, seen: Facts) -> Link:
     devices = gpus(seen.pci)
     if not devices:
-        return _broken(
-            outcome,
+        return Link(
             "PCI",
+            "broken",
             "no NVIDIA GPU on the PCI bus",
             "nothing with vendor 10de and a display class (0300, 0302) in /sys/bus/pci/devices",
             "Check that the GPU is seated, powered and passed through, or take the host out of the inventory.",
@@ -80,16 +100,25 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
     owners = {device.driver for device in gpus(seen.pci)} - {None, "nvidia"}
     if owners:
         owner = ", ".join(sorted(str(owner) for owner in owners))
-        return _broken(
-            outcome, "module", f"{owner} holds the GPUs, not nvidia", "the nvidia driver never saw them"
+        by_hand = (
+            f"Let {owner} go of them (its lines in /etc/modprobe.d and on the kernel's command line), then reboot; "
+            "or leave them to it and take the host out of the inventory."
+        )
+        return Link(
+            "module",
+            "broken",
+            f"{owner} holds the GPUs, not nvidia",
+            "the nvidia driver never saw them",
+            _fix(outcome, by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
     if loaded is None:
-        return _broken(
-            outcome,
+        return Link(
             "module",
+            "broken",
             "nvidia is not loaded",
             _why(outcome, "driver", "repository") or "no driver is installed",
+            _fix(outcome, UNMANAGED, "driver"),
         )
     flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
     return Link("module", "ok", f"nvidia {loaded.version}, {flavour}")
@@ -98,33 +127,43 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
 def _library(outcome: Outcome, seen: Facts) -> Link:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
     if seen.library_version is None:
-        return _broken(outcome, "library", "libnvidia-ml.so.1 is not there", _why(outcome, "driver"))
-    if loaded is not None and seen.library_version != loaded:
-        return _broken(
-            outcome,
+        by_hand = (
+            "See `ldconfig -p | grep nvidia` on the host; `apt install --reinstall` of its driver's packages "
+            "brings back a library that was deleted."
+        )
+        return Link(
             "library",
+            "broken",
+            "libnvidia-ml.so.1 is not there",
+            _why(outcome, "driver"),
+            _fix(outcome, by_hand, "driver"),
+        )
+    if loaded is not None and seen.library_version != loaded:
+        return Link(
+            "library",
+            "broken",
             f"libnvidia-ml {seen.library_version} ≠ module {loaded}",
             "the library was replaced while the old module stayed loaded; programs say "
             "“Failed to initialize NVML: Driver/library version mismatch”",
+            _fix(outcome, UNMANAGED, "driver"),
         )
-    return _judge(
-        outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "repository", "nouveau"
-    )
+    return _judge(outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
 
 
 def _nvml(outcome: Outcome, seen: Facts) -> Link:
     if seen.smi_error:
-        return _broken(outcome, "NVML", seen.smi_error.strip().splitlines()[0], _why(outcome, "driver"))
+        said = seen.smi_error.strip().splitlines()[0]
+        return Link("NVML", "broken", said, _why(outcome, "driver"), _fix(outcome, LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     missing = [device.address for device in gpus(seen.pci) if device.address.lower()[-12:] not in there]
     if missing:
-        return _broken(
-            outcome,
+        return Link(
             "NVML",
+            "broken",
             f"{len(seen.gpus)} of {len(gpus(seen.pci))} GPUs answer; missing: {', '.join(missing)}",
             "a GPU that is on the bus and not in NVML has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            "Look at `dmesg | grep -i -e NVRM -e Xid` on the host; a reset or reboot may bring it back.",
+            _fix(outcome, LOST, "driver"),
         )
     return Link("NVML", "ok", f"{len(seen.gpus)} GPUs answer")
 
@@ -136,7 +175,7 @@ def _toolkit(outcome: Outcome, seen: Facts) -> Link:
         if package
         else "nvidia-container-toolkit is not installed"
     )
-    return _judge(outcome, "toolkit", text, "toolkit")
+    return _judge(outcome, "toolkit", text, "toolkit", "repository")
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
@@ -144,12 +183,11 @@ def _runtime(outcome: Outcome, seen: Facts) -> Link:
     unit = seen.units.get(f"{name}.service")
     if unit is None or unit.active != "active":
         state = f"{unit.active} ({unit.sub})" if unit else "not there"
-        fix = (
-            ""
-            if outcome.status == "refused"
-            else f"{_fix(outcome)}; else see `systemctl status {name}` there"
-        )
-        return _broken(outcome, "runtime", f"{name} is {state}", _why(outcome, name), fix)
+        by_hand = f"`systemctl status {name}` and `journalctl -u {name}` on the host say why."
+        fix = _fix(outcome, by_hand, name)
+        if fix != by_hand and outcome.status != "refused":
+            fix = f"{fix}; else see `systemctl status {name}` there"
+        return Link("runtime", "broken", f"{name} is {state}", _why(outcome, name), fix)
     if name == "docker":
         docker = seen.docker
         text = f"docker {docker.version}, default runtime {docker.default_runtime}" if docker else "docker"
@@ -172,10 +210,14 @@ def _kubelet(outcome: Outcome, seen: Facts) -> Link:
     unit = seen.units.get("kubelet.service")
     version = f"kubelet {seen.kubelet.version}" if seen.kubelet else "kubelet"
     if unit is None or unit.active != "active" or unit.sub != "running":
-        reason = "\n".join(seen.kubelet.journal[-3:]) if seen.kubelet else ""
+        said = dict.fromkeys(KLOG.sub("", line) for line in seen.kubelet.journal) if seen.kubelet else {}
+        reason = "\n".join([*said][-3:])  # each once: it says the same at every start
         state = f"{unit.active} ({unit.sub})" if unit else "not there"
-        return _broken(outcome, "kubelet", f"{version} is {state}", reason)
-    return _judge(outcome, "kubelet", version, "kubelet", "image")
+        by_hand = (
+            "`journalctl -u kubelet` on the host says why; one that never ran is to join the cluster first."
+        )
+        return Link("kubelet", "broken", f"{version} is {state}", reason, _fix(outcome, by_hand, "kubelet"))
+    return _judge(outcome, "kubelet", version, "kubelet")
 
 
 def _why(outcome: Outcome, *steps: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpunode import agent
 from gpunode.model import RemoveFile, WriteFile
 from tests.agent.conftest import Host
 
@@ -40,6 +41,17 @@ def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o600)
     assert os.getxattr(path, "user.label") == b"x"
     assert path.read_text() == '{"a": 1}'
+
+
+def test_a_file_is_written_where_python_has_no_extended_attributes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on a Mac, where simulated hosts may be."""
+    monkeypatch.delattr(os, "listxattr", raising=False)
+    path = tmp_path / "daemon.json"
+    path.write_text("{}")
+    agent.put(str(path), b"[]", 0o644, None, "run")
+    assert path.read_text() == "[]"
 
 
 @pytest.mark.parametrize("target", ["../real/daemon.json", "/etc/real/daemon.json"])

@@ -134,6 +134,7 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
         "DefaultRuntime": "nvidia",
         "CgroupDriver": "cgroupfs",
         "ContainersRunning": 7,
+        "LiveRestoreEnabled": True,
     }
     host.program("docker", f"cat <<'E'\n{json.dumps(info)}\nE")
     assert facts.parse(host.probe()).docker is None
@@ -141,6 +142,7 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
     docker = facts.parse(host.probe()).docker
     assert docker is not None
     assert (docker.version, docker.runtimes, docker.containers_running) == ("20.10.24", ("nvidia", "runc"), 7)
+    assert docker.live_restore
 
 
 def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
@@ -424,6 +426,21 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     assert set(seen.files) == {"/etc/a", "/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"}
     assert kubelet.config_path(seen) == "/etc/kubernetes/kubelet-config.yaml"
     assert kubelet.config_gates(seen) == {"DevicePlugins": True}
+
+
+def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
+    """systemd takes every file that matches, so each may set gates."""
+    host.program("kubelet", "echo Kubernetes v1.31.4")
+    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
+    host.program("journalctl", "")
+    unit = "[Service]\nEnvironmentFile=-/etc/kubelet.d/*.env\nExecStart=/usr/bin/kubelet $A $B\n"
+    host.write("/etc/systemd/system/kubelet.service", unit)
+    host.write("/etc/kubelet.d/10-a.env", "A=--feature-gates=DevicePlugins=true\n")
+    host.write("/etc/kubelet.d/20-b.env", "B=--v=2\n")
+    host.write("/etc/kubelet.d/other", "B=--v=9\n")
+    seen = facts.parse(host.probe())
+    assert kubelet.environment_files(seen) == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
+    assert kubelet.next_start(seen) == ("--feature-gates=DevicePlugins=true", "--v=2")
 
 
 def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from gpunode import agent, facts, wire
 from gpunode.model import Packages, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until
@@ -72,6 +74,44 @@ def test_a_follower_that_loses_its_reader_ends_quietly(host: Host) -> None:
     assert host.read("/etc/after") == "1"
 
 
+def test_a_silent_apply_is_said_to_go_on(host: Host) -> None:
+    """Else nobody could tell a long installation from a host that hangs."""
+    slow_apt(host)
+    job = {**host.job(SLOW), "beat": 0.2}
+    follower = host.start(job)
+    assert follower.stdout
+    lines = []
+    for line in follower.stdout:
+        lines.append(line)
+        if lines.count(b'{"type": "alive"}\n') == 2:
+            host.write("/state/go", "")
+    messages, complete = collect(lines, job["nonce"])
+    assert complete
+    assert [message["type"] for message in messages] == ["start", "progress", "done", "end"]
+
+
+def test_only_the_records_of_the_last_applies_are_kept(host: Host) -> None:
+    """They hold the originals of what was changed; of a host that is changed every day, not for ever."""
+    runs = host.path("/var/lib/gpunode/runs")
+    for number in range(agent.KEPT_RUNS + 5):
+        record = runs / f"old{number}"
+        record.mkdir(parents=True)
+        os.utime(record, (1000 + number, 1000 + number))
+    host.apply(WriteFile("/etc/a", "1", "why"))
+    left = {record.name for record in runs.iterdir()}
+    assert left == {"run1", *(f"old{number}" for number in range(6, agent.KEPT_RUNS + 5))}
+
+
+def test_no_record_is_forgotten_while_originals_wait_to_be_put_back(host: Host) -> None:
+    """They may be in the oldest one."""
+    host.write("/run/gpunode/killed/restore.json", "{")
+    for number in range(agent.KEPT_RUNS + 5):
+        host.path(f"/var/lib/gpunode/runs/old{number}").mkdir(parents=True)
+    messages = host.apply(WriteFile("/etc/a", "1", "why"))
+    assert messages[-1] == {"type": "end", "ok": False}
+    assert len(list(host.path("/var/lib/gpunode/runs").iterdir())) == agent.KEPT_RUNS + 5 + 1
+
+
 def test_a_message_that_is_still_being_written_is_waited_for(tmp_path: Path) -> None:
     """A follower reads while the apply writes; facts are long lines."""
     path = tmp_path / "messages.jsonl"
@@ -125,6 +165,27 @@ def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> Non
     host.write("/state/go", "")
     first.wait()
     assert host.apply(WriteFile("/etc/a", "1", "why"))[-1]["ok"]
+
+
+def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the lock and says its first right after the follower saw the lock free, as on a machine under load."""
+    monkeypatch.setattr(agent, "ROOT", str(tmp_path))
+    run = agent.Run("run1")
+    for place in run.places:
+        (tmp_path / place.lstrip("/")).parent.mkdir(parents=True)
+        (tmp_path / place.lstrip("/")).touch()
+    told = iter(({"type": "start", "n": 0}, {"type": "done", "n": 0}, {"type": "end", "ok": True}))
+    looks = iter((None, {"run": "run1"}, {"run": "run1"}))
+
+    def look() -> object:
+        seen = next(looks)
+        run.send(next(told))
+        return seen
+
+    monkeypatch.setattr(agent, "lock_holder", look)
+    assert [message["type"] for message in agent.follow(run)] == ["start", "done", "end"]
 
 
 def test_an_apply_that_is_killed_is_told_as_interrupted(host: Host) -> None:

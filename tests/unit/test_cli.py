@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -24,6 +25,18 @@ def hang():
 sys.argv = ["gpunode", "hang"]
 cli.main()
 """
+
+
+def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> None:
+    """As a compiler's do, the first like the others: editors jump to it."""
+    (tmp_path / "inventory.yaml").write_text("groups: {a: {hosts: [x y, z z]}}\n")
+    words = [sys.executable, "-m", "gpunode", "plan"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    *mistakes, last = done.stderr.splitlines()
+    assert [line.split(": ")[0] for line in mistakes] == ["inventory.yaml:1:22", "inventory.yaml:1:27"]
+    assert last == "2 mistakes, nothing was contacted."
 
 
 def test_an_interrupt_ends_the_program_at_once() -> None:

@@ -226,24 +226,6 @@ def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]
     assert outcome.hint.startswith("Reboot it by hand")
 
 
-def test_only_a_probe_must_be_answered_in_time(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that takes long to install says nothing for minutes."""
-    limits = []
-    talk = reach.talk
-
-    def listened(*arguments: Any, within: float | None = None, **options: Any) -> Iterator[dict[str, Any]]:
-        limits.append(within)
-        return talk(*arguments, within=within, **options)
-
-    monkeypatch.setattr(reach, "talk", listened)
-    seen = [{"type": "facts", "facts": raw}]
-    agent = Agent((done(0), False), (done(0), True), (seen, True))
-    apply(agent, planned(raw, FILES[0]))
-
-    assert [job["op"] for job in agent.jobs] == ["apply", "follow", "probe"]
-    assert limits == [None, None, 120.0]
-
-
 def test_an_answer_without_facts_is_a_failure() -> None:
     """Nothing is planned on nothing."""
     agent = Agent(([{"type": "end", "ok": True}], True))

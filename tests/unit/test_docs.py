@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,16 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from gpunode import inventory
 from gpunode.cli import EPILOG, app
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("tests/**/README.md"),
+]
 README = (ROOT / "README.md").read_text()
 
 
@@ -77,8 +85,82 @@ def test_help_imports_no_heavy_library() -> None:
 
 def test_every_file_the_documents_point_to_is_there() -> None:
     """Links between the documents hold."""
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for document in DOCUMENTS:
         for part in document.read_text().split("](")[1:]:
             target = part.split(")")[0].split("#")[0]
             if target and "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_every_type_of_json_line_is_documented() -> None:
+    """docs/json.md has a row for each that the code writes, and for no other."""
+    written = re.compile(r'rows\(\s*"(\w+)"|Event\("(\w+)"|"type": "(\w+)"')
+    sources = [
+        ROOT / "gpunode/converge.py",
+        *(ROOT / "gpunode/cli").glob("*.py"),
+        ROOT / "gpunode/report/lines.py",
+    ]
+    types = {
+        name for path in sources for found in written.findall(path.read_text()) for name in found if name
+    }
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/json.md").read_text(), re.MULTILINE)
+
+    assert sorted(types) == sorted(rows)
+
+
+FOLDERS = ("gpunode", "tests", "docs", "templates", "inventories", "bench")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_that_a_document_names_is_there(document: Path) -> None:
+    """Files of the project in `code`, patterns too; a module also by its place in the package or beside the document."""
+    spans = re.findall(r"`([^`\n]+)`", document.read_text())
+    words = [word.rstrip(",.:;") for span in spans for word in span.split()]
+    paths = [word for word in words if word.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
+    modules = [word for word in words if re.fullmatch(r"[\w./-]*\w\.py", word)]
+
+    def there(name: str) -> bool:
+        pattern = re.sub(r"<[^>]*>", "*", name)
+        return any(list(place.glob(pattern)) for place in (ROOT, ROOT / "gpunode", document.parent))
+
+    assert [name for name in (*paths, *modules) if not there(name)] == []
+
+
+def test_the_rooms_are_those_of_the_package() -> None:
+    """The table in docs/design.md leaves out no room and names none that is gone."""
+    table = (ROOT / "docs/design.md").read_text().split("| room | holds |")[1].split("\n\n")[0]
+    named = {
+        word.rstrip("/")
+        for row in table.splitlines()
+        for word in re.findall(r"`([^`]+)`", row[: row.find("|", 1)])
+    }
+    package = {
+        path.stem
+        for path in (ROOT / "gpunode").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert named == (package - {"__init__", "__main__"}) | {"templates"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_make_target_that_a_document_names_is_there(document: Path) -> None:
+    """In `code` or in a block of commands."""
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:^|`)\s*make ([a-z][\w-]*)", document.read_text(), re.MULTILINE)
+    assert set(named) <= targets
+
+
+def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
+    """With the files beside it that the steps before it fetch."""
+    text = README.split("```yaml\n")[1].split("```")[0]
+    for name in ("nvidia-driver.asc", "nvidia-toolkit.asc"):
+        assert f"curl -fo {name} https://" in README
+        (tmp_path / name).write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+    assert "docker save -o plugin.tar gpunode-deviceplugin" in README
+    (tmp_path / "inventory.yaml").write_text(
+        text.replace("archive: plugin.tar", "image: gpunode-deviceplugin")
+    )
+
+    hosts = inventory.load(tmp_path / "inventory.yaml").hosts
+
+    assert [host.name for host in hosts] == ["gpu-01", "gpu-02", "gpu-03", "gpu-04", "gpu-11", "gpu-12"]

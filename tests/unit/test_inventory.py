@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.errors import InventoryError
 from gpunode.inventory import load
-from gpunode.model import Cluster, Host, Inventory, PluginImage, Repository, Ssh
+from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, PluginVoice, Repository, Ssh
 
 ROOT = Path(__file__).parents[2]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ==\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -40,10 +40,13 @@ def test_every_variable_reaches_its_place_in_the_host(tmp_path):
     (tmp_path / "driver.asc").write_text(KEY)
     (tmp_path / "toolkit.asc").write_text(KEY + "\n")
     (tmp_path / "kubeconfig").write_text("")
+    (tmp_path / "plugin.yaml").write_text(
+        "version: v1\nflags: {plugin: {deviceListStrategy: [envvar, cdi-cri]}}  # as it is\n"
+    )
     inventory = loaded(
         tmp_path,
         """
-cluster: {kubeconfig: kubeconfig, context: prod, namespace: gpus, plugin: {image: "reg.example.org:5000/p:1"}}
+cluster: {kubeconfig: kubeconfig, context: prod, namespace: gpus, plugin: {image: "reg.example.org:5000/p:1", config: plugin.yaml, events: false, annotation: true, metrics: true}}
 groups:
   gpu:
     hosts:
@@ -69,6 +72,11 @@ groups:
         context="prod",
         namespace="gpus",
         plugin=PluginImage("reg.example.org:5000/p:1"),
+        plugin_config=PluginConfig(
+            "version: v1\nflags: {plugin: {deviceListStrategy: [envvar, cdi-cri]}}  # as it is\n",
+            cdi_directory="/var/run/cdi",
+        ),
+        plugin_voice=PluginVoice(events=False, annotation=True, metrics=True),
     )
     assert inventory.hosts == (
         Host(
@@ -265,3 +273,21 @@ def test_a_thousand_written_out_hosts_with_mistakes_are_all_reported(tmp_path):
         loaded(tmp_path, f"groups:\n  g:\n    hosts:\n{lines}")
     assert len(caught.value.problems) == 1000
     assert ":1003:" in caught.value.problems[-1]
+
+
+def test_several_configurations_of_the_plugin_go_by_their_names(tmp_path):
+    """What one of them needs of the host is there for all."""
+    texts = {
+        "default": "version: v1\n",
+        "cdi": "version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    inventory = loaded(
+        tmp_path,
+        """
+cluster: {plugin: {image: a, configs: {default: default.yaml, cdi: cdi.yaml}}}
+groups: {gpu: {hosts: [a]}}
+""",
+    )
+    assert inventory.cluster.plugin_config == PluginConfig(files=texts, cdi_directory="/var/run/cdi")

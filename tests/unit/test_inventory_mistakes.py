@@ -202,7 +202,26 @@ RULES = {
     ),
     "range ends first": (
         "groups:\n  g:\n    hosts:\n      - gpu-[04:01]\n",
-        "4:9: groups.g.hosts[0]: the range [04:01] is empty: it ends before it begins",
+        "4:9: groups.g.hosts[0]: the range [04:01] ends before it begins; did you mean `gpu-[01:04]`?",
+    ),
+    "range as a shell writes it": (
+        'groups: {g: {hosts: ["gpu-{01..04}"]}}\n',
+        "1:22: groups.g.hosts[0]: a range counts from one number to another, as in gpu-[01:04]; "
+        "did you mean `gpu-[01:04]`?",
+    ),
+    "range as Slurm writes it": (
+        'groups: {g: {hosts: ["gpu-[1-4].example"]}}\n',
+        "1:22: groups.g.hosts[0]: a range counts from one number to another, as in gpu-[01:04]; "
+        "did you mean `gpu-[1:4].example`?",
+    ),
+    "range of letters": (
+        'groups: {g: {hosts: ["gpu-[a:d]"]}}\n',
+        "1:22: groups.g.hosts[0]: a range counts from one number to another, as in gpu-[01:04]; "
+        'this one is "gpu-[a:d]"; name such hosts one by one',
+    ),
+    "seconds with a unit": (
+        HOSTS + "    ssh: {timeout: 15s}\n",
+        '4:20: groups.g.ssh.timeout: expected a number, got the text "15s"; write seconds, without a unit',
     ),
     "range without end": (
         "groups:\n  g:\n    hosts:\n      - gpu-[1:999999]\n",
@@ -276,7 +295,20 @@ RULES = {
     ),
     "plugin without anything": (
         HOSTS + "cluster: {plugin: {}}\n",
-        "4:19: cluster.plugin: is empty; it needs at least one of `image` or `archive`",
+        "4:19: cluster.plugin: needs `image` or `archive`",
+    ),
+    "plugin without an image": (
+        HOSTS + "cluster: {plugin: {config: plugin.yaml}}\n",
+        "4:19: cluster.plugin: needs `image` or `archive`",
+    ),
+    "plugin with its image's key misspelt": (
+        HOSTS + "cluster: {plugin: {imagee: a}}\n",
+        "4:20: cluster.plugin.imagee: unknown key; did you mean `image`?",
+    ),
+    "plugin with a wrong image": (
+        HOSTS + "cluster: {plugin: {image: A}}\n",
+        "4:27: cluster.plugin.image: an image reference is name[:tag][@sha256:digest], its name in lower case; "
+        'this one is "A"',
     ),
     "namespace": (
         HOSTS + "cluster: {namespace: GPU}\n",
@@ -322,6 +354,27 @@ groups:
         "to make one of a binary one: gpg --enarmor",
         f"9:37: groups.g.ssh.key: is a folder, expected a file: {tmp_path}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "version: v1\nsharing: {timeSlice: {}}\n",
+            "sharing.timeSlice: unknown key; is sharing.timeSlicing meant?",
+        ),
+        ("version: v1\nsharing: [\n", "expected the node content, but found '<stream end>'"),
+        (None, "no such file: "),
+    ],
+)
+def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inventory(tmp_path, text, words):
+    """The plugin's own reader looks at it, so that no node gets what its plugin refuses."""
+    if text is not None:
+        (tmp_path / "plugin.yaml").write_text(text)
+    (found,) = mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n")
+    assert found.startswith("4:38: cluster.plugin.config: ")
+    assert words in found
+    assert "\n" not in found
 
 
 def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path):
@@ -418,3 +471,30 @@ def test_no_combination_of_odd_values_ends_in_anything_but_a_problem(tmp_path):
         file.write_text(text.split("\n", 1)[1] if outer == "groups" else text)
         with contextlib.suppress(InventoryError):
             load(file)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        ("configs: {a: good.yaml, b: none.yaml}", "4:57: cluster.plugin.configs.b: no such file"),
+        ("configs: {a: bad.yaml}", "4:43: cluster.plugin.configs.a: "),
+        ("config: good.yaml, configs: {a: good.yaml}", "there is `config` too; keep one of them"),
+        ("configs: {a b: good.yaml}", "a configuration's name is a label's value"),
+        (
+            "configs: {a: cdi.yaml, b: other-cdi.yaml}",
+            "flags.plugin.cdiDirectory must be the same in all of them",
+        ),
+    ],
+)
+def test_each_of_several_configurations_is_looked_at(tmp_path, plugin, told):
+    """Every one of them is read as the plugin reads it; what they need of the host goes together."""
+    cdi = "version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri, cdiDirectory: %s}}\n"
+    for name, text in {
+        "good": "version: v1\n",
+        "bad": "version: v2\n",
+        "cdi": cdi % "/etc/cdi",
+        "other-cdi": cdi % "/run/cdi",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (found,) = mistakes(tmp_path, HOSTS + f"cluster: {{plugin: {{image: a, {plugin}}}}}\n")
+    assert told in found

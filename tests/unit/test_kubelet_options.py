@@ -48,6 +48,25 @@ def test_environment_files() -> None:
     assert kubelet.read_environment(text) == {"A": "2", "B": "x y", "C": "z", "D": "a    b"}
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('A="--v=9\nB=1\n', 1),
+        ('# a\nB=1\n  A=\'--v=9 "x"', 3),
+        ('A="--v=9 \\\n --v=8\n', 1),
+        ('A="--v=9\\"\n', 1),
+        ('A="\n', 1),
+        ('A="--v=9 \\\n --v=8"\nB=\'it"s\' # x\nC=a"b\n# D="\nE=\n', 0),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
+    """With its file and line (0: none); quotes within a value, in comments and on continued lines are no mistake."""
+    seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
+    problem = kubelet.environment_problem(seen)
+    assert (problem or "").startswith(f"/etc/default/kubelet:{line}: the quote" if line else "")
+    assert bool(problem) == bool(line)
+
+
 def test_gates_of_arguments() -> None:
     """Both ways to write a flag; later ones win, gate by gate."""
     arguments = (

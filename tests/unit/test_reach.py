@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,9 +52,68 @@ class Silent(Script):
 
 def test_a_host_that_gives_no_answer_in_time_is_given_up() -> None:
     """Behind a jump host nothing else notices: the connection to the jump host is alive."""
-    with pytest.raises(Unreachable, match="no answer within 0 seconds") as caught:
-        list(reach.talk(HOST, Silent(), {"op": "probe", "nonce": "n1"}, within=0.05))
+    with pytest.raises(Unreachable, match="said nothing for 0 seconds") as caught:
+        list(reach.talk(HOST, Silent(), {"op": "probe", "nonce": "n1"}, silence=0.05))
     assert not isinstance(caught.value, ConnectionLost)
+
+
+class Beating(Silent):
+    """An apply that has nothing to say for a while but that it goes on."""
+
+    def lines(self) -> Iterator[bytes]:
+        yield b"@gpunode-begin n1\n"
+        for _ in range(10):
+            if self.closed.wait(0.1):
+                return
+            yield b'{"type": "alive"}\n'
+        yield b'{"type": "end", "ok": true}\n'
+        yield b"@gpunode-end n1\n"
+
+    def end(self) -> tuple[int | None, str]:
+        return 0, ""
+
+
+def test_an_apply_that_says_that_it_goes_on_is_not_given_up() -> None:
+    """It takes longer than any silence that is borne; its beats are not told."""
+    job = {"op": "apply", "nonce": "n1"}
+    assert list(reach.talk(HOST, Beating(), job, silence=0.7)) == [{"type": "end", "ok": True}]
+
+
+class Slow(Script):
+    """A host that takes what it is sent, an archive say, a piece at a time, and then answers."""
+
+    def start(self, command: str, stdin: Iterable[bytes]) -> reach.Remote:
+        self._stdin = stdin
+        return self
+
+    def lines(self) -> Iterator[bytes]:
+        for _ in self._stdin:
+            time.sleep(0.1)
+        yield from super().lines()
+
+
+def test_a_host_that_takes_an_archive_is_not_silent(tmp_path: Path) -> None:
+    """An image over a slow line takes minutes, in which the agent has nothing to say."""
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(b"x" * reach.CHUNK * 10)
+    slow = Slow([b"@gpunode-begin n1\n", b'{"type": "end", "ok": true}\n', b"@gpunode-end n1\n"])
+    job = {"op": "apply", "nonce": "n1"}
+    assert list(reach.talk(HOST, slow, job, archives=[str(archive)], silence=0.7)) == [
+        {"type": "end", "ok": True}
+    ]
+
+
+class Hung(reach.Local):
+    """A command of this machine that starts, says something and then hangs."""
+
+    def start(self, command: str, stdin: Iterable[bytes]) -> reach.Remote:
+        return super().start("echo hello; exec sleep 600", stdin)
+
+
+def test_a_command_of_this_machine_that_hangs_is_given_up() -> None:
+    """As over SSH: nobody waits for ever."""
+    with pytest.raises(Unreachable, match="said nothing"):
+        list(reach.talk(HOST, Hung(), {"op": "probe", "nonce": "n1"}, silence=0.3))
 
 
 def test_a_probe_of_this_machine_answers_with_facts() -> None:

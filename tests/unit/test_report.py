@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rich.console import Console
 
@@ -24,6 +26,37 @@ def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     assert all(len(line) <= 60 for line in lines)
     assert lines[0].startswith(" gpu-with-a-longer-name  00:00  7/13 install")
     assert "Installing" in lines[0]
+
+
+def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "40"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
+    columns = ("node", "uuid", "gpu", "result", "seconds")
+    Human(quiet=False).rows("verify", columns, [("p100-01", uuid, "Tesla P100-PCIE-16GB", "passed", None)])
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines() == [
+        " p100-01",
+        f"   uuid    {uuid}",
+        "   gpu     Tesla P100-PCIE-16GB",
+        "   result  passed",
+    ]
+
+
+def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is wrong with a node can be long; nothing of it is cut."""
+    trouble = "the kubelet does not count its GPUs yet; " * 6
+    Human(quiet=False).rows("plugin", ("node", "phase", "trouble"), [("gpu-01", "Running", trouble)])
+
+    assert capsys.readouterr().out.splitlines() == [
+        " gpu-01",
+        "   phase    Running",
+        f"   trouble  {trouble}",
+    ]
 
 
 def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture[str]) -> None:

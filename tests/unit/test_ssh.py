@@ -116,6 +116,40 @@ def test_a_new_host_key_is_added_and_what_was_there_is_kept(
     assert lines[2] == f"[127.0.0.1]:{sshd.port} ssh-ed25519 {sshd.host_key.get_base64()}"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu-01 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE",  # not whole
+        "gpu-01 ssh-ed25519 not-base64!",
+        "gpu-01 ecdsa-sha2-nistp256 AAAA",
+        "gpu-01 ssh-rsa AAAAB3NzaC1yc2E=",
+        "gpu-01 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+        "gpu-01",
+        "@cert-authority *.example.org ssh-ed25519 AAAA",
+        "caf\udce9 ssh-ed25519 AAAA",
+    ],
+)
+def test_a_line_of_known_hosts_that_cannot_be_used_is_left_out_as_by_ssh(
+    sshd: Sshd, dialer: Dialer, tmp_path: Path, line: str
+) -> None:
+    """The host that the next line names is known all the same, whatever white space is in that."""
+    known = tmp_path / "known"
+    names, *key = sshd.known_hosts.read_text().split()
+    text = f"{line}\n  {names} \t {'  '.join(key)}\n"
+    known.write_bytes(text.encode(errors="surrogateescape"))
+    dialer.connect(sshd.host(known_hosts=str(known))).close()
+
+
+@pytest.mark.parametrize("check", ["strict", "accept-new"])
+def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path: Path, check: str) -> None:
+    """Though another line of known_hosts still names it, and whatever host the mark names; nor is it taken as new."""
+    known = tmp_path / "known"
+    names, *key = sshd.known_hosts.read_text().split()
+    known.write_text(f"{names} {' '.join(key)}\n@revoked * {' '.join(key)}\n")
+    with pytest.raises(Unreachable, match=f"is revoked in {known}"):
+        dialer.connect(sshd.host(known_hosts=str(known), host_key_check=check))
+
+
 def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
     """A run connects again after a reboot: one line a host, and another key than the one just seen is refused."""
     known = tmp_path / "mine"
@@ -201,8 +235,8 @@ def test_a_silent_host_behind_a_jump_host_is_given_up(
         host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
         other, silent = dialer.connect(host), dialer.connect(host)
         begun = time.monotonic()
-        with pytest.raises(Unreachable, match="gave no answer"):
-            list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, within=0.5))
+        with pytest.raises(Unreachable, match="said nothing"):
+            list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, silence=0.5))
         assert time.monotonic() - begun < 5
         assert list(other.start("echo in", []).lines()) == [b"in\n"]
         other.close()

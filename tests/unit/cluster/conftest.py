@@ -46,16 +46,28 @@ GPU_NODE = {"gpunode.dev/gpu": "true"}
 
 
 def add_node(
-    fake: FakeApi, name: str, gpus: int = 0, *, ready: bool = True, labels: dict[str, str] | None = None
+    fake: FakeApi,
+    name: str,
+    gpus: int = 0,
+    *,
+    ready: bool = True,
+    labels: dict[str, str] | None = None,
+    shared: tuple[int, int] | None = None,
+    **shares: int,
 ) -> Object:
+    """`shared`: how many GPUs are shared by memory, and the units that they make; `shares`: of nvidia.com/<name>."""
+    offers = {"nvidia.com/gpu": str(gpus)}
+    offers |= {f"nvidia.com/{name.replace('_', '.')}": str(count) for name, count in shares.items()}
+    if shared is not None:
+        offers |= {"aliyun.com/gpu-count": str(shared[0]), "aliyun.com/gpu-mem": str(shared[1])}
     return fake.put(
         {
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
             "spec": {},
             "status": {
-                "capacity": {"nvidia.com/gpu": str(gpus)},
-                "allocatable": {"nvidia.com/gpu": str(gpus)},
+                "capacity": dict(offers),
+                "allocatable": dict(offers),
                 "conditions": [
                     {
                         "type": "Ready",
@@ -116,6 +128,8 @@ class Kubelet:
         self.broken: set[str] = set()  # UUIDs that fail
         self.stuck: dict[str, Object] = {}  # node -> the status its pods stay in
         self.without_log = False
+        self.limit: int | None = None  # MiB that the driver holds each pod to
+        self.asked: list[dict[str, int]] = []  # limits of each pod
         fake.react("Pod", self.run)
 
     def run(self, item: Object) -> None:
@@ -125,10 +139,12 @@ class Kubelet:
         if node in self.stuck:
             self.fake.update("Pod", name, item["metadata"]["namespace"], status=self.stuck[node])
             return
+        self.asked.append(item["spec"]["containers"][0]["resources"]["limits"])
         uuid = self.free[node].pop(0)
         good = uuid not in self.broken
         error = None if good else "element 7 is 0.0, should be 3.5"
         gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": good, "error": error}
+        gpu |= {"limit_mib": self.limit}
         if not self.without_log:
             self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": [gpu]}) + "\n"
         ended = {

@@ -130,7 +130,8 @@ class FakeApi:
         manager, dry = query["fieldManager"], query.get("dryRun") == "All"
         live = self.objects.get(where)
         namespace = manifest["metadata"].get("namespace")
-        if namespace and path("Namespace", None, namespace) not in self.objects:
+        there = namespace in {None, "default"}  # every cluster has that one
+        if not there and path("Namespace", None, namespace) not in self.objects:
             raise Fault(404, "NotFound", f'namespaces "{namespace}" not found')
         if live is None and "uid" in manifest["metadata"]:
             raise Fault(409, "Conflict", "uid mismatch: no existing object was found")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ from gpunode.cluster.api import Api, connect
 from gpunode.cluster.refusal import ConnectionLost, HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
+from gpunode.sim import tls
 
 from .conftest import add_node
 from .fake import FakeApi, Fault
 
 
-def at(server: str, folder: Path) -> Api:
+def at(server: str, folder: Path, **settings: object) -> Api:
     """A client for a server of that URL."""
     config = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, **settings}}],
         "users": [{"name": "u", "user": {"token": "secret-token"}}],
         "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "test",
@@ -86,6 +88,36 @@ def test_a_port_without_tls_is_told_as_such(tmp_path: Path) -> None:
     assert "does not speak TLS" in caught.value.hint
 
 
+def test_a_server_that_needs_no_proof_is_asked_without_a_word(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """`insecure-skip-tls-verify` of the kubeconfig; without it the unknown certificate is refused."""
+    secure, _ = tls.server(tmp_path / "server.pem")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Version)
+    server.socket = secure.wrap_socket(server.socket, server_side=True)
+    url = f"https://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        assert at(url, tmp_path, **{"insecure-skip-tls-verify": True}).version() == "v1.36.3"
+        with pytest.raises(ClusterError, match="certificate"):
+            at(url, tmp_path).version()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert not list(recwarn)
+
+
+class Version(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"gitVersion": "v1.36.3"}')
+
+    def log_message(self, *_: object) -> None: ...
+
+
 def test_something_that_is_no_kubernetes_is_recognised(api: Api, fake: FakeApi) -> None:
     """A proxy's page or another program on the port."""
     fault = Fault(200, "", "")
@@ -107,8 +139,18 @@ FORBIDDEN = (
         (Fault(401, "Unauthorized", "Unauthorized"), "does not accept the credentials", "may have expired"),
         (
             Fault(403, "Forbidden", FORBIDDEN),
-            "does not let jane patch daemonsets.apps in namespace gpunode",
+            "does not let the user `jane` patch daemonsets.apps in namespace gpunode",
             "kubectl auth can-i patch daemonsets.apps -n gpunode",
+        ),
+        (
+            Fault(
+                403,
+                "Forbidden",
+                'namespaces "gpunode" is forbidden: User "jane" cannot get resource "namespaces" in API group ""'
+                ' in the namespace "gpunode"',
+            ),
+            "does not let the user `jane` get namespaces in the whole cluster",
+            "kubectl auth can-i get namespaces`",
         ),
         (
             Fault(
@@ -116,7 +158,7 @@ FORBIDDEN = (
                 "Forbidden",
                 'nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope',
             ),
-            "does not let jane list nodes in the whole cluster",
+            "does not let the user `jane` list nodes in the whole cluster",
             "kubectl auth can-i list nodes`",
         ),
         (

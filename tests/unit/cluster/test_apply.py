@@ -8,13 +8,14 @@ from gpunode.cluster import apply
 from gpunode.cluster.api import Api
 from gpunode.cluster.plugin import manifests
 from gpunode.errors import ClusterError
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
 from .conftest import NS, has, pod
 from .fake import FakeApi, Fault
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0")
-ALL = manifests(NS, IMAGE)
+CONFIG = PluginConfig("version: v1")
+ALL = manifests(NS, IMAGE, CONFIG)
 
 
 def foreign(kind: str, name: str, namespace: str | None = None, **more: object) -> dict[str, object]:
@@ -44,7 +45,9 @@ def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
     """The diff is of what a person wrote, without status, versions and other bookkeeping."""
     apply.apply(api, ALL)
     changed = [
-        one for one in apply.diff(api, manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"))) if one.lines
+        one
+        for one in apply.diff(api, manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"), CONFIG))
+        if one.lines
     ]
     assert [one.what for one in changed] == [
         "DaemonSet gpunode/gpunode-device-plugin",
@@ -61,12 +64,37 @@ def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[s
     """An order that works in both directions, whatever order the manifests come in."""
     apply.apply(api, list(reversed(ALL)))
     made = [one[1].rsplit("/", 2)[-2] for one in fake.requests if one[0] == "PATCH"]
-    assert made == ["namespaces", "serviceaccounts", "runtimeclasses", "daemonsets", "daemonsets"]
+    assert made == [
+        "namespaces",
+        "serviceaccounts",
+        "configmaps",
+        "roles",
+        "rolebindings",
+        "runtimeclasses",
+        "daemonsets",
+        "daemonsets",
+    ]
     removed = apply.remove(api, ALL, seconds=5, tell=told.append)
     assert removed[-1] == "Namespace gpunode"
     assert len(removed) == len(ALL)
     assert fake.objects == {}
     assert apply.remove(api, ALL, seconds=5, tell=told.append) == ()
+
+
+def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi) -> None:
+    """What an earlier inventory asked for goes, shown before it is done; an object of others' stays."""
+    more = manifests(NS, IMAGE, CONFIG, PluginVoice(annotation=True))
+    apply.apply(api, more)
+    fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # somebody has taken it for theirs
+    apply.apply(api, ALL)
+    for do in (apply.diff, apply.prune):
+        gone = [one for one in do(api, ALL, more) if one.action == "removed"]
+        assert [one.what for one in gone] == ["ClusterRole gpunode-device-plugin"]
+        assert "-  - patch" in gone[0].lines
+    assert not has(fake, "ClusterRole", "gpunode-device-plugin")
+    assert has(fake, "ClusterRoleBinding", "gpunode-device-plugin")
+    assert has(fake, "Role", "gpunode-device-plugin", "default")
+    assert {one.action for one in apply.diff(api, ALL, more)} == {"same"}
 
 
 def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi) -> None:
@@ -129,6 +157,6 @@ def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi) -> Non
     """The first refusal ends it, and says which right is missing."""
     no = 'User "jane" cannot patch resource "namespaces" in API group "" at the cluster scope'
     fake.fail("PATCH", "namespaces", Fault(403, "Forbidden", no))
-    with pytest.raises(ClusterError, match="does not let jane patch namespaces"):
+    with pytest.raises(ClusterError, match="does not let the user `jane` patch namespaces"):
         apply.apply(api, ALL)
     assert fake.objects == {}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from gpunode import report
-from gpunode.cli import cluster
+from gpunode.cli import cluster, proof
 from gpunode.cluster.api import Api
-from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginImage, Ssh
 from tests import cases
 
-from .conftest import PluginController, add_node
+from .conftest import Kubelet, PluginController, add_node
 from .fake import FakeApi
 
 HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
@@ -32,7 +33,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     add_node(fake, "b")
     PluginController(fake)
 
-    code = cluster.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    code = proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
 
     assert code == 1
     assert "a: somebody else set pool=theirs" in capsys.readouterr().err
@@ -48,10 +49,25 @@ def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
     monkeypatch.setattr(cluster, "REGISTER_SECONDS", 0.0)
     add_node(fake, "other")
 
-    assert cluster.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    assert proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
     said = capsys.readouterr().err
     assert "a: no node of the cluster has its hostname `a`" in said
     assert "b: no node of the cluster has its hostname `b`" in said
+
+
+def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was created yet; and hosts that are right are not all that there is to tell."""
+    add_node(fake, "a")
+    human = report.make(json=False, quiet=True)
+
+    changes = cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
+    human.summary([Outcome("a", "right")], cluster=changes)
+
+    said = capsys.readouterr()
+    assert {line.split()[0] for line in said.out.splitlines()[1:]} == {"create", "label"}
+    assert said.err.endswith(f"1 right; in the cluster {changes} changes wait\n")
 
 
 def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
@@ -67,3 +83,82 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     said = capsys.readouterr()
     assert "a: somebody else set pool=theirs" in said.err
     assert "Node b gpunode.dev/gpu=true" in said.out
+
+
+def with_gpus(*uuids: str) -> list[Outcome]:
+    """Both hosts, each with these GPUs as `a-0` and `b-0`."""
+    seen = cases.facts("modern")
+    return [
+        Outcome(
+            host.name,
+            "right",
+            replace(
+                seen,
+                hostname=host.name,
+                gpus=tuple(Gpu(n, f"{host.name}-{uuid}", "P100", "", 0) for n, uuid in enumerate(uuids)),
+            ),
+        )
+        for host in HOSTS
+    ]
+
+
+def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One GPU of the second host adds wrongly; as JSON, a line a host that a program can read."""
+    add_node(fake, "a", 2)
+    add_node(fake, "b", 2)
+    PluginController(fake)
+    kubelet = Kubelet(fake, {"a": ["a-0", "a-1"], "b": ["b-0", "b-1"]})
+    kubelet.broken.add("b-1")
+
+    code = proof.bring_up(
+        api, INVENTORY, HOSTS, with_gpus("0", "1"), report.make(json=True, quiet=True), run=True
+    )
+
+    assert code == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line["type"] == "verified"] == [
+        {
+            "type": "verified",
+            "host": "a",
+            "node": "a",
+            "result": "verified",
+            "proof": "2 GPUs, vectoradd passed on each",
+        },
+        {
+            "type": "verified",
+            "host": "b",
+            "node": "b",
+            "result": "not verified",
+            "proof": "element 7 is 0.0, should be 3.5",
+        },
+    ]
+
+
+def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program need not take sentences apart: host, error, hint."""
+    add_node(fake, "a", labels={"pool": "theirs"})
+    add_node(fake, "b")
+    PluginController(fake)
+
+    proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (error,) = [line for line in lines if line["type"] == "error"]
+    assert error["host"] == "a"
+    assert error["error"] == "a: somebody else set pool=theirs"
+    assert error["hint"].startswith("Take it off")
+
+
+def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
+    add_node(fake, "a")
+
+    cluster.plan(api, INVENTORY, HOSTS, {"a": "a", "b": "b"}, report.make(json=False, quiet=True))
+
+    assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err

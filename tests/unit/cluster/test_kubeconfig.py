@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from gpunode.cluster import kubeconfig
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
+from gpunode.sim import tls
 
 GOOD = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],
@@ -113,3 +116,51 @@ def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path: Path) -> None:
     assert "cannot be read as a kubeconfig" in refused(str(tmp_path / "binary"))
     (tmp_path / "text").write_text("hello")
     assert "is not a kubeconfig" in refused(str(tmp_path / "text"))
+
+
+def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates and keys that stand in the file are read, and nothing of them lies in $TMPDIR afterwards.
+
+    Not for the second connection of a process either: the client library keeps the names of files that are gone.
+    """
+    _, authority = tls.server(tmp_path / "server.pem")
+    secret = (tmp_path / "server.pem").read_text()
+    source = written(
+        tmp_path,
+        clusters=[
+            {
+                "name": "c",
+                "cluster": {
+                    "server": "https://10.0.0.1:6443",
+                    "certificate-authority-data": base64_of(authority),
+                },
+            }
+        ],
+        users=[
+            {
+                "name": "u",
+                "user": {
+                    "client-certificate-data": base64_of(authority),
+                    "client-key-data": base64_of(secret),
+                },
+            }
+        ],
+    )
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for _ in range(2):
+        access = kubeconfig.load(Cluster(kubeconfig=source))
+        assert access.tls is not None
+        assert len(access.tls.get_ca_certs()) == 1
+        assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_certificate_that_is_none_is_told_as_such(tmp_path: Path) -> None:
+    """Before anything is contacted."""
+    cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": base64_of("none")}
+    said = refused(written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
+    assert "context `prod` cannot be used: a certificate or key of it cannot be read: NO_CERTIFICATE" in said
+
+
+def base64_of(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gpunode.cluster import manifests as cluster_manifests
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.plugin import manifests
 from gpunode.errors import TemplateError
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
 ALL = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12"))
 DAEMONSETS = [one for one in ALL if one["kind"] == "DaemonSet"]
@@ -27,6 +28,8 @@ def vectoradd(**values: object) -> dict[str, object]:
         "taints": (),
         "image": "gpunode/device-plugin:0.1.0",
         "args": ("-m", "x"),
+        "resource": "nvidia.com/gpu",
+        "amount": 1,
         "runtime_class": None,
         "seconds": 60,
     }
@@ -40,12 +43,73 @@ def test_everything_carries_our_label() -> None:
         assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpunode"
 
 
-def test_the_plugin_has_no_rights_in_the_cluster_and_few_on_the_node() -> None:
-    """No role, no token, no capabilities, a read-only root file system, one folder of the host."""
-    assert {one["kind"] for one in ALL} == {"Namespace", "ServiceAccount", "RuntimeClass", "DaemonSet"}
+def rights(voice: PluginVoice) -> set[tuple[str, str, str]]:
+    """(namespace, verbs, resources) of every role; "" is the whole cluster."""
+    return {
+        (one["metadata"].get("namespace", ""), " ".join(rule["verbs"]), " ".join(rule["resources"]))
+        for one in manifests("gpunode", PluginImage("x"), None, voice)
+        for rule in one.get("rules", [])
+    }
+
+
+def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> None:
+    """By default it says events; a token only where it has rights, and a name for the node it is about."""
+    say = ("default", "create patch", "events")
+    silent = PluginVoice(events=False)
+    assert rights(PluginVoice()) == {say}
+    assert rights(silent) == set()
+    assert rights(PluginVoice(annotation=True)) == {say, ("", "patch", "nodes")}
+    assert rights(PluginVoice(events=False, metrics=True)) == set()
+    for voice, talks in ((PluginVoice(), True), (silent, False)):
+        for daemonset in manifests("gpunode", PluginImage("x"), None, voice)[-2:]:
+            spec = daemonset["spec"]["template"]["spec"]
+            assert spec["automountServiceAccountToken"] is talks
+            names = [one["name"] for one in spec["containers"][0]["env"]]
+            assert ("NODE_NAME" in names, "NODE_EVENTS" in names) == (talks, talks)
+
+
+def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
+    """The node's label chooses among them in the running pod: a changed one is no new template."""
+    several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
+    made = manifests("gpunode", PluginImage("x"), several, PluginVoice(events=False))
+    (found,) = [one for one in made if one["kind"] == "ConfigMap"]
+    assert found["data"] == several.files
+    (role,) = [one for one in made if one["kind"] == "ClusterRole"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["watch"]}]
+    for daemonset in made[-2:]:
+        template = daemonset["spec"]["template"]
+        assert "annotations" not in template["metadata"]
+        assert template["spec"]["automountServiceAccountToken"] is True
+        (container,) = template["spec"]["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["CONFIG_DIR"] in [one["mountPath"] for one in container["volumeMounts"]]
+        assert "CONFIG_FILE" not in env
+        assert "NODE_NAME" in env
+    both = manifests("gpunode", PluginImage("x"), several, PluginVoice(annotation=True))
+    (role,) = [one for one in both if one["kind"] == "ClusterRole"]
+    assert role["rules"][0]["verbs"] == ["patch", "watch"]
+    mps = manifests("gpunode", PluginImage("x"), PluginConfig("", "", "/run/mps", several.files))[-1]
+    assert mps["metadata"]["name"] == "gpunode-mps-class"
+    (container,) = mps["spec"]["template"]["spec"]["containers"]
+    assert {"CONFIG_DIR", "NODE_NAME"} < {one["name"] for one in container["env"]}
+
+
+def test_metrics_come_with_the_kubelets_folder_that_tells_of_pods() -> None:
+    """Read-only, and the folder, as the socket in it is made anew when the kubelet is."""
+    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginVoice(metrics=True))[-2:]:
+        spec = daemonset["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        mounts = {one["mountPath"]: one.get("readOnly") for one in container["volumeMounts"]}
+        assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}"
+        assert mounts[str(Path(env["POD_RESOURCES_SOCKET"]).parent)] is True
+        assert "/var/lib/kubelet/pod-resources" in [one["hostPath"]["path"] for one in spec["volumes"]]
+
+
+def test_the_plugin_has_few_rights_on_the_node() -> None:
+    """No capabilities, a read-only root file system, one folder of the host."""
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
-        assert spec["automountServiceAccountToken"] is False
         assert [one["hostPath"]["path"] for one in spec["volumes"]] == ["/var/lib/kubelet/device-plugins"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         (container,) = spec["containers"]
@@ -76,6 +140,72 @@ def test_another_image_of_the_same_name_is_another_template() -> None:
     assert notes == {"gpunode.dev/image-id": "sha256:12"}
     plain = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0"))[-1]
     assert "annotations" not in plain["spec"]["template"]["metadata"]
+
+
+def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it() -> None:
+    """With a CDI strategy, and then into both DaemonSets; the pod gets no directory that it does not need."""
+    for path in ("", "/etc/cdi"):
+        made = manifests("gpunode", PluginImage("x"), PluginConfig("version: v1", path))
+        for pod in [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]:
+            (container,) = pod["containers"]
+            mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "cdi"]
+            volumes = [one["hostPath"] for one in pod["volumes"] if one["name"] == "cdi"]
+            assert mounts == ([path] if path else [])
+            assert volumes == ([{"path": path, "type": "DirectoryOrCreate"}] if path else [])
+
+
+def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out() -> None:
+    """Every character of it, in a ConfigMap of ours; without one there is none, and no variable that names it."""
+    text = "version: v1\nsharing: {timeSlicing: {resources: [{name: <'&\"é>, replicas: 2}]}}\n# no end"
+    made = manifests("gpunode", PluginImage("x"), PluginConfig(text))
+    (found,) = [one for one in made if one["kind"] == "ConfigMap"]
+    assert found["data"] == {"config.yaml": text}
+    ids = set()
+    for daemonset in [one for one in made if one["kind"] == "DaemonSet"]:
+        template = daemonset["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        (mount,) = [one for one in container["volumeMounts"] if one["name"] == "config"]
+        (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "config"]
+        assert volume["configMap"] == {"name": found["metadata"]["name"]}
+        assert {"name": "CONFIG_FILE", "value": f"{mount['mountPath']}/config.yaml"} in container["env"]
+        ids.add(template["metadata"]["annotations"]["gpunode.dev/config-id"])
+    other = manifests("gpunode", PluginImage("x"), PluginConfig("version: v1"))[-1]
+    ids.add(other["spec"]["template"]["metadata"]["annotations"]["gpunode.dev/config-id"])
+    assert len(ids) == 2
+    plain = str(manifests("gpunode", PluginImage("x")))
+    assert "CONFIG_FILE" not in plain
+    assert "ConfigMap" not in plain
+
+
+def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
+    """On the nodes that have the plugin, which sees their state; what replaces the plugin's pods does not touch them."""
+    config = PluginConfig("version: v1", mps_root="/srv/mps")
+    made = manifests("gpunode", PluginImage("x", image_id="sha256:12"), config)
+    plugins, daemons = (
+        [
+            one["spec"]
+            for one in made
+            if one["kind"] == "DaemonSet" and one["metadata"]["name"].startswith(name)
+        ]
+        for name in ("gpunode-device-plugin", "gpunode-mps")
+    )
+    for plugin, daemon in zip(plugins, daemons, strict=True):
+        ours, theirs = plugin["template"]["spec"], daemon["template"]["spec"]
+        assert ours["affinity"] == theirs["affinity"]
+        assert ours.get("runtimeClassName") == theirs.get("runtimeClassName")
+        assert daemon["updateStrategy"] == {"type": "OnDelete"}
+        (volume,) = [one for one in ours["volumes"] if one["name"] == "mps"]
+        assert volume in theirs["volumes"]
+        (mount,) = [one for one in ours["containers"][0]["volumeMounts"] if one["name"] == "mps"]
+        assert mount == {"name": "mps", "mountPath": "/srv/mps", "readOnly": True}
+        (container,) = theirs["containers"]
+        assert container["args"] == ["-m", "gpunode.deviceplugin.mps"]
+        assert {one["mountPath"] for one in container["volumeMounts"]} == {"/srv/mps", "/etc/gpunode"}
+        assert ours["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "hostPID" not in ours
+    other = manifests("gpunode", PluginImage("x", image_id="sha256:12"), replace(config, text="version: v1 "))
+    names = [one["metadata"]["name"] for one in made if one not in other]
+    assert names == ["gpunode-device-plugin"] * 2 + ["gpunode-device-plugin-class"]
 
 
 def test_a_vectoradd_pod_takes_one_gpu_and_fits_the_restricted_level() -> None:

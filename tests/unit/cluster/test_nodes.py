@@ -128,3 +128,31 @@ def test_only_taints_that_people_set_are_kept() -> None:
     assert [one["key"] for one in found.taints] == ["dedicated"]
     assert not found.schedulable
     assert not found.ready
+
+
+@pytest.mark.parametrize("text", ["1k", "1e3", "1000"])
+def test_a_round_thousand_of_shares_is_counted(text: str) -> None:
+    """The API writes quantities shortly."""
+    counts = {"nvidia.com/gpu": text}
+    found = nodes.parse(
+        {"metadata": {"name": "a", "uid": "1"}, "status": {"capacity": counts, "allocatable": counts}}
+    )
+    assert (found.capacity, found.allocatable) == (1000, 1000)
+
+
+def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus() -> None:
+    """From time-slicing to memory: the kubelet still counts the shares for a while, and hands out none of them."""
+    status = {
+        "capacity": {"nvidia.com/gpu": "8", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
+        "allocatable": {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
+    }
+    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert (found.capacity, found.allocatable) == (2, 2)
+    assert found.short == {"nvidia.com/gpu": 8}
+
+
+def test_gpus_that_are_all_unhealthy_still_count() -> None:
+    """Nothing else is offered, so nothing of another configuration hides behind them."""
+    status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
+    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert (found.capacity, found.allocatable, found.short) == (8, 0, {})

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin
+from gpunode.cluster import apply, nodes, offer, plugin, said, watch
 from gpunode.cluster.api import Api
+from gpunode.deviceplugin.cluster.events import COMPONENT
+from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
+from gpunode.deviceplugin.config import Config
+from gpunode.deviceplugin.devices import Device
 from gpunode.errors import ClusterError
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage
 
-from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has
+from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod
 from .fake import FakeApi
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:1")
@@ -28,6 +32,12 @@ UP: dict[str, Any] = {
     "conditions": [{"type": "Ready", "status": "True"}],
     "containerStatuses": [],
 }
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reasons are looked for at once, as after a long wait."""
+    monkeypatch.setattr(watch, "USUAL", 0.0)
 
 
 def event(fake: FakeApi, about: dict[str, Any], message: str) -> None:
@@ -85,6 +95,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
     assert after["b"] == before["b"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
@@ -140,6 +151,7 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
     assert [row.trouble for row in rollout.rows] == [words]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told: list[str]) -> None:
     """After a new image the wait goes on until the controller has replaced the pod."""
     add_node(fake, "a", 2, labels=GPU_NODE)
@@ -184,6 +196,23 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     assert second.trouble == "DaemonSet gpunode-device-plugin has no pod there yet"
 
 
+def test_status_calls_a_node_without_all_its_gpus_in_trouble(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """A plugin pod that runs is not enough."""
+    for name, gpus in (("none", 0), ("some", 4), ("all", 4)):
+        add_node(fake, name, gpus, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    rows = {row.node: row for row in plugin.status(api, NS)}
+    assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
+    assert rows["some"].wrong == "1 of 4 GPUs are unhealthy"
+    assert rows["all"].wrong == ""
+    assert {row.trouble for row in rows.values()} == {""}, "the plugin itself runs"
+
+
+@pytest.mark.usefixtures("impatient")
 def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""
     add_node(fake, "a", 0, labels=GPU_NODE)
@@ -195,28 +224,57 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
         told.append(words)
         add_node(fake, "a", 2, labels=GPU_NODE)
 
-    node = plugin.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    node = offer.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
     assert node.allocatable == 2
     reason = "the plugin runs, but the kubelet does not count its GPUs yet; the plugin's log: NVML cannot be used: driver not loaded"
-    assert f"a offers 0 of 2 GPUs: {reason}" in told
+    assert f"a offers 0 of 2 GPUs; {reason}" in told
+
+
+def test_a_usual_wait_is_told_without_the_plugins_log(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """What it logs while all is well only worries people."""
+    add_node(fake, "a", 0, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "waiting for the kubelet\n"
+
+    def register(words: str) -> None:
+        told.append(words)
+        add_node(fake, "a", 2, labels=GPU_NODE)
+
+    offer.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    assert told[-1] == "a offers 0 of 2 GPUs"
+
+
+def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """For who did not look at the host; a plugin that makes shares offers another resource."""
+    add_node(fake, "a", 3, labels=GPU_NODE)
+    add_node(fake, "b", 0, labels=GPU_NODE)
+    fake.update("Node", "b", status={"allocatable": {"nvidia.com/gpu.shared": "8"}})
+    for name in ("a", "b"):
+        offer.wait_allocatable(api, name, None, namespace=NS, seconds=1, tell=told.append)
+    add_node(fake, "none", 0, labels=GPU_NODE)
+    with pytest.raises(ClusterError, match="none offers 0 GPUs after 1 s: the plugin is not deployed"):
+        offer.wait_allocatable(api, "none", None, namespace=NS, seconds=1, tell=told.append)
 
 
 def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[str]) -> None:
     """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     with pytest.raises(ClusterError) as caught:
-        plugin.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
+        offer.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
     assert (
         caught.value.message
         == "a offers 4 of 8 GPUs after 1 s: the plugin is not deployed in namespace gpunode"
     )
     with pytest.raises(ClusterError, match="there is no such node"):
-        plugin.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
+        offer.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
 
 
 def why(api: Api, name: str, expected: int) -> str:
     found = next(one for one in nodes.every(api) if one.name == name)
-    return plugin.why_not(api, found, expected, NS)
+    return offer.why_not(api, found, expected, NS)
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -246,6 +304,62 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     assert why(api, "a", 4) == "device-plugin keeps ending: exit code 2; its log: bad configuration: --x"
 
 
+GPU = Device("GPU-1", "1", "Tesla P100", "GPU-1", "0000:3b:00.0", 0)
+
+
+def test_the_plugins_own_words_are_the_cause(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Its annotation before its events, those before its log; an event that things are well again is no cause."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "INFO the last line\n"
+
+    def say(moment: int, kind: str, message: str, component: str = said.COMPONENT, reason: str = "R") -> None:
+        fake.put(
+            {
+                "kind": "Event",
+                "metadata": {"name": f"said{moment}", "namespace": "default"},
+                "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
+                "source": {"component": component},
+                "type": kind,
+                "reason": reason,
+                "message": message,
+                "lastTimestamp": f"2026-01-01T00:00:0{moment}Z",
+            }
+        )
+
+    say(0, "Warning", "another's words", "kubelet")
+    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
+    say(1, "Warning", "GPU 0 is Unhealthy: Xid 79")
+    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    say(2, "Warning", "containers may exceed what they asked for", reason=said.BESIDE)
+    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    say(3, "Normal", "GPU 0 is Healthy again")
+    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
+    seen = View({"GPU-1": GPU}, {"nvidia.com/gpu": 4}, {"GPU-1": "Xid 95"})
+    keeps = {"name": "NODE_ANNOTATION", "value": "true"}
+    for text, words in (
+        (summary(seen, Config()), "the plugin says: GPU-1: Xid 95"),
+        (summary(View(missing="no driver"), Config()), "the plugin says: no driver"),
+        ("[not ours", "the plugin's log: INFO the last line"),
+    ):
+        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
+        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: text}})
+        assert why(api, "a", 4) == f"1 of 4 GPUs are unhealthy; {words}"
+        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
+        assert (
+            why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
+        )  # left over
+
+
+def test_what_is_read_is_what_the_plugin_writes() -> None:
+    """Two packages that import nothing of each other agree on names."""
+    assert (nodes.SAID, said.COMPONENT) == (ANNOTATION, COMPONENT)
+    (event,) = news(View(), View({"GPU-1": GPU}, limits={"GPU-1": "an old driver"}))
+    assert event.reason == said.BESIDE
+
+
 def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, told: list[str]) -> None:
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
     add_node(fake, "a", 2, labels=GPU_NODE)
@@ -259,7 +373,80 @@ def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, tol
             "spec": {"nodeName": ""},
         }
     )
+    announced = plugin.removable(api, NS)
     removed = plugin.remove(api, NS, seconds=5, tell=told.append)
+    assert announced == removed
+    assert removed[0] == "Pod gpunode/left"
     assert removed[-1] == "Namespace gpunode"
     assert [one["kind"] for one in fake.objects.values()] == ["Node"]
     assert nodes.every(api)[0].labels["gpunode.dev/gpu"] == "true"
+
+
+def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """MPS control daemons and the configuration itself: the plan says so, deploying does it, once."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    PluginController(fake)
+    config = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
+
+    def deployed(config: PluginConfig | None) -> dict[str, str]:
+        rollout = plugin.deploy(api, NS, IMAGE, config, seconds=5, tell=told.append)
+        return {one.what: one.action for one in rollout.differences if one.action != "same"}
+
+    assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
+    gone = {
+        f"DaemonSet {NS}/gpunode-mps": "removed",
+        f"DaemonSet {NS}/gpunode-mps-class": "removed",
+        f"ConfigMap {NS}/{DAEMONSET}": "removed",
+    }
+    planned = {one.what: one.action for one in plugin.plan(api, NS, IMAGE)}
+    assert gone.items() <= planned.items()
+    assert has(fake, "DaemonSet", "gpunode-mps", NS)
+    assert gone.items() <= deployed(None).items()
+    assert not has(fake, "DaemonSet", "gpunode-mps", NS)
+    assert deployed(None) == {}
+
+
+def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_driver(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """They go with their DaemonSet, not before it; and hold the driver's libraries as the plugin's pods do."""
+    daemon = {**pod("gpunode-mps-a", node="a"), "status": UP}
+    daemon["metadata"]["labels"] = {apply.OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
+    fake.put(daemon)
+    assert plugin.removable(api, NS) == ()
+    assert plugin.uids(api, NS, {"a"}) == {daemon["metadata"]["uid"]}
+    assert plugin.uids(api, NS, {"b"}) == set()
+
+
+def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[str], impatient: None) -> None:
+    """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
+    add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
+    fake.logs[living(fake, "a")["metadata"]["name"], "device-plugin"] = "WARNING not offered: no MPS\n"
+    wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
+    with pytest.raises(ClusterError) as caught:
+        offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, tell=told.append)
+    assert "a offers 1 of 1 nvidia.com/gpu, 0 of 4 nvidia.com/gpu.shared after 1 s" in caught.value.message
+    assert "no MPS" in caught.value.message
+    units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
+    fake.update("Node", "a", status={"capacity": units, "allocatable": units})
+    assert offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, tell=told.append).name == "a"
+
+
+def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """The whole GPUs of the node are all there; the reason is in another pod than the plugin's."""
+    add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=4)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
+    daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
+    daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
+    event(fake, fake.put(daemon), PULL)
+    (row,) = plugin.status(api, NS)
+    assert row.lacks.startswith(
+        "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, which keeps MPS control"
+    )
+    assert PULL in row.lacks

@@ -97,8 +97,9 @@ def test_gpus_are_counted_until_a_pod_is_over() -> None:
     item: dict[str, Any] = {
         "spec": {"initContainers": [container(3)], "containers": [container(1), container(1), {}]}
     }
-    assert pods.gpus(item) == 3
+    assert pods.holds(item) == 3
     item["spec"]["initContainers"] = []
-    assert pods.gpus(item) == 2
+    assert pods.holds(item) == 2
     item["status"] = {"phase": "Succeeded"}
-    assert pods.gpus(item) == 0
+    assert pods.holds(item) == 0
+    assert pods.holds(item | {"status": {}}, "aliyun.com/gpu-mem") == 0

@@ -224,3 +224,75 @@ def test_a_pod_that_somebody_deletes_is_a_result(
 
     (result,) = vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=20, tell=delete)
     assert {one.why for one in result.results} == {"the pod was deleted by somebody"}
+
+
+MEMORY = "aliyun.com/gpu-mem"
+
+
+def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Alike and idle: as many units as one GPU has fit nowhere twice. The pods' limit is in the results."""
+    add_node(fake, "m", shared=(2, 32))
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
+    kubelet.limit = 16384
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    assert result.passed, result
+    assert result.shared
+    assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 16}]
+    assert {one.uuid: one.limit for one in result.results} == {"GPU-1": 16384, "GPU-2": 16384}
+
+
+@pytest.mark.parametrize(("units", "held"), [(32, 3), (95, 0)])
+def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(
+    api: Api, fake: FakeApi, told: list[str], units: int, held: int
+) -> None:
+    """Which GPU has room is not known: the smallest pod there is shows that pods get there. Who holds memory is named."""
+    add_node(fake, "m", shared=(2, units))
+    if held:
+        user = pod("train", node="m", namespace="ml")
+        user["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: str(held)}}
+        fake.put(user)
+    kubelet = Kubelet(fake, {"m": ["GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    assert result.passed, result
+    assert kubelet.asked == [{MEMORY: 1}]
+    assert result.users == ((f"ml/train (3 {MEMORY})",) if held else ())
+
+
+def test_whole_gpus_and_shared_ones_of_a_node_are_covered_together(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """A pod for each, asking for what it is."""
+    add_node(fake, "m", 1, shared=(1, 16))
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    assert result.passed, result
+    assert kubelet.asked == [{"nvidia.com/gpu": 1}, {MEMORY: 16}]
+
+
+def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """By whom."""
+    add_node(fake, "m", shared=(1, 16))
+    user = pod("train", node="m", namespace="ml")
+    user["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: "16"}}
+    fake.put(user)
+    (result,) = run(api, told, Target("m", ("GPU-1",)))
+    assert result.why == f"all 1 GPUs are held by ml/train (16 {MEMORY})"
+
+
+def test_shares_of_gpus_are_covered_with_the_whole_ones(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """All that are free at once, so that none of their GPUs is left out; who holds some is named."""
+    add_node(fake, "m", 1, gpu_shared=3)
+    user = pod("train", node="m", namespace="ml")
+    user["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
+    fake.put(user)
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    assert result.passed, result
+    assert kubelet.asked == [
+        {"nvidia.com/gpu": 1},
+        {"nvidia.com/gpu.shared": 1},
+        {"nvidia.com/gpu.shared": 1},
+    ]
+    assert result.users == ("ml/train (1 nvidia.com/gpu.shared)",)

@@ -52,5 +52,5 @@ def test_a_watch_that_is_forbidden_is_an_error(api: Api, fake: FakeApi) -> None:
     """What waiting cannot mend is not waited for."""
     no = 'User "jane" cannot watch resource "nodes" in API group "" at the cluster scope'
     fake.fail("GET", "watch=true", Fault(403, "Forbidden", no))
-    with pytest.raises(HttpError, match="does not let jane watch nodes"):
+    with pytest.raises(HttpError, match="does not let the user `jane` watch nodes"):
         list(follow(api, "Node", seconds=10))

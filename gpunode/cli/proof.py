@@ -1,0 +1,201 @@
+"""From labelled nodes to proven GPUs: the plugin deployed, every GPU offered, vectoradd on each, and what it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpunode.cli import cluster
+from gpunode.errors import ClusterError
+from gpunode.model import Host, Inventory, Outcome
+
+if TYPE_CHECKING:
+    from gpunode.cluster.api import Api
+    from gpunode.cluster.offer import Expected
+    from gpunode.cluster.plugin import Rollout
+    from gpunode.cluster.vectoradd import NodeResult
+    from gpunode.report import Report
+
+
+def bring_up(
+    api: Api,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    outcomes: Sequence[Outcome],
+    report: Report,
+    *,
+    run: bool,
+) -> int:
+    """Label the nodes, deploy the plugin, wait for every GPU, run vectoradd on each, and say which hosts are verified.
+
+    Returns the exit code.
+    """
+    from gpunode.cluster import expected, plugin
+
+    tell = cluster.tells(report)
+    good = {outcome.host: outcome for outcome in outcomes}
+    chosen = [host for host in hosts if host.name in good]
+    hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
+    found, missing = cluster.find(api, chosen, hostnames, seconds=cluster.REGISTER_SECONDS, tell=tell)
+    changed = [node.name for host, node in found.items() if _driver_changed(good[host])]
+    renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new ones
+    _, conflicts = cluster.label(api, chosen, found)
+    troubles: cluster.Troubles = {**missing, **conflicts}
+    names = {host: node.name for host, node in found.items() if host not in conflicts}
+    gpus = {name: [gpu.uuid for gpu in seen.gpus] for name in names if (seen := good[name].facts)}
+    if names:
+        rollout = plugin.deploy(
+            api,
+            inventory.cluster.namespace,
+            cluster.image_of(inventory),
+            inventory.cluster.plugin_config,
+            inventory.cluster.plugin_voice,
+            seconds=cluster.PLUGIN_SECONDS,
+            tell=tell,
+            only=list(names.values()),
+            renew=renew,
+        )
+        troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
+        config = inventory.cluster.plugin_config
+        set_now = {host.name: cluster.wished(host) for host in chosen}  # after the nodes were read
+        labels = {host: {**node.labels, **set_now[host]} for host, node in found.items()}
+        counts: dict[str, Expected] = {
+            names[host]: expected.replicas(config, seen.gpus, labels[host]) or len(seen.gpus)
+            for host in gpus
+            if host not in troubles and (seen := good[host].facts)
+        }
+        late = offered(api, inventory, counts, tell)
+        troubles |= {host: late[node] for host, node in names.items() if node in late}
+    for host, error in troubles.items():
+        report.problem(error, host)
+    ready = {names[host]: uuids for host, uuids in gpus.items() if host not in troubles}
+    results = vectoradd(api, inventory, ready, report) if run and ready else ()
+    show(results, report)
+    by_node = {result.node: result for result in results}
+    report.rows(
+        "verified",
+        ("host", "node", "result", "proof"),
+        [
+            (
+                host.name,
+                names.get(host.name, ""),
+                *_verdict(
+                    troubles.get(host.name),
+                    by_node.get(names.get(host.name, "")),
+                    len(gpus.get(host.name, ())),
+                ),
+            )
+            for host in chosen
+        ],
+    )
+    return 0 if not troubles and all(result.passed for result in results) else 1
+
+
+def offered(
+    api: Api, inventory: Inventory, counts: Mapping[str, Expected], tell: Callable[[str], None]
+) -> cluster.Troubles:
+    """Wait, for all nodes together, until each offers what is expected of it: node → why it does not."""
+    from gpunode.cluster import offer
+
+    troubles: cluster.Troubles = {}
+    end = time.monotonic() + cluster.PLUGIN_SECONDS
+    for node, count in counts.items():
+        left = max(0.0, end - time.monotonic())
+        # A configuration may make of them what cannot be told from here, e.g. MIG devices.
+        unknown = inventory.cluster.plugin_config and not isinstance(count, Mapping)
+        try:
+            offer.wait_allocatable(
+                api,
+                node,
+                None if unknown else count,
+                namespace=inventory.cluster.namespace,
+                seconds=left,
+                tell=tell,
+                waited=cluster.PLUGIN_SECONDS - left,
+            )
+        except ClusterError as error:
+            troubles[node] = error
+    return troubles
+
+
+def _without(outcome: Outcome, node: str, rollout: Rollout) -> ClusterError | None:
+    """Why this host's GPUs are not waited for."""
+    trouble = next((row.trouble for row in rollout.rows if row.node == node and row.trouble), "")
+    if trouble:
+        return ClusterError(f"{node}: {trouble}")
+    if outcome.facts and outcome.facts.smi_error:
+        said = outcome.facts.smi_error.strip().splitlines()[0]
+        return ClusterError(
+            f"{outcome.host}: nvidia-smi fails there: {said}", hint="`gpunode verify` says why."
+        )
+    return None
+
+
+def _verdict(trouble: ClusterError | None, result: NodeResult | None, gpus: int) -> tuple[str, str]:
+    """Whether a host is verified, and what shows it."""
+    count = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    if trouble:
+        return "not verified", trouble.message.splitlines()[0]
+    if result is None:
+        return "not verified", f"{count} offered; no pod was run on them"
+    if not result.passed:
+        failed = [one.why for one in result.results if not one.passed]
+        return "not verified", result.why or (failed or [f"no pod saw {', '.join(result.uncovered)}"])[0]
+    if result.uncovered:
+        free = len(result.results)
+        return "verified", f"vectoradd passed on {free} of {count}; in use by {', '.join(result.users)}"
+    return "verified", f"{count}, vectoradd passed on each"
+
+
+def _driver_changed(outcome: Outcome) -> bool:
+    from gpunode.model import KernelModule, Packages, Reboot
+
+    return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in outcome.applied)
+
+
+def vectoradd(
+    api: Api,
+    inventory: Inventory,
+    expected: Mapping[str, Sequence[str]],
+    report: Report,
+    *,
+    image: str | None = None,
+) -> tuple[NodeResult, ...]:
+    """Run it on the free GPUs of the nodes: node → the UUIDs it should have."""
+    from gpunode.cluster import vectoradd as pods
+
+    return pods.run(
+        api,
+        [pods.Target(node, tuple(uuids)) for node, uuids in expected.items()],
+        namespace=inventory.cluster.namespace,
+        image=image or cluster.image_of(inventory).reference,
+        seconds=cluster.PODS_SECONDS,
+        tell=cluster.tells(report),
+        args=() if image else pods.ARGS,
+    )
+
+
+def show(results: Sequence[NodeResult], report: Report) -> None:
+    """Report a row per GPU, and why a node has none."""
+    rows: list[tuple[object, ...]] = [
+        (one.node, one.uuid, one.gpu, "passed" if one.passed else "failed", one.seconds, one.why)
+        for result in results
+        for one in result.results
+    ]
+    rows += [
+        (
+            result.node,
+            uuid,
+            "",
+            "not covered",
+            None,
+            f"in use by {', '.join(result.users)}" if result.users else "",
+        )
+        for result in results
+        for uuid in result.uncovered
+    ]
+    report.rows("vectoradd", ("node", "uuid", "gpu", "result", "seconds", "why"), rows)
+    for result in results:
+        if result.why:
+            report.problem(ClusterError(f"{result.node}: {result.why}"))

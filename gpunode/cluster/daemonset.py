@@ -1,0 +1,99 @@
+"""The plugin's DaemonSets and their pods: which is on which node, which is up to date, and why one does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpunode.cluster import apply, mps, pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.nodes import RUNTIME_LABEL, Node
+from gpunode.cluster.said import CONTAINER
+
+NAME = "gpunode-device-plugin"
+NAMES = (NAME, mps.NAME)  # of DaemonSets, without what tells the two of a name apart
+NAME_LABEL = "app.kubernetes.io/name"
+SELECTOR = f"{NAME_LABEL}={NAME}"
+POD_GENERATION = "pod-template-generation"  # the DaemonSet's GENERATION when the pod was made
+
+
+def every_pod(api: Api, namespace: str) -> list[Object]:
+    """The pods of all DaemonSets of the plugin."""
+    return [pod for name in NAMES for pod in api.find("Pod", namespace, labels=f"{NAME_LABEL}={name}")[0]]
+
+
+def in_back_off(pod: Object) -> bool:
+    states = pod.get("status", {}).get("containerStatuses") or []
+    return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
+
+
+def by_node(found: Iterable[Object]) -> dict[str, Object]:
+    """The youngest pod for each node; one that is being deleted only where there is no other."""
+    placed = [pod for pod in found if place(pod)]
+    ages = sorted(placed, key=lambda pod: (not ending(pod), pod["metadata"]["creationTimestamp"]))
+    return {place(pod): pod for pod in ages}
+
+
+def ending(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def place(pod: Object) -> str:
+    """The node a DaemonSet pod is for: it is named in its affinity until the scheduler has bound it."""
+    if pod["spec"].get("nodeName"):
+        return str(pod["spec"]["nodeName"])
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms") or []
+    for field in [field for term in terms for field in term.get("matchFields") or []]:
+        if field["key"] == "metadata.name":
+            return str(field["values"][0])
+    return ""
+
+
+def generations(api: Api, namespace: str) -> Mapping[str, str]:
+    """The generation of its pod template that each DaemonSet is at, by name."""
+    return {
+        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(apply.GENERATION, "")
+        for item in api.find("DaemonSet", namespace, labels=SELECTOR)[0]
+    }
+
+
+def up(pod: Object | None, current: Mapping[str, str]) -> bool:
+    if pod is None or ending(pod) or not pods.ready(pod):
+        return False
+    owners = [one["name"] for one in pod["metadata"].get("ownerReferences") or []]
+    generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
+    return any(current.get(owner) in {generation, ""} for owner in owners)
+
+
+def why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
+    """Why the plugin does not run on a node that it should run on."""
+    if pod is None:
+        return _no_pod(api, namespace, node)
+    if ending(pod):
+        return "its old pod is still ending"
+    trouble = pods.trouble(pod, pods.events(api, pod))
+    if not trouble:
+        return "its pod is starting" if not pods.ready(pod) else "its pod is being replaced"
+    if "keeps ending" in trouble and (lines := pods.last_words(api, pod, CONTAINER)):
+        return f"{trouble}; its log: {' / '.join(lines.splitlines())}"
+    return trouble
+
+
+def _no_pod(api: Api, namespace: str, node: Node) -> str:
+    name = f"{NAME}-class" if node.labels.get(RUNTIME_LABEL) == "class" else NAME
+    found = api.get("DaemonSet", name, namespace)
+    if found is None:
+        return f"the plugin is not deployed in namespace {namespace}"
+    warnings = [event["message"] for event in pods.events(api, found) if event.get("type") == "Warning"]
+    if not warnings:
+        return f"DaemonSet {name} has no pod there yet"
+    return str(warnings[-1]).removeprefix("(combined from similar events): ")
+
+
+def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> str:
+    """The reasons of some nodes, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for node in waiting:
+        reasons.setdefault(why(api, namespace, node, found.get(node.name)), []).append(node.name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())

@@ -1,0 +1,98 @@
+"""What a node offers its pods: why it is not what its host has, and waiting until it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from gpunode.cluster import daemonset, mps, nodes, pods, said
+from gpunode.cluster.api import Api
+from gpunode.cluster.nodes import GPU_LABEL, Node
+from gpunode.cluster.watch import Patience, Tell, follow
+from gpunode.errors import ClusterError
+
+Expected: TypeAlias = int | Mapping[str, int] | None
+"""What a node is to offer: so many GPUs, so many units of each resource, or anything at all (None)."""
+
+
+def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
+    """Why the node does not offer `expected` GPUs, in one line. Asks the API for pods, events and logs.
+
+    None: why it does not offer the shares of GPUs that the plugin's configuration makes.
+    """
+    if not node.ready:
+        return f"the node is not Ready: {node.why_not_ready}"
+    if node.labels.get(GPU_LABEL) != "true":
+        return f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
+    found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
+    pod = daemonset.by_node(found).get(node.name)
+    if pod is None or not pods.ready(pod):
+        return daemonset.why(api, namespace, node, pod)
+    words = said.last(api, node, pod)
+    if expected is None:
+        return (
+            mps.trouble(api, namespace, node)
+            or words
+            or "the plugin runs, but the kubelet counts none of them yet"
+        )
+    log = f"; {words}" if words else ""
+    if node.capacity == 0:
+        return f"the plugin runs, but the kubelet does not count its GPUs yet{log}"
+    if node.allocatable == 0:
+        return f"the kubelet offers none of its {node.capacity} GPUs yet{log}"
+    if node.allocatable < node.capacity:
+        return f"{node.capacity - node.allocatable} of {node.capacity} GPUs are unhealthy{log}"
+    return f"the kubelet counts {node.capacity} GPUs, the host has {expected}{log}"
+
+
+def wait_allocatable(
+    api: Api,
+    name: str,
+    expected: Expected,
+    *,
+    namespace: str,
+    seconds: float,
+    tell: Tell,
+    waited: float = 0.0,
+) -> Node:
+    """Wait until the node offers exactly what is expected of it; a ClusterError with the reason when it does not in
+    time. `waited`: seconds that it had before, while others were waited for."""
+    node: Node | None = None
+    patience = Patience(tell)
+    for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+        if name not in found:
+            continue
+        node = nodes.parse(found[name])
+        if node.ready and _offers(node, expected):
+            return node
+        patience.tell(
+            f"{name} offers {_part(node, expected)}",
+            lambda node=node: lacking(api, node, expected, namespace),  # type: ignore[misc]
+        )
+    why = lacking(api, node, expected, namespace) if node else "there is no such node"
+    raise ClusterError(
+        f"{name} offers {_part(node, expected)} after {waited + seconds:.0f} s: {why}",
+        hint=f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
+    )
+
+
+def _offers(node: Node, expected: Expected) -> bool:
+    if isinstance(expected, Mapping):
+        return all(node.units.get(resource, 0) == count for resource, count in expected.items())
+    return bool(node.offers) if expected is None else node.allocatable == expected
+
+
+def _part(node: Node | None, expected: Expected) -> str:
+    if isinstance(expected, Mapping):
+        have = node.units if node else {}
+        return ", ".join(
+            f"{have.get(resource, 0)} of {count} {resource}" for resource, count in expected.items()
+        )
+    return f"{node.allocatable if node else 0}{'' if expected is None else f' of {expected}'} GPUs"
+
+
+def lacking(api: Api, node: Node, expected: Expected, namespace: str) -> str:
+    """Why the node does not offer what is expected of it."""
+    if isinstance(expected, Mapping):
+        return why_not(api, node, None, namespace)
+    return why_not(api, node, max(1, node.capacity) if expected is None else expected, namespace)

@@ -1,0 +1,60 @@
+"""What the device plugin last said of a node's GPUs: in the node's annotation, in events about the node, in its log."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from gpunode.cluster import pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.nodes import Node
+from gpunode.errors import ClusterError
+
+# As gpunode/deviceplugin/cluster/events.py and view.py have them.
+COMPONENT = "gpunode-device-plugin"
+CONTAINER = "device-plugin"  # in its pod
+BESIDE = "GPUMemoryNotLimited"  # the reason of its warnings that keep no GPU from being offered
+
+
+def last(api: Api, node: Node, pod: Object) -> str:
+    """Why GPUs are missing, in the plugin's words; "" where it says nothing. The best source that there is counts."""
+    if said := trouble(api, node, pod):
+        return said
+    lines = pods.last_words(api, pod, CONTAINER)
+    return f"the plugin's log: {lines.splitlines()[-1]}" if lines else ""
+
+
+def trouble(api: Api, node: Node, pod: Object) -> str:
+    """What the plugin tells the cluster of GPUs that are not well; "" where it tells nothing."""
+    said = _annotation(node, pod) or _event(api, node)
+    return f"the plugin says: {said}" if said else ""
+
+
+def _annotation(node: Node, pod: Object) -> str:
+    """The whole of what keeps GPUs from being offered just now, where this pod keeps it up to date: one of a pod that
+    was killed may still be there."""
+    env = [one for container in pod["spec"].get("containers", []) for one in container.get("env", [])]
+    if {"name": "NODE_ANNOTATION", "value": "true"} not in env:
+        return ""
+    try:
+        view = json.loads(node.said or "{}")
+        ill = "; ".join(f"{uuid}: {why}" for uuid, why in view.get("unhealthy", {}).items())
+        return str(view.get("problem") or ill)
+    except (ValueError, AttributeError):
+        return ""  # somebody else's words
+
+
+def _event(api: Api, node: Node) -> str:
+    """The newest event of the plugin about this node, if it is a warning: nothing has become better since."""
+    found: list[Object] = []
+    with suppress(ClusterError):  # who may not read events is told less
+        fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
+        found = api.find("Event", "default", fields=fields)[0]
+    ours = [
+        one
+        for one in found
+        if (one.get("source") or {}).get("component") == COMPONENT and one.get("reason") != BESIDE
+    ]
+    newest = max(ours, key=lambda one: str(one.get("lastTimestamp") or ""), default={})
+    return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""

@@ -1,0 +1,165 @@
+"""The commands that speak to the cluster alone: which nodes they find, what they say, how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpunode import converge
+from gpunode.cli import app, cluster
+from gpunode.cluster import said
+from gpunode.converge import Visit
+from gpunode.model import Outcome
+from tests import cases
+from tests.unit.test_verify import right
+
+from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node
+from .fake import FakeApi
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs gpunode with an inventory of gpu-1, which is the node `inside`, and of the node gpu-2."""
+    config = json.dumps(
+        {
+            "cluster": {"kubeconfig": fake.kubeconfig(tmp_path), "plugin": {"image": "plugin:1"}},
+            "groups": {"all": {"hosts": ["gpu-1", "gpu-2"]}},
+        }
+    )
+    (tmp_path / "inventory.yaml").write_text(config)
+    monkeypatch.setattr(cluster, "PLUGIN_SECONDS", 2.0)
+
+    def look(visit: Visit, _: Any) -> Outcome:
+        assert visit.host.name == "gpu-1", "only a host that no node is found for is asked"
+        return Outcome("gpu-1", "right", replace(cases.facts("modern"), hostname="inside"))
+
+    monkeypatch.setattr(converge, "look", look)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, str(tmp_path / "inventory.yaml")])
+
+    return run
+
+
+def test_a_node_with_another_name_than_the_inventorys_is_found_by_its_hosts_own(
+    command: Command, fake: FakeApi
+) -> None:
+    """As `provision` finds it."""
+    add_node(fake, "inside", 2)
+    add_node(fake, "gpu-2", 1)
+    PluginController(fake)
+    deployed = command("plugin", "deploy")
+    assert deployed.exit_code == 0, deployed.output
+    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in fake.all("Node")}
+    assert labels["inside"]["gpunode.dev/gpu"] == labels["gpu-2"]["gpunode.dev/gpu"] == "true"
+
+    Kubelet(fake, {"inside": ["GPU-0", "GPU-1"], "gpu-2": ["GPU-2"]})
+    ran = command("run", "vectoradd")
+    assert ran.exit_code == 0, ran.output
+    assert all(uuid in ran.output for uuid in ("GPU-0", "GPU-1", "GPU-2"))
+
+
+def test_a_deploy_after_which_a_node_offers_no_gpu_has_failed(command: Command, fake: FakeApi) -> None:
+    """The reason is told, and `plugin status` agrees."""
+    add_node(fake, "inside", 0)
+    add_node(fake, "gpu-2", 1)
+    PluginController(fake)
+    deployed = command("plugin", "deploy")
+    assert deployed.exit_code == 1
+    assert "inside offers 0 GPUs after" in deployed.output
+    assert "the kubelet does not count its GPUs yet" in deployed.output
+    assert command("plugin", "status").exit_code == 1
+    assert command("plugin", "status", "--limit", "gpu-2").exit_code == 0
+
+
+def test_each_of_several_nodes_that_offer_no_gpu_is_said_to_have_had_the_whole_wait(
+    command: Command, fake: FakeApi
+) -> None:
+    """They are waited for one after the other, until one end."""
+    add_node(fake, "inside", 0)
+    add_node(fake, "gpu-2", 0)
+    PluginController(fake)
+    said = command("plugin", "deploy").output
+    assert "inside offers 0 GPUs after 2 s" in said
+    assert "gpu-2 offers 0 GPUs after 2 s" in said
+
+
+def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
+    command: Command, fake: FakeApi
+) -> None:
+    """The last line is of interest where something is wrong."""
+    for name, gpus in (("inside", 1), ("gpu-2", 0)):
+        add_node(fake, name, gpus, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy")
+    for name in ("inside", "gpu-2"):
+        fake.logs[f"{DAEMONSET}-{name}", "device-plugin"] = f"said on {name}\n"
+    said = command("plugin", "status").output
+    assert "said on gpu-2" in said
+    assert "said on inside" not in said
+
+
+def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeApi, tmp_path: Path) -> None:
+    """The mistake is in the inventory; the cluster stays as it is."""
+    file = tmp_path / "inventory.yaml"
+    config = json.loads(file.read_text())
+    del config["cluster"]["plugin"]
+    file.write_text(json.dumps(config))
+    add_node(fake, "gpu-2", 1)
+    deployed = command("plugin", "deploy", "--limit", "gpu-2")
+    assert deployed.exit_code != 0
+    assert "names no image of the device plugin" in str(deployed.exception)
+    assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
+
+
+def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fake: FakeApi) -> None:
+    """Where nobody can answer, it is shown and nothing is removed."""
+    add_node(fake, "inside", 2, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy")
+    declined = command("plugin", "remove")
+    assert declined.exit_code != 0
+    assert "DaemonSet gpunode/gpunode-device-plugin" in declined.output
+    assert fake.all("DaemonSet")
+    removed = command("plugin", "remove", "--yes")
+    assert removed.exit_code == 0
+    assert not fake.all("DaemonSet")
+    assert "there is nothing to remove" in command("plugin", "remove").output
+
+
+def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
+    add_node(fake, "inside", 2, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy")
+    _, seen = right()
+    lost = replace(seen, hostname="inside", smi_error="Unable to determine the device handle: GPU is lost.")
+    monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", lost))
+    verified = command("verify", "--limit", "gpu-1", "--no-run")
+    assert "✗ NVML" in verified.output
+    assert "the plugin" not in verified.output
+    fake.put(
+        {
+            "kind": "Event",
+            "metadata": {"name": "said", "namespace": "default"},
+            "involvedObject": {"kind": "Node", "name": "inside", "uid": "inside"},
+            "source": {"component": said.COMPONENT},
+            "type": "Warning",
+            "reason": "GPUUnhealthy",
+            "message": "GPU 1 is Unhealthy: Xid 79",
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+    )
+    verified = command("verify", "--limit", "gpu-1", "--no-run")
+    assert "cause     the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
+    assert verified.exit_code == 1

@@ -1,0 +1,103 @@
+"""What verify says of capacity and pods where GPUs are shared."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster.expected import replicas
+from gpunode.cluster.nodes import parse
+from gpunode.cluster.vectoradd import NodeResult, Result
+from gpunode.model import Gpu, PluginConfig
+from gpunode.verify.cluster import capacity_link, pod_link, shares_link
+
+from .conftest import add_node
+from .fake import FakeApi
+
+
+@pytest.mark.parametrize(
+    ("whole", "shared", "status", "text"),
+    [
+        (0, (4, 316), "ok", "4 of 4 GPUs allocatable, all shared by memory: 316 aliyun.com/gpu-mem"),
+        (3, (1, 79), "ok", "4 of 4 GPUs allocatable, 1 shared by memory: 79 aliyun.com/gpu-mem"),
+        (0, (3, 237), "broken", "3 of 4 GPUs allocatable, all shared by memory: 237 aliyun.com/gpu-mem"),
+        (4, None, "ok", "4 of 4 GPUs allocatable"),
+    ],
+)
+def test_gpus_shared_by_memory_count_as_gpus(
+    fake: FakeApi, whole: int, shared: tuple[int, int] | None, status: str, text: str
+) -> None:
+    """The plugin says how many there are; all of a host's GPUs have to be offered one way or the other."""
+    link = capacity_link(parse(add_node(fake, "a", whole, shared=shared)), 4, "")
+    assert (link.status, link.text) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "shared", "words"),
+    [
+        (16384, True, "vectoradd passed on GPU-1; the driver held each to its share of memory: 16384 MiB"),
+        (
+            None,
+            True,
+            "vectoradd passed on GPU-1; shares of memory are not limited by the driver, the plugin's log says why",
+        ),
+        (None, False, "vectoradd passed on GPU-1"),
+    ],
+)
+def test_whether_shares_are_limited_is_said_with_the_pods(
+    limit: int | None, shared: bool, words: str
+) -> None:
+    """The pod has seen the limit from inside, which is the proof."""
+    result = Result("a", "pod-1", "GPU-1", "H100", True, 1.0, "", (), limit)
+    link = pod_link(NodeResult("a", (result,), shared=shared))
+    assert (link.status, link.text) == ("ok", words)
+
+
+GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", f"0000:0{number}:00.0", 81559) for number in range(4))
+
+
+def config(sharing: str, mig: str = "none") -> PluginConfig:
+    return PluginConfig(f"version: v1\nflags: {{migStrategy: {mig}}}\nsharing: {{{sharing}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("sharing", "units"),
+    [
+        ("timeSlicing: {resources: [{name: gpu, replicas: 3}]}", {"nvidia.com/gpu": 12}),
+        (
+            "mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2, devices: [0, GPU-3]}]}",
+            {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4},
+        ),
+        ("mps: {resources: [{name: gpu, replicas: 49}]}", None),
+        ("memory: {}", None),
+        ("", None),
+    ],
+)
+def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
+    sharing: str, units: dict[str, int] | None
+) -> None:
+    """By the plugin's own code; what it would refuse is not expected of a node."""
+    assert replicas(config(sharing), GPUS, {}) == units
+    assert replicas(None, GPUS, {}) is None
+    assert replicas(config(sharing, mig="single"), GPUS, {}) is None
+
+
+def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:
+    """As the plugin chooses it; nothing is told where the label names none."""
+    shared = config("timeSlicing: {resources: [{name: gpu, replicas: 3}]}").text
+    several = PluginConfig(files={"default": "version: v1\n", "shared": shared})
+    label = "nvidia.com/device-plugin.config"
+    assert replicas(several, GPUS, {}) is None
+    assert replicas(several, GPUS, {label: "shared"}) == {"nvidia.com/gpu": 12}
+    assert replicas(several, GPUS, {label: "none of them"}) is None
+    assert replicas(PluginConfig(files={"only": shared}), GPUS, {}) == {"nvidia.com/gpu": 12}
+
+
+@pytest.mark.parametrize(("shares", "status"), [(4, "ok"), (2, "broken"), (0, "broken")])
+def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
+    """Each resource with its own number."""
+    node = parse(add_node(fake, "a", 2, gpu_shared=shares))
+    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, "why")
+    assert (link.status, link.text) == (
+        status,
+        f"2 of 2 nvidia.com/gpu, {shares} of 4 nvidia.com/gpu.shared allocatable",
+    )
