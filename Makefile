@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check format unit lab lab-test lab-down proto lock clean
+.PHONY: help demo try test check format unit sim lab lab-test lab-down proto lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,17 +15,29 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
-test: check lab-test ## All tests; what this machine cannot run is skipped and named at the end
+test: check sim lab-test ## All tests; what this machine cannot run is skipped and named at the end
+
+# pip unpacks and compiles everything by itself, which takes ten times as long as uv; but only pip reads pip.conf.
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
+
+# Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile
+UNIT := -m "not lab and not gpu" --ignore tests/sim
 
 check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not lab and not gpu"
+	$(PYTEST) $(UNIT)
 
-unit: $(VENV)/.ready ## Unit and agent tests only
-	$(BIN)/pytest -m "not lab and not gpu"
+unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
+	$(PYTEST) $(UNIT)
+
+sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
+	$(PYTEST) -m "not lab and not gpu" tests/sim
 
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -m "lab or gpu" --timeout 900
@@ -42,7 +54,7 @@ format: $(VENV)/.ready ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 
 proto: $(VENV)/.ready ## Generate the device plugin's messages from its .proto
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/deviceplugin/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/deviceplugin/kubelet/*.proto
 
 lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
@@ -52,8 +64,10 @@ lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock >$(VENV)/uv.lock
+	$(PIP) install --require-hashes -r $(VENV)/uv.lock
+	$(UV) install --require-hashes -r requirements-dev.lock || $(PIP) install --require-hashes -r requirements-dev.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean: ## Remove what make made in this checkout, but the lab
