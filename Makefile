@@ -39,12 +39,15 @@ unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
 	$(PYTEST) -m "not lab and not gpu" tests/sim
 
+# As many labs as the tests run side by side on.
+lab-test: LABS := 2
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
-	$(BIN)/pytest -m "lab or gpu" --timeout 900
+	$(BIN)/pytest -n $(LABS) --dist loadfile -m "lab or gpu" --timeout 900
 
+LABS := 1
 # Exit status 77: this machine cannot run the lab. Its tests then skip and say why.
 lab: $(VENV)/.ready ## Bring the lab up: control plane, two hosts, apt repository; safe to repeat
-	@mkdir -p .lab; $(BIN)/python -m tests.lab up || { status=$$?; test $$status = 77 || exit $$status; }
+	@mkdir -p .lab; $(BIN)/python -m tests.lab up --labs $(LABS) || { status=$$?; test $$status = 77 || exit $$status; }
 
 lab-down: ## Stop the lab and remove what it made, but its cache
 	$(PYTHON) -m tests.lab down

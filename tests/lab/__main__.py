@@ -17,8 +17,11 @@ def main() -> int:
         prog="python3 -m tests.lab", description="A real cluster to test gpunode on."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="bring the lab up; safe to repeat")
-    commands.add_parser("down", help="stop it and remove what it made, but the cache")
+    up = commands.add_parser("up", help="bring the lab up; safe to repeat")
+    up.add_argument("--labs", type=int, default=1, help="so many, for tests that run side by side")
+    commands.add_parser(
+        "down", help="stop all labs of this checkout and remove what they made, but the cache"
+    )
     commands.add_parser("status", help="what runs; exit code 0 if all of it does")
     commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
     reset = commands.add_parser("reset", help="make a host bare again")
@@ -27,7 +30,7 @@ def main() -> int:
     os.environ["PATH"] += ":/usr/sbin:/sbin:/usr/local/go/bin"  # a root shell made by `su` has none of them
     try:
         if options.command == "up":
-            lab.up()
+            lab.up(options.labs)
         elif options.command == "down":
             lab.down()
         elif options.command == "status":

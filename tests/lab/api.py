@@ -150,10 +150,10 @@ class Lab:
         return cluster.request(self.slot, method, path, body)
 
 
-def load() -> Lab:
-    """The lab of this checkout; LabError if it is not up."""
-    mine = slot.find(CHECKOUT)
-    file = CHECKOUT / ".lab" / "lab.json"
-    if mine is None or not file.exists():
-        raise LabError("the lab is not up; run `make lab`")
-    return Lab(json.loads(file.read_text()), mine)
+def load(number: int = 1) -> Lab:
+    """Lab `number` of this checkout; LabError if it is not up."""
+    out = slot.folder(CHECKOUT, number)
+    mine = slot.find(out)
+    if mine is None or not (out / "lab.json").exists():
+        raise LabError(f"lab {number} is not up; run `make lab LABS={number}`")
+    return Lab(json.loads((out / "lab.json").read_text()), mine)

@@ -45,14 +45,14 @@ class Ran:
 
 
 @pytest.fixture(scope="session")
-def lab() -> api.Lab:
-    """The running lab of this checkout."""
+def lab(worker_id: str) -> api.Lab:
+    """The running lab of this checkout; each of several pytest workers (gw0, gw1, …) has one of its own."""
     try:
         machine.check()
     except CannotRun as reason:
         pytest.skip(f"no lab: {reason}")
     try:
-        return api.load()
+        return api.load(1 if worker_id == "master" else int(worker_id.removeprefix("gw")) + 1)
     except LabError as error:
         pytest.fail(str(error))
 

@@ -14,41 +14,45 @@ from .progress import LabError, say, step, wait
 from .slot import Slot
 
 
-def up() -> None:
-    """Bring the lab up; what already is as it should be is left alone."""
+def up(labs: int = 1) -> None:
+    """Bring so many labs of this checkout up; what already is as it should be is left alone."""
     os.umask(0o022)
     machine.check()
-    running = slot.find(CHECKOUT)
-    if running is None or not process.running(running.state, "dockerd"):
-        machine.check_room(cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
+    outs = [slot.folder(CHECKOUT, number) for number in range(1, labs + 1)]
+    if missing := [out for out in outs if not _runs(slot.find(out))]:
+        machine.check_room(len(missing), cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
     machine.install()
     machine.raise_limits()
     for gone in slot.abandoned():
-        say(f"clearing the lab of {gone.checkout}, which is gone")
+        say(f"clearing the lab {gone.out}, whose checkout is gone")
         _down(gone)
-    mine = slot.claim(CHECKOUT)
-    with slot.lock(slot.STATE / f"{mine.number}.lock"):
-        _up(mine)
+    for out in outs:
+        mine = slot.claim(out)
+        with slot.lock(slot.STATE / f"{mine.number}.lock"):
+            _up(mine)
 
 
 def down() -> None:
-    """Stop the lab and remove what it made; the cache stays."""
-    mine = slot.find(CHECKOUT)
-    if mine is None:
+    """Stop the labs of this checkout and remove what they made; the cache stays."""
+    labs = slot.of(CHECKOUT)
+    if not labs:
         say("nothing is up for this checkout")
-        return
-    with slot.lock(slot.STATE / f"{mine.number}.lock"), step("down"):
-        _down(mine)
-    if left := docker.leftovers(mine):
-        raise LabError(f"left behind: {', '.join(left)}")
+    for mine in labs:
+        with slot.lock(slot.STATE / f"{mine.number}.lock"), step(f"down {mine.out.name}"):
+            _down(mine)
+        if left := docker.leftovers(mine):
+            raise LabError(f"left behind: {', '.join(left)}")
 
 
 def status() -> int:
-    """Print what runs; 0 if the lab is up."""
-    mine = slot.find(CHECKOUT)
-    if mine is None:
+    """Print what runs; 0 if all labs of this checkout are up."""
+    labs = slot.of(CHECKOUT)
+    if not labs:
         print("down")
-        return 1
+    return 0 if all(_status(mine) for mine in labs) and labs else 1
+
+
+def _status(mine: Slot) -> bool:
     parts = {
         name: process.running(mine.state, name)
         for name in ("dockerd", *reversed(cluster.DAEMONS), "http-nvidia", "http-distribution")
@@ -59,8 +63,12 @@ def status() -> int:
     for each in HOSTS:
         ready = "Ready" if cluster.node_ready(mine, each.name) else "not Ready"
         print(f"      {each.name}: {nodes.address(mine, each)}, {ready}")
-    print(f"      slot {mine.number}: state {mine.state}, docker {mine.docker_host}")
-    return 0 if all(parts.values()) else 1
+    print(f"      {mine.out.name}, slot {mine.number}: state {mine.state}, docker {mine.docker_host}")
+    return all(parts.values())
+
+
+def _runs(mine: Slot | None) -> bool:
+    return mine is not None and process.running(mine.state, "dockerd")
 
 
 def _up(mine: Slot) -> None:

@@ -29,8 +29,10 @@ PACKAGES = (
     "python3-pip",
 )
 MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
+MORE_GIB = 3  # each further lab
 DISK_GIB = 8  # the running lab; Go's caches and the lab's take as much again when they are filled
 COLD_DISK_GIB = 20
+MORE_DISK_GIB = 6  # each further lab
 INOTIFY_INSTANCES = 2048
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -54,15 +56,16 @@ def check() -> None:
         raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
 
 
-def check_room(*, cold: bool) -> None:
-    """Raise CannotRun if the lab would not fit in, or could not be built on, this machine now."""
+def check_room(labs: int, *, cold: bool) -> None:
+    """Raise CannotRun if so many labs would not fit in, or could not be built on, this machine now."""
+    needed = MEMORY_GIB + (labs - 1) * MORE_GIB
     memory = int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
-    if memory < MEMORY_GIB:
-        raise CannotRun(f"The lab needs {MEMORY_GIB} GiB of free memory; this machine has {memory:.1f} GiB.")
+    if memory < needed:
+        raise CannotRun(f"{_labs(labs)} {needed} GiB of free memory; this machine has {memory:.1f} GiB.")
     disk = shutil.disk_usage("/var/lib").free / 2**30
-    needed = COLD_DISK_GIB if cold else DISK_GIB
+    needed = (COLD_DISK_GIB if cold else DISK_GIB) + (labs - 1) * MORE_DISK_GIB
     if disk < needed:
-        raise CannotRun(f"The lab needs {needed} GiB of free disk under /var/lib; there are {disk:.1f} GiB.")
+        raise CannotRun(f"{_labs(labs)} {needed} GiB of free disk under /var/lib; there are {disk:.1f} GiB.")
     if cold:
         version = run(["go", "env", "GOVERSION"]).strip() if shutil.which("go") else "none in PATH"
         if not re.match(r"go1\.(2[6-9]|[3-9]\d)", version):
@@ -154,6 +157,10 @@ def versions(packages: list[str]) -> str:
         _refresh()
         policy = run(["apt-cache", "policy", *packages])
     return "\n".join(re.findall(r"(?m)^\S+:$|^  Candidate: .*$", policy))
+
+
+def _labs(labs: int) -> str:
+    return "The lab needs" if labs == 1 else f"{labs} labs need"
 
 
 def _refresh() -> None:

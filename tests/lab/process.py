@@ -51,6 +51,8 @@ def start(state: Path, name: str, argv: Sequence[str | Path]) -> None:
             env={**os.environ, MARKER: str(state)},
         )
     (state / f"{name}.pid").write_text(f"{process.pid}\n")
+    # The kernel shows no environment for a moment after exec: until then the process would be taken for a stranger's.
+    wait(f"the start of {name}", lambda: _belongs(process.pid, state) or process.poll() is not None)
 
 
 def log(state: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Where one checkout's lab lives on the machine: a small number from which every name and address follows."""
+"""Where a lab lives on the machine: a small number from which every name and address follows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ SLOTS = 32
 
 @dataclass(frozen=True, slots=True)
 class Slot:
+    """`out` is the folder in a checkout that holds what tests read: lab.json, inventory, keys."""
+
     number: int
-    checkout: Path
+    out: Path
 
     @property
     def state(self) -> Path:
@@ -31,11 +33,6 @@ class Slot:
     def run(self) -> Path:
         """Sockets of the lab's docker."""
         return Path("/run/gpunode-lab") / str(self.number)
-
-    @property
-    def out(self) -> Path:
-        """What tests read: lab.json, inventory, keys."""
-        return self.checkout / ".lab"
 
     @property
     def bridge(self) -> str:
@@ -78,19 +75,29 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def find(checkout: Path) -> Slot | None:
-    """The slot that this checkout holds, if any."""
-    return next((slot for slot in _held() if slot.checkout == checkout), None)
+def folder(checkout: Path, number: int = 1) -> Path:
+    """Where lab `number` of a checkout writes what tests read: .lab, .lab-2, …"""
+    return checkout / (".lab" if number == 1 else f".lab-{number}")
 
 
-def claim(checkout: Path) -> Slot:
-    """This checkout's slot, the one it has or the first free one."""
+def find(out: Path) -> Slot | None:
+    """The slot of the lab that writes to `out`, if it has one."""
+    return next((slot for slot in _held() if slot.out == out), None)
+
+
+def of(checkout: Path) -> list[Slot]:
+    """The slots of all labs of a checkout."""
+    return [slot for slot in _held() if slot.out.parent == checkout]
+
+
+def claim(out: Path) -> Slot:
+    """The slot of the lab that writes to `out`, the one it has or the first free one."""
     with lock(STATE / "slots.lock"):
         held = _held()
-        mine = next((slot for slot in held if slot.checkout == checkout), None)
+        mine = next((slot for slot in held if slot.out == out), None)
         if mine is None:
             taken = {slot.number for slot in held}
-            mine = next((s for n in range(SLOTS) if n not in taken and _free(s := Slot(n, checkout))), None)
+            mine = next((s for n in range(SLOTS) if n not in taken and _free(s := Slot(n, out))), None)
             if mine is None:
                 raise CannotRun(f"All {SLOTS} lab slots are taken (see {STATE}/slots.json).")
             _write([*held, mine])
@@ -105,7 +112,7 @@ def release(slot: Slot) -> None:
 
 def abandoned() -> list[Slot]:
     """Slots whose checkout is gone from the disk."""
-    return [slot for slot in _held() if not slot.checkout.exists()]
+    return [slot for slot in _held() if not slot.out.parent.exists()]
 
 
 def _held() -> list[Slot]:
@@ -113,12 +120,12 @@ def _held() -> list[Slot]:
         table = json.loads((STATE / "slots.json").read_text())
     except (OSError, ValueError):
         return []
-    return [Slot(int(number), Path(checkout)) for number, checkout in table.items()]
+    return [Slot(int(number), Path(out)) for number, out in table.items()]
 
 
 def _write(slots: list[Slot]) -> None:
     new = STATE / "slots.json.new"
-    new.write_text(json.dumps({slot.number: str(slot.checkout) for slot in slots}, indent=2) + "\n")
+    new.write_text(json.dumps({slot.number: str(slot.out) for slot in slots}, indent=2) + "\n")
     new.rename(STATE / "slots.json")
 
 
