@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from . import limits, memory
 from .cdispec import qualified
-from .config import Config
+from .config import CDI, Config
 from .mps import files
 from .resources import Unit
 
@@ -24,8 +24,7 @@ class Grant:
     """The edits to one container. Mounts and nodes are pairs (path in the container, path on the host)."""
 
     envs: dict[str, str] = field(default_factory=dict)
-    mounts: list[tuple[str, str]] = field(default_factory=list)  # to read
-    writable: list[tuple[str, str]] = field(default_factory=list)  # mounts too
+    mounts: list[tuple[str, str]] = field(default_factory=list)
     nodes: list[tuple[str, str]] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
     cdi: list[str] = field(default_factory=list)
@@ -112,7 +111,7 @@ def grant(
         given.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
         given.cdi += by_cdi
-    if config.pass_device_specs:
+    if config.pass_device_specs and set(config.device_list_strategy) - CDI:
         own = dict.fromkeys(node for device in devices for node in device.nodes)
         root = config.dev_root
         given.nodes += [(node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(node)]
@@ -120,7 +119,7 @@ def grant(
         if unit.mps is not None:
             pipe = str(files.pipe(config.mps_root, unit.device.uuid))
             given.envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
-            given.writable = [(pipe, pipe), ("/dev/shm", str(files.shm(config.mps_root)))]  # noqa: S108
+            given.mounts += [(pipe, pipe), ("/dev/shm", str(files.shm(config.mps_root)))]  # noqa: S108
     for feature in config.features:
         given.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
     return given

@@ -9,6 +9,7 @@ GPU = "nvidia.com/gpu"
 GPU_MEM = "aliyun.com/gpu-mem"  # gpushare's names
 GPU_COUNT = "aliyun.com/gpu-count"
 LABEL = "nvidia.com/device-plugin.config"  # of a node, NVIDIA's: which of several configurations it has
+CDI = frozenset({"cdi-annotations", "cdi-cri"})  # the device list strategies that use it
 DEFAULT = "default"  # the one for nodes without the label
 
 
@@ -102,7 +103,7 @@ class Config:
     @property
     def cdi(self) -> bool:
         """Whether containers are told their devices by CDI."""
-        return bool({"cdi-annotations", "cdi-cri"} & set(self.device_list_strategy))
+        return bool(CDI & set(self.device_list_strategy))
 
     @property
     def features(self) -> tuple[str, ...]:

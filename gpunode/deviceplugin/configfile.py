@@ -25,12 +25,12 @@ IGNORED = (
     "flags.useNodeFeatureAPI",
     "flags.deviceDiscoveryStrategy",  # NVML is all there is here
     "flags.cdiFeatureFlags",
-    "flags.plugin.containerDriverRoot",  # CDI specs here are made of NVML's facts, not of files in that root
+    "flags.plugin.containerDriverRoot",  # CDI specifications here are the toolkit's, not made of files in that root
     "flags.plugin.nvidiaCTKPath",
     "flags.plugin.nvidiaCDIHookPath",
+    "imex.required",  # only with channels, which are refused
     "resources",  # renaming is switched off in NVIDIA's plugin too
 )
-REFUSED = {"imex": "IMEX channels are not supported"}
 REPLICAS = ("sharing.timeSlicing", "sharing.mps")
 SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
@@ -48,17 +48,18 @@ def read(path: Path) -> dict[str, Any]:
         found = values(document)
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from None
-    for key in (key for key, _ in _leaves(document) if key in IGNORED):
+    for key in (key for key, _ in _leaves(document or {}) if key in IGNORED):
         log.warning("%s: %s has no meaning for this plugin", path, key)
     return found
 
 
 def values(document: Any) -> dict[str, Any]:
     """Values for fields of Config, from the parsed file. Raises BadConfig with the key. Pure."""
+    document = {} if document is None else document
     if not isinstance(document, dict):
         raise BadConfig("expected keys: version, flags, resources, sharing")
-    if document.get("version") != "v1":
-        raise BadConfig(f"version: expected v1, found {document.get('version')!r}")
+    if document.get("version") not in (None, "v1"):
+        raise BadConfig(f"version: expected v1, found {document['version']!r}")
     options = {option.key: option for option in OPTIONS if option.key}
     found: dict[str, Any] = {}
     for key, value in _leaves({name: part for name, part in document.items() if name != "version"}):
@@ -73,8 +74,9 @@ def values(document: Any) -> dict[str, Any]:
             found |= _replicas(key, value, mps=key == "sharing.mps")
         elif key == "sharing.memory":
             found["memory"] = _memory(key, value)
-        elif key in REFUSED:
-            raise BadConfig(f"{key}: {REFUSED[key]}")
+        elif key == "imex.channelIDs":
+            if value:
+                raise BadConfig(f"{key}: IMEX channels are not supported")
         elif key not in IGNORED:
             near = difflib.get_close_matches(key, (*options, *IGNORED, *REPLICAS, "sharing.memory"), 1)
             raise BadConfig(f"{key}: unknown key" + (f"; is {near[0]} meant?" if near else ""))
@@ -88,7 +90,7 @@ def values(document: Any) -> dict[str, Any]:
 
 def _leaves(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings with their dotted keys; empty ones (`~`) are as if they were not there."""
-    sections = ("flags", "flags.plugin", "sharing")
+    sections = ("flags", "flags.plugin", "sharing", "imex")
     for name, value in part.items():
         key = f"{prefix}{name}"
         if value is None:

@@ -10,6 +10,15 @@ from typing import Any
 
 from .config import BadConfig, Config
 
+# Flags of NVIDIA's plugin that have no meaning here; `configfile.IGNORED` has the keys.
+PASSED_OVER = (
+    "--device-discovery-strategy",
+    "--driver-root-ctr-path",
+    "--container-driver-root",
+    "--nvidia-cdi-hook-path",
+    "--nvidia-ctk-path",
+    "--cdi-feature-flags",
+)
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .config import BadConfig, Config
-from .options import OPTIONS, parse
+from .options import OPTIONS, PASSED_OVER, parse
+
+log = logging.getLogger(__name__)
 
 PROGRAM = "`python -m gpunode.deviceplugin`: offers this node's NVIDIA GPUs to the kubelet."
 
@@ -67,4 +70,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
         else:
             metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
             parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
+    parser.add_argument(*PASSED_OVER, dest="passed_over", action=_PassOver, help=argparse.SUPPRESS)
     return parser
+
+
+class _PassOver(argparse.Action):
+    """Says that a flag counts for nothing."""
+
+    def __call__(self, _parser: Any, _namespace: Any, _values: Any, flag: str | None = None) -> None:
+        log.warning("%s has no meaning for this plugin", flag)

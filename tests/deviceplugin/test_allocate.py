@@ -66,6 +66,15 @@ def test_device_specs_are_the_control_nodes_that_exist_and_the_devices_own():
     assert answer.nodes == [(path, f"/run/nvidia/driver{path}") for path in paths]
 
 
+@pytest.mark.parametrize(
+    ("strategies", "nodes"),
+    [(("cdi-cri",), 0), (("cdi-annotations", "cdi-cri"), 0), (("envvar", "cdi-cri"), 5)],
+)
+def test_where_cdi_alone_gives_the_devices_there_are_no_device_specs(strategies, nodes):
+    """The specification has the nodes; NVIDIA's plugin does not say them twice either."""
+    assert len(given(device_list_strategy=strategies, pass_device_specs=True).nodes) == nodes
+
+
 def test_cdi_names_the_devices_in_the_plugins_specification():
     """By an annotation for runtimes before CRI had a field for it, or by that field; the environment stays free."""
     names = ["k8s.device-plugin.nvidia.com/gpu=GPU-A", "k8s.device-plugin.nvidia.com/gpu=GPU-B"]

@@ -32,6 +32,14 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
     assert from_file(tmp_path, text, "--mig-strategy=none", MIG_STRATEGY="mixed").mig_strategy == "none"
 
 
+@pytest.mark.parametrize(
+    "text", ["", "# nothing yet\n", "flags: {}\n", "sharing:\n", "version:\n", "imex: {channelIDs: []}\n"]
+)
+def test_a_file_without_a_version_or_anything_is_as_no_file(tmp_path, text):
+    """NVIDIA's plugin takes v1 for what is not said; its empty fallback is such a file."""
+    assert from_file(tmp_path, text) == Config(config_file=str(tmp_path / "config.yaml"))
+
+
 def test_what_only_this_plugin_has_can_be_in_the_file_too(tmp_path):
     """The file is all that `cluster.plugin.config` can give it."""
     text = "version: v1\nflags: {plugin: {healthInterval: 2, recoverySeconds: 0.5, metricsAddress: ':9400', logLevel: debug}}"
@@ -78,6 +86,7 @@ def test_nvidias_names_work(arguments, environ, field, value):
             "version: v1\nflags: {failOnInitError: maybe}\n",
             "flags.failOnInitError: 'maybe' is neither true nor false",
         ),
+        ("version: v1\nimex: {channelIDs: [0]}\n", "imex.channelIDs: IMEX channels are not supported"),
         ("version: v1\nflags: 3\n", "flags: expected keys, found 3"),
         ("version: v1\nsharing: {timeSlicing: {}}\n", "sharing.timeSlicing.resources: expected a list"),
         (
@@ -119,6 +128,19 @@ def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path,
     caplog.clear()
     values(yaml.safe_load(file.read_text()))
     assert not caplog.text  # to who works with the file again, it has been said
+
+
+def test_flags_of_nvidias_without_meaning_here_are_said_and_passed_over(caplog):
+    """As the keys of the same settings are: the arguments of its DaemonSet can stay as they are."""
+    flags = [
+        "--device-discovery-strategy",
+        "nvml",
+        "--nvidia-ctk-path=/usr/bin/nvidia-ctk",
+        "--mig-strategy=single",
+    ]
+    assert read(flags, {}) == Config(mig_strategy="single")
+    assert "--device-discovery-strategy has no meaning for this plugin" in caplog.text
+    assert "--nvidia-ctk-path has no meaning for this plugin" in caplog.text
 
 
 @pytest.mark.parametrize(

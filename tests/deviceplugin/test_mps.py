@@ -156,7 +156,7 @@ def test_a_container_gets_its_gpus_daemon_whatever_tells_it_the_gpu(strategy):
     given = grant(GPU, [unit], Config(device_list_strategy=(strategy,)), lambda _: True)
     pipe = "/run/nvidia/mps/GPU-a/pipe"
     assert given.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
-    assert given.writable == [(pipe, pipe), ("/dev/shm", "/run/nvidia/mps/shm")]
+    assert given.mounts[-2:] == [(pipe, pipe), ("/dev/shm", "/run/nvidia/mps/shm")]
 
 
 def test_a_whole_gpu_gets_nothing_of_mps():
@@ -165,7 +165,7 @@ def test_a_whole_gpu_gets_nothing_of_mps():
         unit for unit in offers([device(0), device(1)], "none", [share(2, ("0",))])[GPU] if not unit.mps
     )
     given = grant(GPU, [unit], Config(), lambda _: True)
-    assert (given.envs, given.writable) == ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, [])
+    assert (given.envs, given.mounts) == ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, [])
 
 
 # When it is offered.

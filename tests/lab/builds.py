@@ -1,4 +1,4 @@
-"""What the lab compiles: Kubernetes, containerd and NVIDIA's toolkit from their Go modules, and the pause program.
+"""What the lab compiles from Go modules: Kubernetes, containerd, NVIDIA's toolkit and device plugin; and pause.
 
 The module versions and their checksums are in go/<part>/go.mod and go.sum; the versions named here only fill in
 what the programs answer to `--version`.
@@ -39,7 +39,10 @@ def _kubernetes(version: str, *commands: str, more: str = "") -> Part:
 
 
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _CONTAINERD = "github.com/containerd/containerd/v2"
+# as NVIDIA links: NVML's symbols are looked up when libnvidia-ml.so.1 has been opened
+_NVML = "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
 
 KUBERNETES = _kubernetes("1.36.3", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 # 1.23 pulls in an x/sys that reaches into the runtime by linkname, which Go refuses since 1.23
@@ -61,9 +64,13 @@ TOOLKIT = Part(
             "nvidia-cdi-hook",
         )
     ),
-    # as upstream links it: NVML's symbols are looked up when libnvidia-ml.so.1 has been opened
-    "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
-    f" -X {_TOOLKIT}/internal/info.version=1.20.1",
+    f"{_NVML} -X {_TOOLKIT}/internal/info.version=1.20.1",
+)
+# the newest that the module proxy has
+NVIDIA_PLUGIN = Part(
+    "nvidia-device-plugin",
+    (f"{_PLUGIN}/cmd/nvidia-device-plugin",),
+    f"{_NVML} -X {_PLUGIN}/internal/info.version=0.19.1",
 )
 
 

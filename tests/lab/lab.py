@@ -75,7 +75,13 @@ def _up(mine: Slot) -> None:
     with step("programs"):
         programs = {
             part.name: builds.go(part)
-            for part in (builds.KUBERNETES, builds.KUBERNETES_LEGACY, builds.CONTAINERD, builds.TOOLKIT)
+            for part in (
+                builds.KUBERNETES,
+                builds.KUBERNETES_LEGACY,
+                builds.CONTAINERD,
+                builds.TOOLKIT,
+                builds.NVIDIA_PLUGIN,
+            )
         }
     with step("docker"):
         docker.up(mine)

@@ -57,11 +57,7 @@ class _Either:
 
 
 def _mounts(given: Grant) -> list[api.Mount]:
-    return [
-        api.Mount(container_path=inside, host_path=host, read_only=not writable)
-        for mounts, writable in ((given.mounts, False), (given.writable, True))
-        for inside, host in mounts
-    ]
+    return [api.Mount(container_path=inside, host_path=host) for inside, host in given.mounts]
 
 
 def _nodes(given: Grant) -> list[api.DeviceSpec]:

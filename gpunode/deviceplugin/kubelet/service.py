@@ -238,11 +238,7 @@ def _device(unit: Unit, health: str) -> api.Device:
 def _answer(given: Grant) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=given.envs,
-        mounts=[
-            api.Mount(container_path=inside, host_path=host, read_only=not writable)
-            for mounts, writable in ((given.mounts, False), (given.writable, True))
-            for inside, host in mounts
-        ],
+        mounts=[api.Mount(container_path=inside, host_path=host) for inside, host in given.mounts],
         devices=[
             api.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
             for inside, host in given.nodes
