@@ -5,7 +5,10 @@ As far as gpunode's objects go; the values are those that a kube-apiserver of 1.
 
 from __future__ import annotations
 
+import base64
 import copy
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gpunode.sim.refuse import refusal
@@ -14,6 +17,11 @@ from gpunode.sim.store import KINDS, Object, Store
 CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 GENERATION = "deprecated.daemonset.template.generation"
 FOREGROUND = "foregroundDeletion"
+IMMUTABLE = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
 
 
 def admitted(store: Store, item: Object, before: Object | None) -> Object:
@@ -22,7 +30,7 @@ def admitted(store: Store, item: Object, before: Object | None) -> Object:
     if before is None and meta.get("namespace"):
         _place(store, item)
     done = {"kind": item["kind"], "apiVersion": KINDS[item["kind"]].api, **copy.deepcopy(item)}
-    fill = {"Namespace": _namespace, "Node": _node, "Pod": _pod, "DaemonSet": _daemonset}.get(item["kind"])
+    fill = FILL.get(item["kind"])
     if fill:
         fill(store, done, before)
     return done
@@ -65,6 +73,11 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
         there = spec.setdefault("tolerations", [])
         if not any(one.get("key") in {key, None} and one.get("operator") == "Exists" for one in there):
             there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    if before is not None and _fixed(spec) != _fixed(before["spec"]):
+        name = item["metadata"]["name"]
+        cause = {"reason": "FieldValueForbidden", "message": f"Forbidden: {IMMUTABLE}", "field": "spec"}
+        message = f'Pod "{name}" is invalid: spec: Forbidden: {IMMUTABLE}'
+        raise refusal(422, "Invalid", message, name=name, kind="Pod", causes=[cause])
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec["priority"] = CLASSES.get(spec.get("priorityClassName", ""), 0)
@@ -76,6 +89,17 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
             raise refusal(403, "Forbidden", f'pods "{name}" is forbidden: {why}', name=name, kind="pods")
         item["metadata"]["generation"] = 1
         item["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+
+def _fixed(spec: Object) -> Object:
+    """What nobody may change of a pod: all but IMMUTABLE's exceptions, and where the scheduler puts it."""
+    free = {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName"}
+    free |= {"enableServiceLinks", "preemptionPolicy", "priority"}  # which are filled in after this
+    kept = {name: value for name, value in spec.items() if name not in free}
+    for part in ("containers", "initContainers"):
+        if part in kept:
+            kept[part] = [{k: v for k, v in one.items() if k != "image"} for one in kept[part]]
+    return kept
 
 
 def _daemonset(_store: Store, item: Object, before: Object | None) -> None:
@@ -94,6 +118,18 @@ def _daemonset(_store: Store, item: Object, before: Object | None) -> None:
     notes[GENERATION] = str(template + new)
     counts = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
     item.setdefault("status", dict.fromkeys(counts, 0))
+
+
+def _claim(_store: Store, item: Object, _before: Object | None) -> None:
+    item.setdefault("status", {"phase": "Pending"})
+    item.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+def _secret(_store: Store, item: Object, _before: Object | None) -> None:
+    plain = item.pop("stringData", {})
+    coded = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
+    item["data"] = {**item.get("data", {}), **coded}
+    item.setdefault("type", "Opaque")
 
 
 def _pod_spec(spec: Object) -> None:
@@ -134,3 +170,15 @@ def _quality(spec: Object) -> str:
     asked = [container["resources"] for container in spec["containers"]]
     plain = [name for one in asked for part in one.values() for name in part if name in {"cpu", "memory"}]
     return "Burstable" if plain else "BestEffort"
+
+
+FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProxyType(
+    {
+        "Namespace": _namespace,
+        "Node": _node,
+        "Pod": _pod,
+        "DaemonSet": _daemonset,
+        "Secret": _secret,
+        "PersistentVolumeClaim": _claim,
+    }
+)

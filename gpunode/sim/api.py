@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpunode.sim import discovery, rbac
+from gpunode.sim import discovery, protobuf, rbac, tables
+from gpunode.sim.container import Log
 from gpunode.sim.refuse import Refusal, refusal
 from gpunode.sim.resources import Resources
 from gpunode.sim.store import KINDS, Object, Store
@@ -19,10 +22,12 @@ from gpunode.sim.watch import events
 
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
-VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+INTO = {"exec", "attach", "portforward"}  # parts of a pod that lead into its containers
+POLL = 0.2  # seconds between two looks at a log that is followed
 
-# What a container wrote: (pod, container, whether of its previous life) -> text. Raises Refusal.
-Logs: TypeAlias = Callable[[Object, str, bool], str]
+# The log of a container: asked for by pod, container, and whether its previous life is meant. Raises Refusal.
+Logs: TypeAlias = Callable[[Object, str, bool], Log]
 
 
 class ApiServer:
@@ -79,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def do_PATCH(self) -> None:
         self._answer()
 
@@ -105,7 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
         if parts == ["version"]:
             self._send(200, VERSION)
             return
-        if parts[0] in {"api", "apis"} and (known := discovery.found(parts)):
+        if parts[0] in {"healthz", "livez", "readyz"}:
+            self._send(200, "ok")
+            return
+        if parts[0] in {"api", "apis", "openapi"} and (known := discovery.found(parts)):
             self._send(200, known)
             return
         api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
@@ -117,22 +128,49 @@ class _Handler(BaseHTTPRequestHandler):
             return
         of = Resources(self.server_api.store, PLACES[api, rest[0]], namespace)
         name, part = [*rest[1:], "", ""][:2]
-        self._allow(user, of, name, query)
-        if part == "log" and of.kind == "Pod" and self.command == "GET":
-            self._send(200, self._log(of.get(name), query))
-        elif part:
-            self._send(404, "404 page not found\n")
+        self._allow(user, of, name, part, query)
+        if part:
+            self._part(of, name, part, query, body)
         elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
             self._stream(of, query)
         else:
-            self._send(*self._resource(of, name, query, body))
+            code, answer = self._resource(of, name, query, body)
+            if self.command == "GET" and self._as_table():
+                answer = tables.table(of.kind, answer, query.get("includeObject", ""))
+            self._send(code, answer)
+
+    def _part(self, of: Resources, name: str, part: str, query: dict[str, str], body: bytes) -> None:
+        """A subresource: a pod has some."""
+        if part == "log" and of.kind == "Pod" and self.command == "GET":
+            self._log(of.get(name), query)
+        elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
+            of.delete(name, self._given(body).get("deleteOptions") or {}, query)
+            self._send(
+                201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            )
+        elif part in INTO and of.kind == "Pod":
+            of.get(name)
+            words = "simulated containers are processes of this computer, there is no way into one"
+            raise refusal(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
+        else:
+            self._send(404, "404 page not found\n")
+
+    def _given(self, body: bytes) -> Any:
+        if body.startswith(protobuf.MAGIC):
+            return protobuf.read(body)
+        return json.loads(body) if body else {}
+
+    def _as_table(self) -> bool:
+        return tables.wanted(self.headers.get("Accept", ""))
 
     def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
-        given = json.loads(body) if body else {}
+        given = self._given(body)
         if self.command == "GET":
             return 200, of.get(name) if name else of.list(query)
         if self.command == "POST" and not name:
             return 201, of.create(given, query)
+        if self.command == "PUT" and name:
+            return 200, of.replace(name, given, query)
         if self.command == "PATCH" and name:
             content = (self.headers.get("Content-Type") or "").partition(";")[0]
             item, new = of.patch(name, given, content, query)
@@ -153,48 +191,66 @@ class _Handler(BaseHTTPRequestHandler):
             raise refusal(401, "Unauthorized", "Unauthorized")
         return user
 
-    def _allow(self, user: str, of: Resources, name: str, query: dict[str, str]) -> None:
+    def _allow(self, user: str, of: Resources, name: str, part: str, query: dict[str, str]) -> None:
         verb = VERBS[self.command]
         if verb == "get" and not name:
             verb = "watch" if query.get("watch") else "list"
         store = self.server_api.store
-        if user == "admin" or rbac.allows(store, user, verb, of.group, of.plural, of.namespace):
+        plural = f"{of.plural}/{part}" if part else of.plural
+        if user == "admin" or rbac.allows(store, user, verb, of.group, plural, of.namespace):
             return
         called = f'{of.full} "{name}"' if name else of.full
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
-        why = f'User "{user}" cannot {verb} resource "{of.plural}" in API group "{of.group}" {where}'
+        why = f'User "{user}" cannot {verb} resource "{plural}" in API group "{of.group}" {where}'
         raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
 
-    def _log(self, pod: Object, query: dict[str, str]) -> str:
+    def _log(self, pod: Object, query: dict[str, str]) -> None:
         containers = [one["name"] for one in pod["spec"]["containers"]]
         container = query.get("container") or containers[0]
         if container not in containers:
             name = pod["metadata"]["name"]
             raise refusal(400, "BadRequest", f"container {container} is not valid for pod {name}")
-        text = self.server_api.logs(pod, container, query.get("previous") == "true")
-        if "tailLines" in query:
-            count = int(query["tailLines"])
-            text = "".join(text.splitlines(keepends=True)[-count:]) if count else ""
-        return text[: int(query.get("limitBytes") or len(text))]
+        log = self.server_api.logs(pod, container, query.get("previous") == "true")
+        with log.path.open("rb") as file:
+            said = file.read()
+            if "tailLines" in query:
+                count = int(query["tailLines"])
+                said = b"".join(said.splitlines(keepends=True)[-count:]) if count else b""
+            said = said[: int(query.get("limitBytes") or len(said))]
+            if query.get("follow") != "true":
+                self._send(200, said.decode(errors="replace"))
+                return
+            self._chunks("text/plain")
+            self._chunk(said)
+            over = False
+            while not over:
+                time.sleep(POLL)
+                over = log.over()
+                self._chunk(file.read())  # what it wrote last, too: it is read after it has ended
+            self._chunk(b"", last=True)
 
-    def _stream(self, of: Resources, query: dict[str, str]) -> None:
-        found = events(of, query)
-        first = next(found, None)  # a refusal comes before the first byte
+    def _chunks(self, content: str) -> None:
+        """Begin an answer whose length nobody knows yet."""
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content)
         self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        while True:
-            if first is not None:
-                line = json.dumps(first, separators=(",", ":")).encode() + b"\n"
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-            try:
-                first = next(found)
-            except StopIteration:
-                self.wfile.write(b"0\r\n\r\n")
-                return
+
+    def _chunk(self, data: bytes, *, last: bool = False) -> None:
+        if data or last:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _stream(self, of: Resources, query: dict[str, str]) -> None:
+        found = events(of, query)
+        if self._as_table():
+            found = tables.rows(of.kind, found, query.get("includeObject", ""))
+        first = next(found, None)  # a refusal comes before the first byte
+        self._chunks("application/json")
+        for event in itertools.chain([first] if first is not None else [], found):
+            self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        self._chunk(b"", last=True)
 
     def _send(self, code: int, body: Object | str) -> None:
         plain = isinstance(body, str)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gpunode.sim import controllers, daemonsets, scheduler, tls
 from gpunode.sim.api import ApiServer
+from gpunode.sim.container import Log
 from gpunode.sim.kubelet import Kubelet
 from gpunode.sim.loop import Loop
 from gpunode.sim.machine import Machine
@@ -92,7 +93,7 @@ class Cluster:
             "SERVICE_ACCOUNT_DIRECTORY": str(folder),
         }
 
-    def _log(self, pod: Object, container: str, previous: bool) -> str:
+    def _log(self, pod: Object, container: str, previous: bool) -> Log:
         name = pod["spec"].get("nodeName", "")
         if name not in self._kubelets:
             raise refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import gpunode
 from gpunode.sim.machine import Now
@@ -23,6 +24,13 @@ class CannotStart(Exception):
     """A container that its runtime cannot start; says why, in the runtime's words."""
 
 
+class Log(NamedTuple):
+    """What one life of a container wrote, and whether that life is over."""
+
+    path: Path
+    over: Callable[[], bool]
+
+
 class Container:
     """One life of a container. Its output goes to `log`."""
 
@@ -35,6 +43,11 @@ class Container:
         self.log = log
         self.started = time.time()
         self._asked = 0.0  # when it was asked to end
+
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked to end."""
+        return bool(self._asked)
 
     def ended(self) -> int | None:
         """The exit status as a shell counts it (137: killed); None while it runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import time
 
 from gpunode.sim.store import Object, Store, key, now
 
@@ -13,9 +13,11 @@ def tell(
     """Say something of `kind` Normal or Warning about an object."""
     meta = about["metadata"]
     namespace = meta.get("namespace", "default")
-    told = f"{meta.get('uid', '')} {component} {reason} {message}"
-    name = f"{meta['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    said = (namespace, meta.get("uid", meta["name"]), component, reason, message)
     with store.changed:
+        name = store.told.setdefault(
+            said, f"{meta['name']}.{time.time_ns():x}"
+        )  # lists show them in their order
         there = store.get("Event", namespace, name)
         if there is not None:
             store.put({**there, "count": there["count"] + 1, "lastTimestamp": now()})

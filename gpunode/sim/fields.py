@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from gpunode.sim.store import Object, now
@@ -66,28 +66,17 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
 
 
 def updated(before: Object | None, after: Object, manager: str) -> Object:
-    """The object with `manager` as the owner of every field that is not as it was `before`."""
+    """The object with `manager` as the owner of every field that is not as it was `before`.
+
+    Who owned what stands in `after`: somebody may have changed it there.
+    """
     was, is_ = _leaves(_bare(before or {})), _leaves(_bare(after))
-    owners = _read(before or {})
+    owners = _read(after)
     changed = {place for place in is_ if place not in was or _at(before, place) != _at(after, place)}
     for places in owners.values():
         places.difference_update(changed | (was - is_))
     owners.setdefault(("Update", manager, ""), set()).update(changed)
     return _written(copy.deepcopy(after), owners, before or {})
-
-
-def merge_patched(live: Object, patch: Mapping[str, Any]) -> Object:
-    """RFC 7386: the patch's values in the place of the object's; null takes one away."""
-    result = copy.deepcopy(live)
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        elif isinstance(value, dict):
-            there = result.get(name)
-            result[name] = merge_patched(there if isinstance(there, dict) else {}, value)
-        else:
-            result[name] = copy.deepcopy(value)
-    return result
 
 
 def _bare(item: Object) -> Object:
@@ -183,7 +172,7 @@ def _merge(into: Object, wish: Object) -> None:
 
 def _read(item: Object) -> Owners:
     entries = item.get("metadata", {}).get("managedFields") or []
-    return {_owner(one): set(_places(one["fieldsV1"])) for one in entries}
+    return {_owner(one): set(_places(one["fieldsV1"])) for one in entries if one}
 
 
 def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
@@ -198,7 +187,9 @@ def _written(item: Object, owners: Owners, before: Object) -> Object:
     """The object with managedFields. Only who has more fields than before has a new time."""
     entries = []
     known = _read(before)
-    times = {_owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or []}
+    times = {
+        _owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or [] if one
+    }
     for owner, places in owners.items():
         if not places:
             continue

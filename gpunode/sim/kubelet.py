@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from gpunode.sim import node
-from gpunode.sim.container import CannotStart
+from gpunode.sim.container import CannotStart, Log
 from gpunode.sim.controllers import NodeHealth
 from gpunode.sim.devices import DeviceManager
 from gpunode.sim.events import tell
@@ -94,7 +94,7 @@ class Kubelet:
         """An event."""
         tell(self.store, about, "kubelet", kind, reason, message, self.name)
 
-    def log(self, pod: Object, container: str, *, previous: bool) -> str:
+    def log(self, pod: Object, container: str, *, previous: bool) -> Log:
         """What a container wrote, in this life or the one before. Raises Refusal."""
         name = pod["metadata"]["name"]
         if not self._since:
@@ -105,12 +105,15 @@ class Kubelet:
         life = next((one for one in run.lives if one.name == container), None) if run else None
         logs = life.logs if life else []
         if previous:
-            return _read(_previous(life, logs, container, name))
+            return Log(_previous(life, logs, container, name), lambda: True)
         if not logs or life is None:
             reason = life.state.get("waiting", {}).get("reason", "") if life else "ContainerCreating"
             words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
             raise refusal(400, "BadRequest", words)
-        return _read(logs[-1])
+        process = life.process
+        if process is None or process.log != logs[-1]:
+            return Log(logs[-1], lambda: True)
+        return Log(process.log, lambda: process.ended() is not None)
 
     def _concerns(self, item: Object) -> bool:
         if item["kind"] == "Node":
@@ -234,7 +237,3 @@ def _previous(life: Life | None, logs: list[Path], container: str, pod: str) -> 
         words = f'previous terminated container "{container}" in pod "{pod}" not found'
         raise refusal(400, "BadRequest", words)
     return found[-1]
-
-
-def _read(path: Path) -> str:
-    return path.read_bytes().decode(errors="replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -53,7 +54,7 @@ class Life:
         self.restarts = 0
         self._place, self._volumes = place, volumes
         self._last: Object = {}
-        self._image = ""
+        self._image = self._id = ""
         self._due = 0.0  # when it is to be started; monotonic
 
     @property
@@ -66,6 +67,8 @@ class Life:
         if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
             return
         self.starts += 1
+        runtime = "docker" if "docker.service" in host.units else "containerd"
+        self._id = f"{runtime}://{secrets.token_hex(32)}"
         asked = {
             **self._place.account(pod),
             **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
@@ -79,11 +82,13 @@ class Life:
             self.process = Container(words_of(self.spec), environment, log)
         except CannotStart as no:
             place.tell(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
-            reason = "ContainerCannotRun" if "docker.service" in host.units else "StartError"
+            reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
             self._ended(pod, 128, reason, time.time(), str(no))
             return
         self.logs.append(log)
         self.state = {"running": {"startedAt": stamp(self.process.started)}}
+        place.tell(pod, "Normal", "Pulled", self._brought())
+        place.tell(pod, "Normal", "Created", f"Created container: {self.name}")
         place.tell(pod, "Normal", "Started", f"Started container {self.name}")
 
     def look(self, pod: Object) -> None:
@@ -96,6 +101,14 @@ class Life:
         began, self.process = self.process.started, None
         self._ended(pod, code, "Error" if code else "Completed", began, message)
 
+    def stop(self, pod: Object, grace: float) -> None:
+        """Ask it to end, and end it when it has not after `grace` seconds. To be called until it has ended."""
+        if self.process is None:
+            return
+        if not self.process.asked:
+            self._place.tell(pod, "Normal", "Killing", f"Stopping container {self.name}")
+        self.process.stop(grace)
+
     def status(self) -> Object:
         """Its part of the pod's status."""
         return {
@@ -107,7 +120,14 @@ class Life:
             "restartCount": self.restarts,
             "image": self.spec["image"],
             "imageID": self._image,
+            **({"containerID": self._id} if self._id else {}),
         }
+
+    def _brought(self) -> str:
+        reference = self.spec["image"]
+        if self._image == reference:  # it has no id but that which a registry gives it
+            return f'Successfully pulled image "{reference}"'
+        return f'Container image "{reference}" already present on machine'
 
     def _pulled(self, pod: Object) -> bool:
         reference = self.spec["image"]

@@ -145,10 +145,7 @@ class PodRun:
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
         for one in self.lives:
-            if one.process is not None:
-                one.process.stop(
-                    self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
-                )
+            one.stop(self.pod, self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace)
 
 
 def _runtime(host: Now) -> str:

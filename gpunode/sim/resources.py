@@ -12,15 +12,13 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from gpunode.sim import fields
+from gpunode.sim import fields, patch
 from gpunode.sim.admit import FOREGROUND, admitted
 from gpunode.sim.match import selected
 from gpunode.sim.refuse import Refusal, absent, refusal
 from gpunode.sim.store import KINDS, Object, Store, key, now
 
 APPLY = "application/apply-patch+yaml"
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"  # the same as long as there is no list in it
 PROTECTED = {"default", "kube-system", "kube-public"}  # namespaces that may not be deleted
 
 
@@ -84,20 +82,48 @@ class Resources:
             )
             return self._kept(made, query)
 
-    def patch(self, name: str, body: Object, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
-        """The object after an apply or a merge patch, and whether it is a new one."""
+    def patch(self, name: str, body: Any, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
+        """The object after an apply or another patch, and whether it is a new one."""
         with self.store.changed:
             live = self.store.get(self.kind, self.namespace, name)
             if content == APPLY:
                 return self._apply(name, body, live, query), live is None
-            if content != MERGE and (content != STRATEGIC or _holds_list(body)):
-                message = f"the body of the request was in an unknown format - accepted media types include: {MERGE}, {APPLY}"
+            change = patch.BY_CONTENT.get(content)
+            if change is None:
+                known = ", ".join((*patch.BY_CONTENT, APPLY))
+                message = f"the body of the request was in an unknown format - accepted media types include: {known}"
                 raise refusal(415, "UnsupportedMediaType", message)
             if live is None:
                 raise absent(self.full, name)
-            merged = admitted(self.store, fields.merge_patched(live, body), live)
-            done = fields.updated(live, merged, query.get("fieldManager") or "unknown")
-            return self._kept(done, query), False
+            return self._updated(live, change(live, body), query), False
+
+    def replace(self, name: str, item: Object, query: Mapping[str, str]) -> Object:
+        """Another object in the place of the one there, whose identity and status remain."""
+        with self.store.changed:
+            live = self.get(name)
+            was = {k: v for k, v in live["metadata"].items() if k in fields.NOBODYS - {"resourceVersion"}}
+            new = {
+                "kind": self.kind,
+                "apiVersion": KINDS[self.kind].api,
+                "metadata": {**item.get("metadata", {}), **was},
+            }
+            status = {"status": live["status"]} if "status" in live else {}
+            return self._updated(live, {**item, **new, **status}, query)
+
+    def _updated(self, live: Object, wish: Object, query: Mapping[str, str]) -> Object:
+        seen, name = wish["metadata"].get("resourceVersion"), live["metadata"]["name"]
+        if seen not in {None, "", live["metadata"]["resourceVersion"]}:
+            message = (
+                f'Operation cannot be fulfilled on {self.full} "{name}": the object has been modified; '
+                "please apply your changes to the latest version and try again"
+            )
+            raise refusal(409, "Conflict", message, name=name, kind=self.full)
+        wish = {
+            **wish,
+            "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
+        }
+        new = admitted(self.store, wish, live)
+        return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), query)
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
         """Remove it, or mark it for whoever has to end something first (a kubelet, a controller)."""
@@ -206,12 +232,6 @@ class Resources:
         ]
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
         return refusal(409, "Conflict", message, causes=causes)
-
-
-def _holds_list(patch: object) -> bool:
-    if isinstance(patch, dict):
-        return any(_holds_list(value) for value in patch.values())
-    return isinstance(patch, list)
 
 
 def _success(name: str, plural: str, uid: str) -> Object:

@@ -67,6 +67,7 @@ class Store:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.version = 1
+        self.told: dict[tuple[str, ...], str] = {}  # what was said in events -> the event's name
         self._objects: dict[Key, Object] = {}
         self._history: deque[Change] = deque(maxlen=REMEMBERED)
         self._listeners: list[tuple[Callable[[Object], bool], threading.Event]] = []

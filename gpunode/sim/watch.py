@@ -12,6 +12,7 @@ from gpunode.sim.store import KINDS, Change, Object, TooOld
 
 BOOKMARK = 60.0  # seconds between two bookmarks; one more comes shortly before the end
 LONGEST = 3600.0
+INITIAL = "k8s.io/initial-events-end"  # the bookmark after what was there when the watch began
 
 
 def events(of: Resources, query: Mapping[str, str]) -> Iterator[Object]:
@@ -21,10 +22,12 @@ def events(of: Resources, query: Mapping[str, str]) -> Iterator[Object]:
     end = time.monotonic() + float(query.get("timeoutSeconds") or LONGEST)
     mark = min(time.monotonic() + BOOKMARK, end - 2) if query.get("allowWatchBookmarks") == "true" else end
     version = int(query.get("resourceVersion") or 0)
-    if not version:
+    if not version or query.get("sendInitialEvents") == "true":
         with store.changed:
             found, version = store.all(of.kind, of.namespace), store.version
         yield from ({"type": "ADDED", "object": one} for one in found if wanted(one))
+    if query.get("sendInitialEvents") == "true":
+        yield _bookmark(of.kind, version, **{INITIAL: "true"})
     while (left := end - time.monotonic()) > 0:
         try:
             changes = store.since(version)
@@ -39,12 +42,16 @@ def events(of: Resources, query: Mapping[str, str]) -> Iterator[Object]:
                 yield from _event(change, wanted)
         if time.monotonic() >= mark and end - time.monotonic() > 0:
             mark = min(time.monotonic() + BOOKMARK, end - 2) if mark < end - 2 else end
-            meta = {"resourceVersion": str(version), "creationTimestamp": None}
-            shown = {"kind": of.kind, "apiVersion": KINDS[of.kind].api, "metadata": meta}
-            yield {"type": "BOOKMARK", "object": shown}
+            yield _bookmark(of.kind, version)
         with store.changed:
             if store.version == version:
                 store.changed.wait(min(left, max(0.0, mark - time.monotonic())))
+
+
+def _bookmark(kind: str, version: int, **notes: str) -> Object:
+    meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
+    meta |= {"annotations": notes} if notes else {}
+    return {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}}
 
 
 def _event(change: Change, wanted: Test) -> Iterator[Object]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,22 +34,41 @@ class Client:
         self.token = config["users"][0]["user"]["token"] if token is None else token
 
     def ask(
-        self, method: str, path: str, body: object = None, content: str = "application/json", **query: str
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+        **query: str,
     ) -> tuple[int, Any]:
         """The HTTP status and the object; text where the answer is none; a list of events for a watch."""
-        connection = http.client.HTTPSConnection(self.host, timeout=30, context=self.trust)
-        headers = {"Content-Type": content}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        data = None if body is None else json.dumps(body)
-        connection.request(method, f"{path}?{urlencode(query)}", data, headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
+        with self.begin(method, path, body, content, accept, **query) as response:
+            text = response.read().decode()
         if "watch" in query and response.status == 200:
             return response.status, [json.loads(line) for line in text.splitlines()]
         json_ = response.headers["Content-Type"] == "application/json"
         return response.status, json.loads(text) if json_ else text
+
+    @contextlib.contextmanager
+    def begin(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+        **query: str,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The answer, of which the head has come."""
+        connection = http.client.HTTPSConnection(self.host, timeout=30, context=self.trust)
+        headers = {"Content-Type": content, "Accept": accept}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        connection.request(method, f"{path}?{urlencode(query)}", data, headers)
+        with contextlib.closing(connection):
+            yield connection.getresponse()
 
     def apply(
         self, item: dict[str, Any], path: str, manager: str = "gpunode", **query: str

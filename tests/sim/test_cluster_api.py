@@ -174,7 +174,7 @@ def test_a_merge_patch_takes_its_fields_over(client: Client) -> None:
     assert '"kubectl-label"' in client.apply(node("patched", a="1"), f"{NODES}/patched")[1]["message"]
     code, after = client.ask("PATCH", f"{NODES}/patched", {"metadata": {"labels": {"b": None}}}, **merge)
     assert (code, after["metadata"]["labels"]) == (200, {"a": "2"})
-    assert client.ask("PATCH", f"{NODES}/patched", {}, "application/json-patch+json")[0] == 415
+    assert client.ask("PATCH", f"{NODES}/patched", {}, "application/apply-patch+cbor")[0] == 415
 
 
 def test_an_apply_for_an_object_that_is_gone_makes_no_new_one(client: Client) -> None:

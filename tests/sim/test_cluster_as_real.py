@@ -15,8 +15,9 @@ from gpunode.cluster.kinds import path
 from gpunode.cluster.plugin import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
+from gpunode.sim import tables
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.store import Object
+from gpunode.sim.store import KINDS, Object
 
 from ..lab import api as lab_api
 from ..lab.conftest import lab  # noqa: F401 (a fixture)
@@ -187,9 +188,13 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     assert answers[1] == answers[0]
 
 
-def test_pages_are_alike(both: tuple[Api, Api]) -> None:
-    """The first page of two nodes: what is left, and items without kind."""
-    answers = [ask(api, "GET", path("Node"), {"limit": "1"}, None, "")[1] for api in both]
+def test_pages_are_alike(running: tuple[Api, Api, Cluster]) -> None:
+    """The first page of several namespaces: what is left, and items without kind."""
+    *both, cluster = running
+    for namespace in both[0].find("Namespace")[0]:
+        if cluster.store.get("Namespace", "", namespace["metadata"]["name"]) is None:
+            cluster.store.put({"kind": "Namespace", "apiVersion": "v1", **namespace})
+    answers = [ask(api, "GET", path("Namespace"), {"limit": "1"}, None, "")[1] for api in both]
     real, simulated = (
         {name: value for name, value in one.items() if name != "items"} | {"keys": sorted(one["items"][0])}
         for one in answers
@@ -197,6 +202,83 @@ def test_pages_are_alike(both: tuple[Api, Api]) -> None:
     for one in (real, simulated):
         one["metadata"].pop("continue")
     assert simulated == real
+
+
+def as_table(api: Api, method: str, where: str, body: Object | None = None) -> Any:
+    """What the real API answers to who asks for a table, without its columns' descriptions."""
+    headers = {one["key"]: one["value"] for one in api.access.configuration.auth_settings().values()}
+    headers |= {
+        "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+        "Content-Type": APPLY,
+    }
+    data = json.dumps(body).encode() if body else None
+    table = json.loads(
+        api._pool.request(method, f"{api.access.server}{where}", body=data, headers=headers).data
+    )
+    for column in table["columnDefinitions"]:
+        column["description"] = ""
+    return table
+
+
+def lasting_rows(table: Object, *times: str) -> list[Object]:
+    """Without ages, and other times in columns of these names."""
+    passing = {"Age", "Last Seen", "First Seen", *times}
+    ages = [one["name"] in passing for one in table["columnDefinitions"]]
+    return [
+        {**row, "cells": [None if age else cell for cell, age in zip(row["cells"], ages, strict=True)]}
+        for row in table["rows"]
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_are_alike(running: tuple[Api, Api, Cluster], kind: str) -> None:
+    """Columns, and the row of every object of the lab, but for ages; descriptions of columns are not simulated."""
+    real = running[0]
+    objects = {one["metadata"]["uid"]: one for one in real.find(kind)[0]}
+    theirs = as_table(real, "GET", path(kind))
+    # An object may have changed between the two questions: those that did not are compared.
+    theirs["rows"] = [
+        row
+        for row in theirs["rows"]
+        if row["object"]["metadata"] == objects.get(row["object"]["metadata"]["uid"], {}).get("metadata")
+    ]
+    assert theirs["rows"] or not objects
+    items = [objects[row["object"]["metadata"]["uid"]] for row in theirs["rows"]]
+    ours = tables.table(kind, {"metadata": {}, "items": items}, "")
+    assert ours["columnDefinitions"] == theirs["columnDefinitions"]
+    assert lasting_rows(ours) == lasting_rows(theirs)
+
+
+CLAIM = {
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "1Gi"}},
+    "storageClassName": "slow",
+}
+TABLED = (
+    *OBJECTS,
+    {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "c", "namespace": "default"}, "spec": CLAIM},
+    {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default"}, "stringData": {"a": "b"}},
+    {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [{"name": name, "image": "x:1"} for name in ("a", "b")], "nodeName": "legacy"},
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(TABLED)))
+def test_tables_of_new_objects_are_alike(both: tuple[Api, Api], number: int) -> None:
+    """Of kinds that a fresh lab has none of, too."""
+    wish = TABLED[number]
+    name = f"{wish['metadata']['name']}-unused"
+    wish = {**wish, "metadata": {**wish["metadata"], "name": name}}
+    where = path(wish["kind"], wish["metadata"].get("namespace"), name)
+    theirs = as_table(both[0], "PATCH", f"{where}?fieldManager=gpunode&dryRun=All", wish)
+    _, item = ask(both[1], "PATCH", where, DRY, wish, APPLY)
+    ours = tables.table(wish["kind"], item, "")
+    (here,), (there,) = (lasting_rows(table, "Created At") for table in (ours, theirs))
+    assert here["cells"] == there["cells"]
 
 
 def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path: Path) -> None:  # noqa: F811

@@ -21,7 +21,7 @@ from gpunode.sim.cluster import Cluster, serve
 from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
 from gpunode.sim.state import State
 
-from .clusters import IMAGE, ready, until
+from .clusters import IMAGE, Client, ready, until
 
 NS = "gpunode"
 OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
@@ -264,6 +264,36 @@ def test_a_pod_waits_for_the_configmap_that_it_mounts(deployed: Fleet) -> None:
     deployed.api.delete("Pod", "mounts", "default")
     until(lambda: not folder.exists())
     deployed.api.delete("ConfigMap", "later", "default")
+
+
+def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet) -> None:
+    """What it writes last comes, too; without `follow` the answer ends with what there is."""
+    pod = deployed.row(OLD).pod
+    client, path = Client(deployed.cluster.kubeconfig), f"/api/v1/namespaces/{NS}/pods/{pod}/log"
+    with client.begin("GET", path, follow="true", tailLines="1") as log:
+        assert log.read1().decode() == client.ask("GET", path, tailLines="1")[1]
+        deployed.api.delete("Pod", pod, NS)
+        assert b"stopping" in log.read()
+    deployed.wait(OLD, 2)
+
+
+def test_what_happens_to_a_container_is_told_in_its_order(deployed: Fleet) -> None:
+    """As kubelets tell it; `kubectl describe pod` shows it."""
+    spec = {"nodeName": OLD.name, "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "60"]}]}
+    meta = {"name": "told", "namespace": "default"}
+    pod = deployed.api.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+    until(lambda: pods.ready(deployed.api.get("Pod", "told", "default") or {}))
+    (status,) = (deployed.api.get("Pod", "told", "default") or {})["status"]["containerStatuses"]
+    assert status["containerID"].startswith("docker://")
+    deployed.api.delete("Pod", "told", "default")
+    until(lambda: deployed.api.get("Pod", "told", "default") is None)
+    told = [event["message"] for event in deployed.api.find("Event", "default")[0] if _about(event, pod)]
+    present = f'Container image "{IMAGE}" already present on machine'
+    assert told == [present, "Created container: c", "Started container c", "Stopping container c"]
+
+
+def _about(event: dict[str, Any], pod: dict[str, Any]) -> bool:
+    return bool(event["involvedObject"]["uid"] == pod["metadata"]["uid"])
 
 
 def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
