@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,10 +27,14 @@ def up(labs: int = 1) -> None:
     for gone in slot.abandoned():
         say(f"clearing the lab {gone.out}, whose checkout is gone")
         _down(gone)
-    for out in outs:
-        mine = slot.claim(out)
-        with slot.lock(slot.STATE / f"{mine.number}.lock"):
-            _up(mine)
+    with contextlib.ExitStack() as locks:
+        mine = [slot.claim(out) for out in outs]
+        for each in mine:
+            locks.enter_context(slot.lock(slot.STATE / f"{each.number}.lock"))
+            _up(each)
+        with step("legacy is Ready"):
+            for each in mine:
+                _ready(each, LEGACY)
 
 
 def down() -> None:
@@ -97,8 +102,6 @@ def _up(mine: Slot) -> None:
     with step("device plugin's image"):
         archive = plugin.archive(mine, loaded.python)
     _describe(mine, loaded, programs[builds.KUBERNETES.name], apt, archive)
-    with step("legacy is Ready"):
-        _ready(mine, LEGACY)
 
 
 def _ready(mine: Slot, each: Host) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import yaml
 
 from .api import Lab
 from .conftest import Ran
@@ -17,14 +18,24 @@ pytestmark = pytest.mark.lab
 
 GPUS = {"legacy": 2, "modern": 4}
 ONE_LESS = {name: count - 1 for name, count in GPUS.items()}
-RECOVERY = 60.0  # seconds, the plugin's default
+RECOVERY = 15.0  # seconds; a minute by default
 PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> None:
-    """Both hosts are GPU nodes; quick where they were already."""
-    ran = gpunode("provision", "--yes", "--json", "--no-run")
+def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """Both hosts are GPU nodes, with a quiet time short enough for tests; afterwards the plugin is as the inventory has it."""
+    lab.inventory.with_name("quiet-plugin.yaml").write_text(
+        f"version: v1\nflags: {{plugin: {{recoverySeconds: {RECOVERY:.0f}}}}}\n"
+    )
+    inventory = yaml.safe_load(lab.inventory.read_text())
+    inventory["cluster"]["plugin"]["config"] = "quiet-plugin.yaml"
+    file = lab.inventory.with_name("quiet.yaml")
+    file.write_text(yaml.safe_dump(inventory))
+    ran = gpunode("provision", "--yes", "--json", "--no-run", inventory=file)
+    assert ran.code == 0, ran
+    yield
+    ran = gpunode("plugin deploy", "--json")
     assert ran.code == 0, ran
 
 

@@ -29,18 +29,20 @@ CONFIG = "nvidia.com/device-plugin.config"
 NOTE = "gpunode.dev/device-plugin"
 PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 ACCOUNT = "system:serviceaccount:gpunode:gpunode-device-plugin"
-RECOVERY = 60.0  # seconds, the plugin's default
+RECOVERY = 30.0  # seconds; a minute by default
 SECONDS = (
     45.0  # that an API server, a watch and a kubelet may take together on a busy machine; a second elsewhere
 )
-# The kubelet looks at mounted ConfigMaps when it syncs a pod: every minute, and half of that again by chance.
-MOUNTED = 150.0
+# The kubelet looks at mounted ConfigMaps when it syncs a pod: the lab's every 10 s, and half of that again by chance.
+MOUNTED = 90.0
+QUIET = {"plugin": {"recoverySeconds": RECOVERY}}
+WHOLE = json.dumps({"version": "v1", "flags": QUIET})
 
 
 def shared(replicas: int) -> str:
     """A configuration of the plugin that makes so many of each GPU."""
     resources = [{"name": GPU, "replicas": replicas}]
-    return json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": resources}}})
+    return json.dumps({"version": "v1", "flags": QUIET, "sharing": {"timeSlicing": {"resources": resources}}})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +51,7 @@ def talkative(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     ran = gpunode("provision", "--yes", "--json", "--no-run")
     assert ran.code == 0, ran
     inventory = yaml.safe_load(lab.inventory.read_text())
-    texts = {"default": "version: v1\n", "shared": shared(2)}
+    texts = {"default": WHOLE, "shared": shared(2)}
     for name, text in texts.items():
         lab.inventory.with_name(f"voice-{name}.yaml").write_text(text)
     inventory["cluster"]["plugin"] |= {
@@ -226,7 +228,7 @@ def test_a_changed_configmap_is_taken_up_by_the_same_pod(lab: Lab) -> None:
         thrice = {name: 3 * count for name, count in GPUS.items()}
         wait("three of each", lambda: everywhere(lab) == thrice, MOUNTED)
     finally:
-        lab.request("PATCH", place, {"data": {"default": "version: v1\n"}})
+        lab.request("PATCH", place, {"data": {"default": WHOLE}})
         wait("whole GPUs", lambda: everywhere(lab) == GPUS, MOUNTED)
     assert lives(lab) == before
 

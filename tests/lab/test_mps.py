@@ -178,7 +178,8 @@ def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab) -> Non
         wait("no share to be allocatable", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, 0), 60)
         assert offered(lab, "nvidia.com/gpu") == whole
         for name in NODES:
-            assert f"cannot start {Path(PROGRAM).name}: Permission denied" in log(lab, name, "gpunode-mps")
+            words = f"cannot start {Path(PROGRAM).name}: Permission denied"
+            wait(f"the reason on {name}", lambda: words in log(lab, name, "gpunode-mps"), 30)  # noqa: B023
     finally:
         for name in NODES:
             lab.node(name).exec(["chmod", "755", PROGRAM])
