@@ -244,20 +244,24 @@ def lasting_rows(table: Object, *times: str) -> list[Object]:
     ]
 
 
+def version(one: Object) -> tuple[str, str]:
+    """Of which object this is, and of which state of it."""
+    return one["metadata"]["uid"], one["metadata"]["resourceVersion"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_are_alike(running: tuple[Api, Api, Cluster], kind: str) -> None:
     """Columns, and the row of every object of the lab, but for ages; descriptions of columns are not simulated."""
     real = running[0]
-    objects = {one["metadata"]["uid"]: one for one in real.find(kind)[0]}
+    objects = {version(one): one for one in real.find(kind)[0]}
     theirs = as_table(real, "GET", path(kind))
     # An object may have changed between the two questions: those that did not are compared.
-    theirs["rows"] = [
-        row
-        for row in theirs["rows"]
-        if row["object"]["metadata"] == objects.get(row["object"]["metadata"]["uid"], {}).get("metadata")
-    ]
+    theirs["rows"] = [row for row in theirs["rows"] if version(row["object"]) in objects]
     assert theirs["rows"] or not objects
-    items = [objects[row["object"]["metadata"]["uid"]] for row in theirs["rows"]]
+    items = [objects[version(row["object"])] for row in theirs["rows"]]
+    for item in items:  # made up by the conversion to apps/v1, which a table's objects do not go through
+        item["metadata"].get("annotations", {}).pop("deprecated.daemonset.template.generation", None)
+        item["metadata"] = {name: value for name, value in item["metadata"].items() if value != {}}
     ours = tables.table(kind, {"metadata": {}, "items": items}, "")
     assert ours["columnDefinitions"] == theirs["columnDefinitions"]
     assert lasting_rows(ours) == lasting_rows(theirs)
