@@ -11,7 +11,6 @@ from pathlib import Path
 
 from gpunode.sim.machine import Machine, Now, SimGpu, UnitNow
 
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
 
@@ -21,7 +20,7 @@ def write(folder: Path, machine: Machine, now: Now) -> None:
     root, answers = folder / "root", folder / "answers"
     _kernel(root, now)
     _gpus(root, machine, now)
-    _libraries(root, now)
+    _libraries(folder, machine, now)
     _processes(root, now)
     _sockets(root, now)
     _units(answers, now)
@@ -29,7 +28,6 @@ def write(folder: Path, machine: Machine, now: Now) -> None:
     _put(answers / "images", "".join(f"{name} {image}\n" for name, image in now.images.items()))
     _put(answers / "ctr-images", _ctr_images(answers, machine, now))
     _put(answers / "docker-info", _docker_info(now) if now.running("docker.service") else None)
-    _put(answers / "ldconfig", f"\tlibnvidia-ml.so.1 (libc6,x86-64) => /{LIBRARIES}/libnvidia-ml.so.1\n")
     _smi(folder, machine, now)
     _put(answers / "dmesg", "".join(_dmesg(machine, now)))
 
@@ -102,8 +100,11 @@ def _gpus(root: Path, machine: Machine, now: Now) -> None:
         (root / "dev" / name).touch()
 
 
-def _libraries(root: Path, now: Now) -> None:
-    folder = root / LIBRARIES
+def _libraries(host: Path, machine: Machine, now: Now) -> None:
+    place = "usr/lib64" if machine.rpm else "usr/lib/x86_64-linux-gnu"
+    folder = host / "root" / place
+    known = f"\tlibnvidia-ml.so.1 (libc6,x86-64) => /{place}/libnvidia-ml.so.1\n"
+    _put(host / "answers/ldconfig", known if now.library else None)
     for name in ("libnvidia-ml.so", "libcuda.so"):
         for path in folder.glob(f"{name}.*"):
             if path.name not in (f"{name}.1", f"{name}.{now.library}"):

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpunode.sim import rpms
 from gpunode.sim.machine import Machine, Now, PackageNow, UnitNow
 from gpunode.sim.programs import kernel, systemd
 from gpunode.sim.state import State
@@ -39,7 +40,8 @@ def create(demo: Path, machine: Machine) -> State:
     for name in FOLDERS:
         (state.root / name).mkdir(parents=True, exist_ok=True)
     (state.root / "lib").symlink_to("usr/lib")
-    if machine.rpm and (state.root / "etc/default/kubelet").exists():
+    if machine.rpm:
+        (state.root / "lib64").symlink_to("usr/lib64")
         (state.root / "etc/sysconfig").mkdir()
         (state.root / "etc/default/kubelet").rename(state.root / "etc/sysconfig/kubelet")
     _says(state, machine)
@@ -51,7 +53,8 @@ def create(demo: Path, machine: Machine) -> State:
     ]
     now = Now(boot_id=str(uuid.uuid4()), booted=time.time() - 3 * 86400)
     now.units = {name: UnitNow() for name in units}
-    now.packages["kubelet"] = PackageNow(f"{machine.kubelet}-1.1", held=True)
+    kubelet = PackageNow(f"{machine.kubelet}-1.1", held=True)
+    now.packages = rpms.first(machine) if machine.rpm else {"kubelet": kubelet}
     state.create(machine, now)
     with state.change() as fresh:
         kernel.boot(state, fresh)

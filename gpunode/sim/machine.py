@@ -61,6 +61,8 @@ class PackageNow:
 
     version: str
     held: bool = False
+    origin: str = ""  # of an RPM: the repository that it came from
+    asked: bool = True  # of an RPM: by a person; what only others needed goes with them
 
 
 @dataclass(slots=True)

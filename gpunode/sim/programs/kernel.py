@@ -27,7 +27,7 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     if name in now.modules:
         return None
     driver = repository.driver({package: entry.version for package, entry in now.packages.items()})
-    if driver is None or f"linux-headers-{machine.kernel}" not in now.packages:
+    if driver is None or not _headers(machine, now):
         return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
     if "nouveau" in now.modules or "module" in now.faults:
         return f"ERROR: could not insert '{name}': No such device"
@@ -37,6 +37,13 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
         now.modules |= dict.fromkeys(("nvidia", *also), driver[0])
     now.modules[name] = driver[0]
     return None
+
+
+def _headers(machine: Machine, now: Now) -> bool:
+    """Whether modules could be built for the running kernel."""
+    devel = now.packages.get("kernel-devel")
+    built = f"{devel.version}.x86_64" if devel else None
+    return machine.kernel == built or f"linux-headers-{machine.kernel}" in now.packages
 
 
 def unload(now: Now, name: str) -> str | None:

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+# Program -> the module and the function that it is.
+PROGRAMS = {
+    "apt-get": ("apt", "get"),
+    "apt-mark": ("apt", "mark"),
+    "apt-cache": ("apt", "cache"),
+    "dnf": ("dnf", "dnf"),
+    "rpm": ("rpm", "rpm"),
+    "systemctl": ("systemd", "systemctl"),
+    "modprobe": ("kernel", "modprobe"),
+    "dockerd": ("runtimes", "dockerd"),
+    "containerd": ("runtimes", "containerd"),
+    "load": ("runtimes", "load"),
+}
+
 
 def main(name: str, arguments: list[str]) -> int:
     """Run it; returns its exit status."""
-    from gpunode.sim.programs import apt, kernel, runtimes, systemd
     from gpunode.sim.state import State
 
     state = State(Path(os.environ["GPUNODE_ROOT"]).parent)
-    programs = {
-        "apt-get": apt.get,
-        "apt-mark": apt.mark,
-        "apt-cache": apt.cache,
-        "systemctl": systemd.systemctl,
-        "modprobe": kernel.modprobe,
-        "dockerd": runtimes.dockerd,
-        "containerd": runtimes.containerd,
-        "load": runtimes.load,
-    }
-    return programs[name](state, arguments)
+    module, function = PROGRAMS[name]
+    program = getattr(import_module(f"gpunode.sim.programs.{module}"), function)
+    return int(program(state, arguments))
 
 
 if __name__ == "__main__":
