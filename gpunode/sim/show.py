@@ -128,9 +128,13 @@ def farewell(demo: Demo) -> str:
     if shutil.which("kubectl"):
         commands.append("KUBECONFIG=kubeconfig kubectl get nodes")
     if shutil.which("ssh"):
-        name = (good or list(demo.states))[0]
-        options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(name)}"
-        commands.append(f"ssh {options} demo@127.0.0.1 systemctl cat kubelet.service   # {name}")
+        looks = [((good or list(demo.states))[0], "systemctl cat kubelet.service")]
+        looks += [
+            (name, "dnf list --installed") for name, state in demo.states.items() if state.machine().rpm
+        ][:1]
+        for name, command in looks:
+            options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(name)}"
+            commands.append(f"ssh {options} demo@127.0.0.1 {command}   # {name}")
     shown = "\n".join(f"  {command}" for command in commands)
     return f"""
 It goes on. To play with it:
