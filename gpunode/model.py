@@ -80,9 +80,7 @@ class PluginVoice:
 
     events: bool = True  # about its node: a Role in the namespace `default`
     annotation: bool = False  # of its node: it may then change all nodes
-    metrics: bool = (
-        False  # on port 9400, with the pods that have GPUs: it reads the kubelet's pod-resources socket
-    )
+    metrics: bool = False  # on port 9400, with the pods that have GPUs
 
 
 @dataclass(frozen=True, slots=True)

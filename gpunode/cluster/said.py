@@ -39,7 +39,8 @@ def _annotation(node: Node, pod: Object) -> str:
         return ""
     try:
         view = json.loads(node.said or "{}")
-        ill = "; ".join(f"{uuid}: {why}" for uuid, why in view.get("unhealthy", {}).items())
+        out = [*view.get("unhealthy", {}).items(), *view.get("held", {}).items()]
+        ill = "; ".join(f"{uuid}: {why}" for uuid, why in out)
         return str(view.get("problem") or ill)
     except (ValueError, AttributeError):
         return ""  # somebody else's words

@@ -17,9 +17,10 @@ from .cluster.voice import Voice
 from .config import BadConfig, Config
 from .health import Attention, Health
 from .kubelet.podresources import PodResources
+from .kubelet.returns import Returns
 from .kubelet.server import ResourceServer
 from .logfmt import log_to_stderr
-from .metrics import Metrics, limited, offered, serving, text
+from .metrics import Metrics, held, limited, offered, serving, text
 from .mps import files
 from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
@@ -48,8 +49,12 @@ async def offer(
     pods = PodResources(config.pod_resources_socket)
     servers: dict[str, ResourceServer] = {}
     mps = Follower(files.status(config.mps_root), board) if config.mps else None
-    node = Node(nvml, board, config, attention, metrics, health, specs, mps)
+    theirs, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
+    returns = Returns(pods, board, theirs, kubelet) if config.pod_resources_socket else None
+    node = Node(nvml, board, config, attention, metrics, health, specs, mps, returns)
     tasks = [asyncio.create_task(node.run(), name="node")]
+    if returns is not None:
+        tasks.append(asyncio.create_task(returns.run(), name="returns"))
     if mps is not None:
         tasks.append(asyncio.create_task(mps.run(), name="MPS"))
 
@@ -58,7 +63,7 @@ async def offer(
             ("registered", {"resource": name}, float(server.registered)) for name, server in servers.items()
         ]
         given = await pods.samples(board.offers)
-        return text([*metrics.samples(), *offered(board), *limited(board), *registered, *given])
+        return text([*metrics.samples(), *offered(board), *limited(board), *held(board), *registered, *given])
 
     def not_ready() -> str | None:
         if board.missing is not None:

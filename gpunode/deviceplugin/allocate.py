@@ -31,9 +31,15 @@ class Grant:
 
 
 def chosen(
-    ids: Iterable[str], offered: Mapping[str, Unit], sick: Mapping[str, str], *, one_share: bool = False
+    ids: Iterable[str],
+    offered: Mapping[str, Unit],
+    sick: Mapping[str, str],
+    held: Mapping[str, str] | None = None,
+    *,
+    one_share: bool = False,
 ) -> list[Unit]:
-    """The units behind `ids`, each once. Raises Refused for ids that are unknown or whose device is Unhealthy.
+    """The units behind `ids`, each once. Raises Refused for ids that are unknown, that have to wait (`held`, and why),
+    or whose device is Unhealthy.
 
     `one_share`: more than one share is refused, as it brings no more of a device than one does.
     """
@@ -44,6 +50,8 @@ def chosen(
             raise Refused(f"unknown device {unit_id!r}: it is not (or no longer) on this node")
         if unit.device.uuid in sick:
             raise Refused(f"device {unit_id} is unhealthy: {sick[unit.device.uuid]}")
+        if held and unit_id in held:
+            raise Refused(f"device {unit_id} is not free yet: {held[unit_id]}")
         if unit.counted:
             raise Refused("it only says how many GPUs this node shares by memory; ask for memory instead")
         units.append(unit)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from .devices import Device
+from .holds import Hold
 from .prefer import Links
 from .resources import Unit
 
@@ -25,6 +26,10 @@ class Board:
         self.links: Links = {}  # how well GPUs are connected; changes wake nobody
         # GPUs shared by memory, by UUID: why the driver does not hold containers to their part; None where it does
         self.limits: Mapping[str, str | None] = {}
+        self.holds: tuple[Hold, ...] = ()
+        self.held: Mapping[
+            str, Mapping[str, str]
+        ] = {}  # the same by resource and unit's id: why it has to wait
         self._change = asyncio.Event()
 
     def change(self) -> asyncio.Event:
@@ -64,6 +69,16 @@ class Board:
         """Of these GPUs, shared by memory, containers are held to their part, or why not."""
         if limits != self.limits:
             self.limits = limits
+            self._wake()
+
+    def hold(self, holds: tuple[Hold, ...]) -> None:
+        """These units, and no others, have to wait for containers that have their devices otherwise."""
+        if holds != self.holds:
+            self.holds = holds
+            held: dict[str, dict[str, str]] = {}
+            for one in holds:
+                held.setdefault(one.resource, {}).update(dict.fromkeys(one.ids, one.why))
+            self.held = held
             self._wake()
 
     def _add_up(self) -> None:

@@ -1,8 +1,8 @@
 """Sharing GPUs by memory: what the kubelet counts are pieces of a GPU's memory. Pure.
 
-Ids, resource names and variables are those of AliyunContainerService/gpushare-device-plugin
+Resource names and variables are those of AliyunContainerService/gpushare-device-plugin
 (pkg/gpu/nvidia/{const,nvidia,allocate}.go), so that pods written for it run unchanged. Unlike there, every GPU counts
-with its own size, and the choice of the GPU is the kubelet's and this plugin's alone.
+with its own size, an id says how much it stands for, and the choice of the GPU is the kubelet's and this plugin's alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+from . import ids as unit_ids
 from .config import GPU_MEM, MemorySharing
 from .devices import MIB, Device
 
@@ -22,8 +23,8 @@ def pieces(device: Device, sharing: MemorySharing) -> int:
 
 
 def ids(device: Device, sharing: MemorySharing) -> list[str]:
-    """The units' ids, as gpushare writes them."""
-    return [f"{device.uuid}-_-{number}" for number in range(pieces(device, sharing))]
+    """The units' ids."""
+    return unit_ids.pieces(device.uuid, sharing, pieces(device, sharing))
 
 
 def counts(sharing: MemorySharing) -> bool:
@@ -68,7 +69,7 @@ def list_bytes(devices: Sequence[Device], chunk: int) -> int:
     total = 0
     for gpu in devices:
         units = gpu.memory // MIB // chunk
-        name = len(f"{gpu.uuid}-_-{max(units - 1, 0)}")
+        name = len(f"{gpu.uuid}:{chunk}:{max(units - 1, 0)}")
         topology = 0 if gpu.numa is None else 6
         one = (2 + name) + (2 + len("Unhealthy")) + topology
         total += units * (

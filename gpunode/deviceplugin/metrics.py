@@ -14,6 +14,7 @@ PREFIX = "gpunode_device_plugin_"
 HELP = {
     "devices": "Units offered to the kubelet, by health",
     "memory_limited": "Whether the driver holds containers to their part of a GPU (1) or not (0), and why not",
+    "held": "Units that wait for a container which has their device by an earlier configuration",
     "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
     "registrations_total": "Registrations with the kubelet",
     "xids_total": "Xid events, whether they count against the GPU or not",
@@ -77,7 +78,8 @@ def offered(board: Board) -> list[Sample]:
     """How many units there are now, by resource and health."""
     found: list[Sample] = []
     for resource, units in board.offers.items():
-        sick = sum(unit.device.uuid in board.sick for unit in units)
+        held = board.held.get(resource, ())
+        sick = sum(unit.id in held or unit.device.uuid in board.sick for unit in units)
         found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - sick))
         found.append(("devices", {"resource": resource, "health": "Unhealthy"}, sick))
     return found
@@ -88,6 +90,14 @@ def limited(board: Board) -> list[Sample]:
     return [
         ("memory_limited", {"gpu": gpu, "why": why or ""}, float(why is None))
         for gpu, why in board.limits.items()
+    ]
+
+
+def held(board: Board) -> list[Sample]:
+    """Units that wait for a container which has their device by an earlier configuration."""
+    return [
+        ("held", {"resource": hold.resource, "gpu": hold.device, "why": hold.why}, float(len(hold.ids)))
+        for hold in board.holds
     ]
 
 

@@ -15,6 +15,7 @@ from .cdi import CdiUnavailable, Specs
 from .config import Config
 from .devices import Device, count, describe, explain
 from .health import Attention, Health
+from .kubelet.returns import Returns
 from .links import links
 from .metrics import Metrics
 from .mps.follow import Follower
@@ -47,6 +48,7 @@ class Node:
         health: Mapping[str, Health],
         specs: Specs | None,
         mps: Follower | None = None,
+        returns: Returns | None = None,
     ) -> None:
         self._nvml = nvml
         self._board = board
@@ -62,6 +64,7 @@ class Node:
         self._said: dict[str, str] = {}
         self._specs = specs
         self._mps = mps
+        self._returns = returns
 
     async def run(self) -> None:
         """Raises NvmlUnavailable, and Unfit, if the configuration wants them to be fatal."""
@@ -129,6 +132,8 @@ class Node:
             await self._see_limits(now)
             if self._mps is not None:
                 self._mps.bar(now)
+            if self._returns is not None:
+                await self._returns.bar(now)
             self._board.offer(now)
             self._board.lack(None)
             config = self._config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
@@ -20,6 +20,7 @@ def preferred(
     size: int,
     units: Mapping[str, Unit],
     sick: Mapping[str, str],
+    held: Container[str] = (),
     *,
     packed: bool = False,
     links: Links | None = None,
@@ -28,12 +29,13 @@ def preferred(
 
     Whole GPUs: the ones that are best connected with each other. Shares and MIG devices: from the GPU that has
     the most left (or, `packed`, the least). Memory: all from one GPU, of those that have enough left the one with
-    the most (or, `packed`, the least). Unknown and Unhealthy ones come last.
+    the most (or, `packed`, the least). Unknown, Unhealthy and held ones come last.
     """
     first = list(dict.fromkeys(must))
     given = set(first)  # units can be tens of thousands
     pool = [unit_id for unit_id in dict.fromkeys(available) if unit_id not in given]
-    good = [units[unit_id] for unit_id in pool if unit_id in units and units[unit_id].device.uuid not in sick]
+    known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in held]
+    good = [unit for unit in known if unit.device.uuid not in sick]
     wanted = min(max(size - len(first), 0), len(good))
     if any(unit.mib for unit in good):
         chosen = _of_one(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import memory
+from . import ids, memory
 from .config import GPU, GPU_COUNT, MemorySharing, Share
 from .devices import MIB, Device
 
@@ -31,6 +31,13 @@ class Unit:
     mib: int = 0  # that a piece of memory stands for
     counted: bool = False  # is there to be counted, and never handed out
 
+    @property
+    def way(self) -> str:
+        """The way in which its device is shared, as its id says too."""
+        if self.mps is not None:
+            return ids.MPS
+        return ids.MEMORY if self.mib else ids.TIME_SLICING if self.shared else ids.WHOLE
+
 
 class Unfit(Exception):
     """The devices of this node cannot be offered as the configuration asks; says why."""
@@ -54,8 +61,8 @@ def offers(
                 offered.setdefault(name, []).append(Unit(device.uuid, device))
             else:
                 mps = _client_limits(device, share) if share.mps else None
-                ids = (f"{device.uuid}::{n}" for n in range(share.replicas))
-                units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in ids]
+                made = ids.shares(device.uuid, share)
+                units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in made]
                 offered.setdefault(share.rename, []).extend(units)
     return {name: tuple(units) for name, units in offered.items()}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gpunode
+from gpunode.sim.devices import POD_RESOURCES
 from gpunode.sim.machine import Now
 
 # What the image of the device plugin brings (its Dockerfile): no other program is ever run for a pod.
@@ -102,6 +103,7 @@ def environment_of(
         **ENVIRONMENT,
         **asked,
         "KUBELET_SOCKET": str(sockets / "kubelet.sock"),
+        **({"POD_RESOURCES_SOCKET": str(sockets / POD_RESOURCES)} if "POD_RESOURCES_SOCKET" in asked else {}),
         "CDI_DIRECTORY": str(
             host / "root/var/run/cdi"
         ),  # a plugin that is told to writes there, not on this computer

@@ -1,23 +1,26 @@
 """The kubelet's device manager: takes registrations on its socket, and gives devices to containers.
 
 It speaks the device plugin protocol v1beta1 in both directions, as kubelets since 1.26 do: a plugin that registers is
-called back before it gets its answer.
+called back before it gets its answer. Beside it, as kubelets since 1.20, it tells which pod has which devices.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from gpunode.deviceplugin.kubelet import podresources_pb2 as told
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.sim.store import Object
 
 SECONDS = 10.0  # that a plugin has for an answer
+POD_RESOURCES = "pod-resources.sock"  # its other socket; a kubelet's own is in a folder beside this one's
 
 
 class Unavailable(Exception):
@@ -65,10 +68,15 @@ class Plugin:
 
 
 class DeviceManager:
-    """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does."""
+    """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does.
 
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
-        self._folder, self._changed = folder, changed
+    `pods` gives the pods of the node, for a kubelet that tells what they have; None: it is older than that.
+    """
+
+    def __init__(
+        self, folder: Path, changed: Callable[[], None], pods: Callable[[], Iterable[Object]] | None = None
+    ) -> None:
+        self._folder, self._changed, self._pods = folder, changed, pods
         self._server: Any = None
         self._plugins: dict[str, Plugin] = {}
         self._known: dict[str, int] = {}  # resource -> its last capacity
@@ -90,6 +98,16 @@ class DeviceManager:
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
         )
         self._server.add_insecure_port(f"unix:{self._folder}/kubelet.sock")
+        if self._pods is not None:
+            lister = grpc.unary_unary_rpc_method_handler(
+                self._list,
+                request_deserializer=told.ListPodResourcesRequest.FromString,
+                response_serializer=told.ListPodResourcesResponse.SerializeToString,
+            )
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lister}),)
+            )
+            self._server.add_insecure_port(f"unix:{self._folder}/{POD_RESOURCES}")
         self._server.start()
 
     def stop(self) -> None:
@@ -139,6 +157,23 @@ class DeviceManager:
     def free(self, pod: str) -> None:
         """A pod's devices may be given to others."""
         self._given.pop(pod, None)
+
+    def _list(self, _request: Any, _context: Any) -> told.ListPodResourcesResponse:
+        answer = told.ListPodResourcesResponse()
+        for pod in self._pods() if self._pods else ():
+            found = answer.pod_resources.add(
+                name=pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]
+            )
+            given = dict(self._given.get(pod["metadata"]["uid"], {}))
+            for container in pod["spec"]["containers"]:
+                limits = container.get("resources", {}).get("limits") or {}
+                devices = [
+                    told.ContainerDevices(resource_name=resource, device_ids=ids)
+                    for resource, ids in given.items()
+                    if resource in limits
+                ]
+                found.containers.add(name=container["name"], devices=devices)
+        return answer
 
     def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
         if not plugin.options.get_preferred_allocation_available:

@@ -54,7 +54,8 @@ class Kubelet:
         self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
         self._news = store.listen(self._concerns)
         self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._look, TICK)
-        self.devices = DeviceManager(sockets, self._loop.stirred.set)
+        tells = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
+        self.devices = DeviceManager(sockets, self._loop.stirred.set, self._pods if tells else None)
         self._loop.start()
 
     def close(self) -> None:
@@ -114,6 +115,9 @@ class Kubelet:
         if process is None or process.log != logs[-1]:
             return Log(logs[-1], lambda: True)
         return Log(process.log, lambda: process.ended() is not None)
+
+    def _pods(self) -> list[Object]:
+        return [run.pod for run in list(self._runs.values())]
 
     def _concerns(self, item: Object) -> bool:
         if item["kind"] == "Node":

@@ -17,6 +17,7 @@ from gpunode.deviceplugin.__main__ import offer
 from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.config import Config
 from gpunode.deviceplugin.health import Attention, Health
+from gpunode.deviceplugin.kubelet import returns
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml
@@ -53,6 +54,8 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
     for name, seconds in (("TICK", 0.05), ("LOOK_AGAIN", 0.1), ("RETRY", 0.1)):
         monkeypatch.setattr(node, name, seconds)
+    for name, seconds in (("POLL", 0.05), ("PATIENCE", 0.5), ("RETRY", 0.05)):
+        monkeypatch.setattr(returns, name, seconds)
 
     @contextlib.asynccontextmanager
     async def running(

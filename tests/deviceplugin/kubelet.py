@@ -22,6 +22,7 @@ class Connection:
         self.lists: list[dict[str, str]] = []
         self.numa: dict[str, list[int]] = {}
         self.ended = False
+        self.watching: asyncio.Task[None] | None = None
 
     async def call(self, method: str, request: Any, response: Any) -> Any:
         stub = self.channel.unary_unary(
@@ -93,8 +94,10 @@ class FakeKubelet:
 
     async def drop(self, resource: str) -> None:
         """End the stream to a plugin, as kubelets now and then do."""
-        await self.plugins.pop(resource).channel.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connection = self.plugins.pop(resource)
+        await connection.channel.close()
+        if connection.watching is not None:
+            await asyncio.gather(connection.watching, return_exceptions=True)
 
     async def _register(self, request: api.RegisterRequest, context: Any) -> api.Empty:
         self.requests.append(request)
@@ -108,9 +111,9 @@ class FakeKubelet:
         self._changed.set()
         if self.deaf:
             return api.Empty()
-        task = asyncio.create_task(connection.watch(self._changed.set))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        connection.watching = asyncio.create_task(connection.watch(self._changed.set))
+        self._tasks.add(connection.watching)
+        connection.watching.add_done_callback(self._tasks.discard)
         return api.Empty()
 
     async def until(self, condition: Callable[[], Any], seconds: float = 5.0) -> Any:

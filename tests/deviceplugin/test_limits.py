@@ -130,7 +130,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
             ids = list(kubelet.devices(GPU_MEM))
             answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
-            name = "allocation-GPU-a-_-2-3"
+            name = "allocation-GPU-a:1024:2-3"
             assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
             assert answer.annotations == {"cdi.k8s.io/gpunode_gpu-mem": f"{KIND}={name}"}
             assert answer.envs["NVIDIA_GPU_MEMORY_REQUEST"] == "3072"
@@ -152,16 +152,16 @@ def test_a_container_that_starts_anew_finds_its_device_again(play, plugin, tmp_p
         async with plugin(nvml, **settings(tmp_path)):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
             assert kubelet.requests[0].options.pre_start_required
-            await kubelet.allocate("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
-            before = named(tmp_path)["allocation-GPU-a-_-2-2"]
+            await kubelet.allocate("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
+            before = named(tmp_path)["allocation-GPU-a:1024:2-2"]
             (tmp_path / cdi.FILE).unlink()
-            await kubelet.pre_start("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
-            assert named(tmp_path)["allocation-GPU-a-_-2-2"] == before
+            await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
+            assert named(tmp_path)["allocation-GPU-a:1024:2-2"] == before
             (tmp_path / "nvidia.yaml").unlink()
             with pytest.raises(
                 grpc.aio.AioRpcError, match="its memory limit cannot be set: no CDI specification"
             ):
-                await kubelet.pre_start("GPU-a-_-2", "GPU-a-_-3", resource=GPU_MEM)
+                await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
 
     play(scene)
 
@@ -184,7 +184,7 @@ def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
         nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=driver)
         async with plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            answer = await kubelet.allocate("GPU-a-_-2", resource=GPU_MEM)
+            answer = await kubelet.allocate("GPU-a:1024:2", resource=GPU_MEM)
             assert not [key for key in answer.envs if key.startswith("NVIDIA_GPU_MEMORY")]
             assert [device.name for device in answer.cdi_devices] == (
                 [f"{KIND}=GPU-a"] if strategy == "cdi-cri" else []
@@ -203,11 +203,11 @@ def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2,
         nvml = FakeNvml(Gpu("GPU-a", limits=False), Gpu("GPU-b", minor=1), driver=R615)
         async with plugin(nvml, **settings(tmp_path)):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            plain = await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)
-            made = await kubelet.allocate("GPU-b-_-0", resource=GPU_MEM)
+            plain = await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
+            made = await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
             assert [plain.cdi_devices[0].name, made.cdi_devices[0].name] == [
                 f"{KIND}=GPU-a",
-                f"{KIND}=allocation-GPU-b-_-0-1",
+                f"{KIND}=allocation-GPU-b:1024:0-1",
             ]
 
     play(scene)
@@ -227,10 +227,10 @@ def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_
             with monkeypatch.context() as patched:
                 patched.setattr(cdi.os, "fsync", full)
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)
+                    await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
             assert "its memory limit cannot be set: cannot write" in caught.value.details()
             assert "No space left on device" in caught.value.details()
-            assert (await kubelet.allocate("GPU-a-_-0", resource=GPU_MEM)).cdi_devices
+            assert (await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)).cdi_devices
 
     play(scene)
 

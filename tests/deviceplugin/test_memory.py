@@ -62,8 +62,8 @@ def test_every_gpu_counts_with_its_own_size():
     """gpushare gives all the size of the first: a mixed node offers too much or too little there."""
     found = list(offered(gpu(0, 16280), gpu(1, 81559)))
     assert len(found) == 15 + 79
-    assert found[0] == "GPU-00000000-0000-0000-0000-000000000000-_-0"
-    assert found[-1] == "GPU-00000000-0000-0000-0000-000000000001-_-78"
+    assert found[0] == "GPU-00000000-0000-0000-0000-000000000000:1024:0"
+    assert found[-1] == "GPU-00000000-0000-0000-0000-000000000001:1024:78"
 
 
 def test_whole_gpus_and_memory_are_never_offered_of_the_same_gpu():
@@ -317,7 +317,7 @@ def test_all_units_of_a_sick_gpu_are_unhealthy_and_of_no_other(play, plugin):
             nvml.gpus[0].raise_xid(79)
             await kubelet.until(lambda: "Unhealthy" in kubelet.devices(GPU_MEM).values())
             sick = {one for one, health in kubelet.devices(GPU_MEM).items() if health == "Unhealthy"}
-            assert sick == {"GPU-a-_-0", "GPU-a-_-1"}
+            assert sick == {"GPU-a:1024:0", "GPU-a:1024:1"}
 
     play(scene)
 

@@ -189,14 +189,14 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
     monkeypatch.setattr("gpunode.deviceplugin.mps.follow.RETRY", 0.05)
     bulletin = Bulletin()
     sick, well = (
-        {"GPU-a::0": "Unhealthy", "GPU-a::1": "Unhealthy"},
-        {"GPU-a::0": "Healthy", "GPU-a::1": "Healthy"},
+        {"GPU-a::mps-0": "Unhealthy", "GPU-a::mps-1": "Unhealthy"},
+        {"GPU-a::mps-0": "Healthy", "GPU-a::mps-1": "Healthy"},
     )
     both = ClientLimits(8192, 50)
 
     async def refusal(kubelet: FakeKubelet) -> str:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await kubelet.allocate("GPU-a::0")
+            await kubelet.allocate("GPU-a::mps-0")
         return str(caught.value.details())
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -210,7 +210,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
                 bulletin.tell({"GPU-a": State(both, "it is being started")})
                 bulletin.tell({"GPU-a": State(both, None)})
                 await kubelet.until(lambda: kubelet.devices() == well)
-                answer = await kubelet.allocate("GPU-a::0")
+                answer = await kubelet.allocate("GPU-a::mps-0")
                 pipe = f"{sockets}/GPU-a/pipe"
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
                 mounts = {(one.container_path, one.host_path, one.read_only) for one in answer.mounts}

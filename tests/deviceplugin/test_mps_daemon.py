@@ -397,14 +397,14 @@ def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_pa
     flags = (f"--config-file={file}", f"--mps-root={root}")
 
     def are(kubelet: FakeKubelet, health: str) -> Callable[[], bool]:
-        return lambda: kubelet.devices() == {"GPU-a::0": health, "GPU-a::1": health}
+        return lambda: kubelet.devices() == {"GPU-a::mps-0": health, "GPU-a::mps-1": health}
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with process(sockets, *flags):
             await kubelet.until(are(kubelet, "Unhealthy"))
             async with mps_process(root, *flags) as child:
                 await kubelet.until(are(kubelet, "Healthy"), 15)
-                answer = await kubelet.allocate("GPU-a::0")
+                answer = await kubelet.allocate("GPU-a::mps-0")
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/GPU-a/pipe"
                 child.send_signal(signal.SIGTERM)
                 _, log = await child.communicate()

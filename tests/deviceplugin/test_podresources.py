@@ -39,12 +39,24 @@ class Lister:
         self.pods = list(pods)
         self.slow = False
         self.asked = 0
+        self._changed = asyncio.Event()
+
+    async def until(self, times: int) -> None:
+        """Wait until it was asked so often."""
+        while self.asked < times:
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 5)
 
     async def list(self, request: Any, context: Any) -> api.ListPodResourcesResponse:
         self.asked += 1
+        self._changed.set()
         if self.slow:
             await asyncio.Event().wait()
         return api.ListPodResourcesResponse(pod_resources=self.pods)
+
+    async def once(self) -> None:
+        """Wait until it has been asked once more."""
+        await self.until(self.asked + 1)
 
     @contextlib.asynccontextmanager
     async def serving(self, socket: Path, method: str = "List") -> AsyncIterator[None]:
@@ -93,8 +105,9 @@ def test_every_containers_devices_are_told_with_the_gpu_behind_them(play, plugin
                 f"pod_devices{{{where.format('train', 'GPU-b')}}} 1",
                 "pod_resources_up{} 1",
             ]
+            await lister.until(2)  # before and after the devices were offered
             await told(port)
-            assert lister.asked == 1  # the answer is still fresh
+            assert lister.asked == 2  # the answer is still fresh
 
     play(scene)
 
@@ -107,7 +120,7 @@ def test_shares_count_for_their_gpu() -> None:
     gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
     offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=["GPU-a::1", "GPU-a::3"])])
-    ((name, labels, count),) = podresources.held(answer, offers)
+    ((name, labels, count),) = podresources.given(podresources.read(answer).holders, offers)
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
@@ -125,16 +138,18 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
 
     async def scene(kubelet: FakeKubelet) -> None:
         settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
-        async with plugin(FakeNvml(Gpu("GPU-a")), **settings):
-            await kubelet.until(kubelet.devices)
-            method = "Other" if how == "it knows no v1" else "List"
-            wrong = contextlib.nullcontext() if how == "nobody listens" else lister.serving(socket, method)
-            async with wrong:
+        method = "Other" if how == "it knows no v1" else "List"
+        wrong = contextlib.nullcontext() if how == "nobody listens" else lister.serving(socket, method)
+        async with contextlib.AsyncExitStack() as first:
+            await first.enter_async_context(wrong)
+            async with plugin(FakeNvml(Gpu("GPU-a")), **settings):
+                await kubelet.until(kubelet.devices)
                 for _ in range(2):
                     assert await told(port) == ["pod_resources_up{} 0"]
-            lister.slow = False
-            async with lister.serving(socket):
-                assert (await told(port))[-1] == "pod_resources_up{} 1"
+                await first.aclose()
+                lister.slow = False
+                async with lister.serving(socket):
+                    assert (await told(port))[-1] == "pod_resources_up{} 1"
 
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
         play(scene)

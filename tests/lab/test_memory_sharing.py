@@ -18,6 +18,7 @@ pytestmark = pytest.mark.lab
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 GPUS = {"legacy": 2, "modern": 4}
 GIB = {"legacy": 16, "modern": 79}  # of each GPU, rounded down
+BY_GIB = "version: v1\nsharing: {memory: {}}\n"
 PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 
 
@@ -50,7 +51,7 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran]) -> Callable[[str], None]:
 @pytest.fixture(scope="module")
 def by_gib(lab: Lab, deploy: Callable[[str], None]) -> None:
     """The shortest configuration there is, and both nodes offer all their memory."""
-    deploy("version: v1\nsharing: {memory: {}}\n")
+    deploy(BY_GIB)
     for name, gpus in GPUS.items():
         offered(lab, name, gpus * GIB[name])
 
@@ -74,6 +75,32 @@ def plugin_log(lab: Lab, node: str) -> str:
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
     (pod,) = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
     return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
+
+
+def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
+    lab: Lab, deploy: Callable[[str], None], made: Pods
+) -> None:
+    """Until then the kubelets, for which its memory is free, do not give it; the pod that waits for it gets it."""
+    whole = dict(zip(GPUS, made.seen(*(made.make(f"whole-{name}", name) for name in GPUS)), strict=True))
+    deploy(BY_GIB)
+    for name, gpus in GPUS.items():
+        offered(lab, name, (gpus - 1) * GIB[name])
+        assert count(lab, name, which="capacity") == gpus * GIB[name]
+        assert f"pod default/whole-{name} still has it as nvidia.com/gpu" in plugin_log(lab, name)
+    rest = [
+        made.make(f"rest-{name}-{n}", name, GIB[name], MEM)
+        for name, gpus in GPUS.items()
+        for n in range(gpus - 1)
+    ]
+    others = {uuid for one in made.seen(*rest) for uuid in one.uuids}
+    late = [made.make(f"late-{name}", name, GIB[name], MEM) for name in GPUS]
+    for name in late:
+        assert f"Insufficient {MEM}" in made.unschedulable(name)
+    made.delete(*(f"whole-{name}" for name in GPUS))
+    for name, seen in zip(GPUS, made.seen(*late), strict=True):
+        assert seen.uuids == whole[name].uuids
+        assert not others & set(seen.uuids)
+        offered(lab, name, GPUS[name] * GIB[name])
 
 
 def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gib: None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..board import Board
@@ -18,7 +18,8 @@ ANNOTATION = "gpunode.dev/device-plugin"
 class View:
     """What the board had at one moment: NVML's devices by UUID, units by resource, why devices are Unhealthy.
 
-    `idle`: devices that are not offered, as a GPU that is cut into MIG devices. `limits`: of GPUs shared by memory, why the driver does not hold containers to their part; None where it does.
+    `idle`: devices that are not offered, as a GPU that is cut into MIG devices. `held`: whose units wait for a container
+    that has them by an earlier configuration. `limits`: of GPUs shared by memory, why the driver does not hold containers to their part; None where it does.
     """
 
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class View:
     missing: str | None = None
     limits: Mapping[str, str | None] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(board: Board) -> View:
@@ -40,6 +42,7 @@ def view(board: Board) -> View:
         sick={uuid: why for uuid, why in board.sick.items() if uuid in devices and uuid in given},
         missing=board.missing,
         limits={uuid: why for uuid, why in board.limits.items() if uuid in devices},
+        held={hold.device: hold.why for hold in board.holds if hold.device in devices},
     )
 
 
@@ -64,6 +67,7 @@ def news(before: View, after: View) -> list[Event]:
         if unlimited is not None and before.limits.get(uuid) != unlimited:
             words = f"{_called(after.devices[uuid])} is shared by memory, and containers may exceed what they asked for: {unlimited}"
             told.append(Event("GPUMemoryNotLimited", words))
+    told += _held(before, after)
     if after.missing is None:
         gone = [
             device for uuid, device in before.devices.items() if uuid not in {*after.devices, *before.idle}
@@ -79,6 +83,17 @@ def news(before: View, after: View) -> list[Event]:
     return told
 
 
+def _held(before: View, after: View) -> Iterator[Event]:
+    """Which devices wait now for containers that have them otherwise, and which do no longer."""
+    for uuid in after.held.keys() - before.held.keys():
+        what = f"{_called(after.devices[uuid])} is held back, whole or in part: {after.held[uuid]}"
+        yield Event("GPUHeld", f"{what}. It is given again when that pod is gone")
+    for uuid in before.held.keys() - after.held.keys():
+        if uuid in after.devices:
+            what = f"{_called(after.devices[uuid])} is held back no longer"
+            yield Event("GPUFree", f"{what}: no container has it by an earlier configuration", "Normal")
+
+
 def summary(seen: View, config: Config) -> str:
     """The view as JSON, for the annotation: what is offered, what is not and why, and the modes in force."""
     replicas = "mps" if config.mps else "time-slicing"
@@ -92,6 +107,7 @@ def summary(seen: View, config: Config) -> str:
     whole = {
         "units": dict(seen.units),
         "unhealthy": dict(seen.sick),
+        **({"held": dict(seen.held)} if seen.held else {}),
         **({"problem": seen.missing} if seen.missing is not None else {}),
         **(
             {"memoryLimits": {uuid: why or "enforced" for uuid, why in seen.limits.items()}}

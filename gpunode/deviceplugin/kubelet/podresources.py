@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import grpc
 
+from ..holds import Holder
 from ..metrics import Sample
 from ..resources import Unit
 from . import podresources_pb2 as api
@@ -21,50 +23,66 @@ FRESH = 5.0  # seconds that an answer counts: two Prometheus servers, or an impa
 LONGEST = 64 * 1024 * 1024  # bytes of an answer: each share of a GPU has an id, and there may be thousands
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The pods that the kubelet knows, by name, and what their containers have.
+
+    A pod that has ended has nothing any more, whether it is listed (Kubernetes before 1.34) or not. An init container's
+    devices are told only where it is one that goes on beside the others.
+    """
+
+    pods: frozenset[str]
+    holders: tuple[Holder, ...]
+
+
 class PodResources:
     """Asks the kubelet behind `socket`; "" for nobody."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._asking = asyncio.Lock()
-        self._answer: api.ListPodResourcesResponse | None = None
+        self._answer: Answer | None = None
         self._asked = float("-inf")
         self._said = ""
+        self.unknown = False  # the kubelet has said that it knows no such question: it is older than 1.20
 
     async def samples(self, offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:
         """Units of each device that each container has, of the resources that are offered; and whether that is known."""
         if not self._socket:
             return []
+        answer = await self.ask(FRESH)
+        if answer is None:
+            return [("pod_resources_up", {}, 0.0)]
+        return [("pod_resources_up", {}, 1.0), *given(answer.holders, offers)]
+
+    async def ask(self, age: float = 0.0) -> Answer | None:
+        """The kubelet's answer, which may be so many seconds old; None, with a word in the log, where there is none."""
         async with self._asking:
-            if time.monotonic() - self._asked >= FRESH:
+            if time.monotonic() - self._asked >= age:
                 self._answer = await self._ask()
                 self._asked = time.monotonic()
-        if self._answer is None:
-            return [("pod_resources_up", {}, 0.0)]
-        return [("pod_resources_up", {}, 1.0), *held(self._answer, offers)]
+            return self._answer
 
-    async def _ask(self) -> api.ListPodResourcesResponse | None:
-        """The kubelet's answer; None, with a word in the log, where there is none."""
+    async def _ask(self) -> Answer | None:
         # A pool of its own: in the common one a failed connection is remembered, and a kubelet that is back is not asked.
         options = [("grpc.max_receive_message_length", LONGEST), ("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
             call = channel.unary_unary(
                 "/v1.PodResourcesLister/List",
                 request_serializer=api.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=api.ListPodResourcesResponse.FromString,
+                response_deserializer=None,  # bytes: thousands of ids are read beside the event loop
             )
             try:
-                answer: api.ListPodResourcesResponse = await call(
-                    api.ListPodResourcesRequest(), timeout=DEADLINE
-                )
+                answer: bytes = await call(api.ListPodResourcesRequest(), timeout=DEADLINE)
             except grpc.aio.AioRpcError as error:
+                self.unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
                 self._say(f"{error.code().name}: {error.details()}")
                 return None
         self._say("")
-        return answer
+        return await asyncio.to_thread(_parsed, answer)
 
     def _say(self, why: str) -> None:
-        """Log once, not at every scrape."""
+        """Log once, not every time."""
         if why and not self._said:
             log.warning(
                 "the kubelet does not tell which pods have GPUs: %s", why, extra={"socket": self._socket}
@@ -72,18 +90,33 @@ class PodResources:
         self._said = why
 
 
-def held(answer: api.ListPodResourcesResponse, offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:
-    """Units by namespace, pod, container, resource and GPU (or MIG device). Pure."""
-    gpus = {resource: {unit.id: unit.device.uuid for unit in units} for resource, units in offers.items()}
-    counts: Counter[tuple[str, str, str, str, str]] = Counter()
+def _parsed(answer: bytes) -> Answer:
+    return read(api.ListPodResourcesResponse.FromString(answer))
+
+
+def read(answer: api.ListPodResourcesResponse) -> Answer:
+    """What the kubelet's answer says. Pure."""
+    found: dict[tuple[str, str, str], set[str]] = {}  # the kubelet tells by NUMA node, and in any order
     for pod in answer.pod_resources:
         for container in pod.containers:
             for devices in container.devices:
-                known = gpus.get(devices.resource_name)
-                for unit in devices.device_ids if known is not None else ():
-                    # An id of an earlier configuration is still its pod's.
-                    gpu = (known or {}).get(unit, unit)
-                    counts[pod.namespace, pod.name, container.name, devices.resource_name, gpu] += 1
+                key = (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name)
+                found.setdefault(key, set()).update(devices.device_ids)
+    holders = tuple(Holder(*key, tuple(sorted(ids))) for key, ids in found.items())
+    return Answer(frozenset(pod.name for pod in answer.pod_resources), holders)
+
+
+def given(holders: Iterable[Holder], offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:
+    """Units by namespace, pod, container, resource and GPU (or MIG device). Pure."""
+    gpus = {resource: {unit.id: unit.device.uuid for unit in units} for resource, units in offers.items()}
+    counts: Counter[tuple[str, str, str, str, str]] = Counter()
+    for holder in holders:
+        known = gpus.get(holder.resource)
+        namespace, _, pod = holder.pod.partition("/")
+        for unit in holder.ids if known is not None else ():
+            # An id of an earlier configuration is still its pod's.
+            gpu = (known or {}).get(unit, unit)
+            counts[namespace, pod, holder.container, holder.resource, gpu] += 1
     names = ("namespace", "pod", "container", "resource", "gpu")
     return [
         ("pod_devices", dict(zip(names, key, strict=True)), float(count))

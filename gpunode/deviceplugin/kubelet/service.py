@@ -100,7 +100,8 @@ class Service:
         return False
 
     def health(self, unit: Unit) -> str:
-        return "Unhealthy" if unit.device.uuid in self._board.sick else "Healthy"
+        held = unit.id in self._board.held.get(self.resource, ())
+        return "Unhealthy" if held or unit.device.uuid in self._board.sick else "Healthy"
 
     async def given(self, ids: Iterable[str], context: Any) -> Grant:
         """The edits for one container. Ends the call with the reason if there can be none."""
@@ -111,6 +112,7 @@ class Service:
                 ids,
                 {unit.id: unit for unit in self.units()},
                 self._board.sick,
+                self._board.held.get(self.resource),
                 one_share=self._config.fail_requests_greater_than_one,
             )
             of_one_gpu(units, free)
@@ -167,6 +169,7 @@ class Service:
                 c.allocation_size,
                 offered,
                 self._board.sick,
+                self._board.held.get(self.resource, ()),
                 packed=self._config.packs(self.resource),
                 links=self._board.links,
             )

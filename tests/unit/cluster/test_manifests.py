@@ -94,23 +94,33 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     assert {"CONFIG_DIR", "NODE_NAME"} < {one["name"] for one in container["env"]}
 
 
-def test_metrics_come_with_the_kubelets_folder_that_tells_of_pods() -> None:
+def test_the_kubelet_can_be_asked_what_pods_have() -> None:
     """Read-only, and the folder, as the socket in it is made anew when the kubelet is."""
-    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginVoice(metrics=True))[-2:]:
+    for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         env = {one["name"]: one.get("value") for one in container["env"]}
         mounts = {one["mountPath"]: one.get("readOnly") for one in container["volumeMounts"]}
-        assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}"
         assert mounts[str(Path(env["POD_RESOURCES_SOCKET"]).parent)] is True
         assert "/var/lib/kubelet/pod-resources" in [one["hostPath"]["path"] for one in spec["volumes"]]
+        assert "METRICS_ADDRESS" not in env
+
+
+def test_metrics_come_with_a_port_of_their_own() -> None:
+    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginVoice(metrics=True))[-2:]:
+        (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}"
 
 
 def test_the_plugin_has_few_rights_on_the_node() -> None:
-    """No capabilities, a read-only root file system, one folder of the host."""
+    """No capabilities, a read-only root file system, two folders of the kubelet's: to be registered, and to ask."""
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
-        assert [one["hostPath"]["path"] for one in spec["volumes"]] == ["/var/lib/kubelet/device-plugins"]
+        assert {one["hostPath"]["path"] for one in spec["volumes"]} == {
+            "/var/lib/kubelet/device-plugins",
+            "/var/lib/kubelet/pod-resources",
+        }
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         (container,) = spec["containers"]
         context = container["securityContext"]

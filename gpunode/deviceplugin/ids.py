@@ -1,0 +1,52 @@
+"""The ids of units. They are all that the kubelet keeps of what a container was given, so each says what it stands for:
+a plugin that starts later, with another configuration, reads from them what is still in use. Pure.
+
+A device as a whole has its UUID, and a share of it that and a number after two colons, as in NVIDIA's plugin; tools that
+look for the UUID before the colons find it in every id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .config import MemorySharing, Share
+
+WHOLE, TIME_SLICING, MPS, MEMORY = "whole", "time-slicing", "mps", "memory"
+GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose: not the one that the id names
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an id stands for: so much of a device (its UUID), in one of the ways to share it."""
+
+    device: str
+    way: str
+    mib: int = 0  # of its memory
+
+
+def shares(device: str, share: Share) -> list[str]:
+    """The ids of a device's shares."""
+    form = "{}::mps-{}" if share.mps else "{}::{}"
+    return [form.format(device, number) for number in range(share.replicas)]
+
+
+def pieces(device: str, sharing: MemorySharing, count: int) -> list[str]:
+    """The ids of so many pieces of a GPU's memory."""
+    return [f"{device}:{sharing.chunk}:{number}" for number in range(count)]
+
+
+def read(unit_id: str) -> Claim | None:
+    """What an id stands for; None if it is nobody's that is known here."""
+    device, _, rest = unit_id.partition(":")
+    if not rest:
+        gpu, mark, number = unit_id.rpartition("-_-")
+        return Claim(gpu, GPUSHARE) if mark and number.isdigit() else Claim(unit_id, WHOLE)
+    share = rest.removeprefix(":mps-")
+    if share != rest:
+        return Claim(device, MPS) if share.isdigit() else None
+    first, _, second = rest.partition(":")
+    if not second.isdigit():
+        return None
+    if not first:
+        return Claim(device, TIME_SLICING)
+    return Claim(device, MEMORY, int(first)) if first.isdigit() else None
