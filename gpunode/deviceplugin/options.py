@@ -127,7 +127,8 @@ OPTIONS = (
     ),
     Option(
         "pod_resources_socket",
-        "the kubelet's socket that tells which pod has which GPU, for /metrics (default: not asked)",
+        "the kubelet's socket that tells which pod has which GPU: what pods have by an earlier configuration is not "
+        "given to others, and for /metrics (default: not asked)",
     ),
     Option("node_name", "this node's name in Kubernetes (in a pod: the field spec.nodeName)"),
     Option("node_events", "tell of GPUs in events about the node; may create and patch events in `default`"),

@@ -85,8 +85,8 @@ class Source:
     def _follow(self, environ: Mapping[str, str]) -> NodeLabel:
         """Follow the node's label, and wait until it is known, however long that takes.
 
-        To begin with another configuration than the one before could give a GPU twice: the kubelet knows what pods
-        have by resource and id. And without an API server no new pod comes to this node.
+        To begin with another configuration than the one before would hold back what pods have, and could give it twice
+        where the kubelet does not tell. And without an API server no new pod comes to this node.
         """
         config = build(self._given)
         if not config.node_name:
