@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpunode.sim.store import Object
 
 SECONDS = 10.0  # that a plugin has for an answer
 POD_RESOURCES = "pod-resources.sock"  # its other socket; a kubelet's own is in a folder beside this one's
+GRACE = 300.0  # seconds after which the devices of a plugin that has gone are forgotten
 
 
 class Unavailable(Exception):
@@ -32,6 +34,7 @@ class Plugin:
 
     def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
         self.devices: dict[str, bool] = {}  # id -> whether it is healthy
+        self._gone = 0.0  # when it went; monotonic
         self._changed = changed
         options = [("grpc.default_authority", "localhost")]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
@@ -53,6 +56,10 @@ class Plugin:
         )
         return ask(request, timeout=SECONDS)
 
+    def forgotten(self) -> bool:
+        """Whether it went so long ago that its devices no longer count."""
+        return bool(self._gone) and time.monotonic() - self._gone > GRACE
+
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
@@ -63,6 +70,7 @@ class Plugin:
             for answer in answers:
                 self.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
                 self._changed()
+        self._gone = time.monotonic()
         self.devices = dict.fromkeys(self.devices, False)  # nobody answers for them any more
         self._changed()
 
@@ -84,7 +92,11 @@ class DeviceManager:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Serve anew: what the folder holds is of an earlier kubelet, and plugins have to register again."""
+        """Serve anew: what the folder holds is of an earlier kubelet, and plugins have to register again.
+
+        Of what it offered before, it knows the names: there are none of them until then.
+        """
+        self._known = dict.fromkeys(self._known, 0)
         for path in self._folder.iterdir():
             if not path.is_dir():
                 path.unlink()
@@ -121,9 +133,9 @@ class DeviceManager:
             plugin.close()
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Resource -> how many there are, and how many are healthy."""
+        """Resource -> how many there are, and how many are healthy; (0, 0) of what was offered before."""
         with self._lock:
-            now = {name: plugin.devices for name, plugin in self._plugins.items()}
+            now = {name: {} if one.forgotten() else one.devices for name, one in self._plugins.items()}
             self._known |= {name: len(devices) for name, devices in now.items()}
             return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
 

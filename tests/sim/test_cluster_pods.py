@@ -16,7 +16,7 @@ from gpunode.cluster import nodes, offer, plugin, pods, said, vectoradd
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.sim import controllers, kinds, life
+from gpunode.sim import controllers, devices, kinds, life
 from gpunode.sim.cluster import Cluster, serve
 from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
 from gpunode.sim.state import State
@@ -239,6 +239,21 @@ def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet)
     deployed.wait(NEW, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 0})
 
 
+def test_what_a_plugin_no_longer_offers_is_forgotten_after_a_while(
+    deployed: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet keeps what it knows of a plugin that has gone for five minutes, as unhealthy; then there is none."""
+
+    def counts() -> list[str]:
+        node = deployed.api.get("Node", NEW.name) or {}
+        return [node["status"][part]["nvidia.com/gpu.shared"] for part in ("capacity", "allocatable")]
+
+    assert counts() == ["8", "0"]  # of the configuration before
+    monkeypatch.setattr(devices, "GRACE", 0.0)
+    until(lambda: counts() == ["0", "0"])
+    deployed.wait(NEW, {"nvidia.com/gpu": 2})
+
+
 def test_a_pod_waits_for_the_configmap_that_it_mounts(deployed: Fleet) -> None:
     """What is missing is an event in the kubelet's words; once it is there the pod runs, and its folder goes with it."""
     container = {
@@ -324,7 +339,7 @@ def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
 def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     """An old one that was started without device plugins has no socket to register with."""
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet", "--feature-gates=DevicePlugins=false"])
-    until(lambda: deployed.node(OLD).allocatable == 0)
+    until(lambda: (deployed.node(OLD).capacity, deployed.node(OLD).allocatable) == (0, 0))
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
     deployed.wait(OLD, 2)
