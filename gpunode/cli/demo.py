@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,16 +71,19 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         raise _usage(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
     if hosts is not None and inventory is not None:
         raise _usage("--hosts and --inventory exclude each other: an inventory says which hosts there are")
+    machines = kinds.fleet(hosts) if hosts else kinds.usual()
+    described: tuple[Any, ...] = ()
     if inventory is not None:
         from gpunode.sim.rehearsal import rehearsal
 
-        machines, groups, cluster = rehearsal(inventory)
-    else:
-        machines, groups, cluster = kinds.fleet(hosts) if hosts else kinds.usual(), None, None
+        read = rehearsal(inventory)
+        for words in read.left_out:
+            typer.echo(f"{inventory}: {words}")
+        machines, described = read.machines, (read.groups, read.cluster, read.files)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     try:
-        with Demo(machines, groups, cluster) as demo:
+        with Demo(machines, *described) as demo:
             code = Show(demo, fast=fast).play(fault)
             if keep:
                 demo.keep()

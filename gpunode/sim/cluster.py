@@ -15,6 +15,7 @@ from gpunode.sim.container import Log
 from gpunode.sim.kubelet import Kubelet
 from gpunode.sim.loop import Loop
 from gpunode.sim.machine import Machine
+from gpunode.sim.outside import Loopback, outside
 from gpunode.sim.refuse import refusal
 from gpunode.sim.state import State
 from gpunode.sim.store import Object, Store
@@ -61,11 +62,14 @@ class Cluster:
             Loop(store, "controllers", controllers.concerns, lambda: controllers.tidy(store), 1.0),
             Loop(store, "nodes", lambda item: item["kind"] == "Node", health.look, 0.5),
         ]
+        self.metrics: dict[str, str] = {}  # host -> where its device plugin's metrics are, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
+        loopback = Loopback()
         for number, name in enumerate(names):
             state = State(folder / "hosts" / name)
-            sockets = _sockets(folder, state, number)
-            self._kubelets[name] = Kubelet(self.store, state, sockets, health, pullable, self._account)
+            place = outside(folder, state, number, loopback)
+            self.metrics[name] = place.metrics
+            self._kubelets[name] = Kubelet(self.store, state, place, health, pullable, self._account)
         for loop in self._loops:
             loop.start()
 
@@ -98,17 +102,6 @@ class Cluster:
         if name not in self._kubelets:
             raise refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
         return self._kubelets[name].log(pod, container, previous=previous)
-
-
-def _sockets(folder: Path, state: State, number: int) -> Path:
-    """A short name for a host's folder of sockets: the path of a socket may have 103 bytes (macOS)."""
-    there = state.root / "var/lib/kubelet/device-plugins"
-    there.mkdir(parents=True, exist_ok=True)
-    short = folder / "s" / str(number)
-    short.parent.mkdir(exist_ok=True)
-    short.unlink(missing_ok=True)
-    short.symlink_to(there)
-    return short
 
 
 class _Section(NamedTuple):

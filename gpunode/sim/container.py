@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gpunode
-from gpunode.sim.devices import POD_RESOURCES
 from gpunode.sim.machine import Now
+from gpunode.sim.outside import Outside
 
 # What the image of the device plugin brings (its Dockerfile): no other program is ever run for a pod.
 ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
@@ -80,6 +80,10 @@ def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     asked += spec.get("args") or (() if spec.get("command") else COMMAND)
     if asked[0] in {"python3", "python"} and asked[1:2] == ["-m"] and asked[2] in MODULES:
         return [sys.executable, "-m", "gpunode.sim.inside", *asked[2:]]
+    if asked[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
+        raise CannotStart(
+            "this host is simulated, and sharing by MPS is not: there is no control daemon to run"
+        )
     if asked[0] == "sleep" and asked[1:2] and asked[1].isdigit():
         return [sys.executable, "-S", "-c", SLEEP, asked[1]]
     raise CannotStart(
@@ -89,12 +93,12 @@ def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def environment_of(
-    asked: Mapping[str, str], host: Path, now: Now, handler: str, sockets: Path
+    asked: Mapping[str, str], host: Path, now: Now, handler: str, place: Outside
 ) -> dict[str, str]:
     """What the process sees: its image's and its own variables, and what the nvidia runtime puts into a container.
 
-    There is no mount of the host: the process is told where the host's folder of sockets is (a short name for it, as
-    paths of sockets must not be long), and which host's driver it has. Raises CannotStart.
+    There is no mount of the host: the process is told where it meets this computer, and which host's driver it has.
+    Raises CannotStart.
     """
     python = os.pathsep.join((str(Path(gpunode.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
     plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": python.rstrip(os.pathsep)}
@@ -102,8 +106,7 @@ def environment_of(
         **plain,
         **ENVIRONMENT,
         **asked,
-        "KUBELET_SOCKET": str(sockets / "kubelet.sock"),
-        **({"POD_RESOURCES_SOCKET": str(sockets / POD_RESOURCES)} if "POD_RESOURCES_SOCKET" in asked else {}),
+        **place.variables(asked),
         "CDI_DIRECTORY": str(
             host / "root/var/run/cdi"
         ),  # a plugin that is told to writes there, not on this computer

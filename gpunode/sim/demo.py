@@ -39,6 +39,7 @@ class Demo:
         machines: Sequence[Machine],
         groups: Mapping[str, Mapping[str, Any]] | None = None,
         cluster: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         _complete()
         self._kept = False
@@ -48,7 +49,8 @@ class Demo:
         try:
             hosts.lay_out(self.folder)
             self.states = {machine.name: hosts.create(self.folder, machine) for machine in machines}
-            folder.describe(self.folder, folder.groups(machines) if groups is None else groups, cluster)
+            described = folder.groups(machines) if groups is None else groups
+            folder.describe(self.folder, described, cluster, files)
             self._server = self._serve()
         except BaseException:
             self._lock.close()
@@ -62,6 +64,11 @@ class Demo:
     def port(self, host: str) -> int:
         """Where a host's SSH server listens on loopback."""
         return int(json.loads((self.folder / "demo.json").read_text(encoding="utf-8"))["ports"][host])
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """Where the device plugins' metrics are, by host, if they serve any."""
+        return folder.metrics(self.folder)
 
     def __enter__(self) -> Demo:
         return self

@@ -1,7 +1,7 @@
 """The kubelet's device manager: takes registrations on its socket, and gives devices to containers.
 
 It speaks the device plugin protocol v1beta1 in both directions, as kubelets since 1.26 do: a plugin that registers is
-called back before it gets its answer. Beside it, as kubelets since 1.20, it tells which pod has which devices.
+called back before it gets its answer. On its other socket, as kubelets since 1.20, it tells who has which devices.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from gpunode.deviceplugin.kubelet import podresources_pb2 as told
+from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.sim.outside import Outside
 from gpunode.sim.store import Object
 
 SECONDS = 10.0  # that a plugin has for an answer
-POD_RESOURCES = "pod-resources.sock"  # its other socket; a kubelet's own is in a folder beside this one's
 GRACE = 300.0  # seconds after which the devices of a plugin that has gone are forgotten
 
 
@@ -75,6 +75,14 @@ class Plugin:
         self._changed()
 
 
+class Given(NamedTuple):
+    """Devices of a resource that a container has."""
+
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+
 class DeviceManager:
     """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does.
 
@@ -82,13 +90,18 @@ class DeviceManager:
     """
 
     def __init__(
-        self, folder: Path, changed: Callable[[], None], pods: Callable[[], Iterable[Object]] | None = None
+        self, place: Outside, changed: Callable[[], None], pods: Callable[[], Iterable[Object]] | None = None
     ) -> None:
-        self._folder, self._changed, self._pods = folder, changed, pods
-        self._server: Any = None
+        self._folder, self._resources, self._changed, self._pods = (
+            place.plugins,
+            place.resources,
+            changed,
+            pods,
+        )
+        self._servers: list[Any] = []
         self._plugins: dict[str, Plugin] = {}
         self._known: dict[str, int] = {}  # resource -> its last capacity
-        self._given: dict[str, dict[str, list[str]]] = {}  # pod's uid -> resource -> device ids
+        self._given: dict[str, list[Given]] = {}  # by pod's uid
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -100,33 +113,25 @@ class DeviceManager:
         for path in self._folder.iterdir():
             if not path.is_dir():
                 path.unlink()
-        handler = grpc.unary_unary_rpc_method_handler(
+        register = grpc.unary_unary_rpc_method_handler(
             self._register,
             request_deserializer=api.RegisterRequest.FromString,
             response_serializer=api.Empty.SerializeToString,
         )
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        tell = grpc.unary_unary_rpc_method_handler(
+            self._tell,
+            request_deserializer=podresources.ListPodResourcesRequest.FromString,
+            response_serializer=podresources.ListPodResourcesResponse.SerializeToString,
         )
-        self._server.add_insecure_port(f"unix:{self._folder}/kubelet.sock")
+        self._servers = [_serving(self._folder, "v1beta1.Registration", {"Register": register})]
         if self._pods is not None:
-            lister = grpc.unary_unary_rpc_method_handler(
-                self._list,
-                request_deserializer=told.ListPodResourcesRequest.FromString,
-                response_serializer=told.ListPodResourcesResponse.SerializeToString,
-            )
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lister}),)
-            )
-            self._server.add_insecure_port(f"unix:{self._folder}/{POD_RESOURCES}")
-        self._server.start()
+            self._servers.append(_serving(self._resources, "v1.PodResourcesLister", {"List": tell}))
 
     def stop(self) -> None:
-        """End the server and the streams; a stopped kubelet leaves its socket."""
-        if self._server is not None:
-            self._server.stop(grace=None).wait()
-            self._server = None
+        """End the servers and the streams; a stopped kubelet leaves its socket."""
+        for server in self._servers:
+            server.stop(grace=None).wait()
+        self._servers = []
         with self._lock:
             plugins, self._plugins = list(self._plugins.values()), {}
         for plugin in plugins:
@@ -139,13 +144,13 @@ class DeviceManager:
             self._known |= {name: len(devices) for name, devices in now.items()}
             return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
 
-    def allocate(self, pod: str, asked: dict[str, int]) -> dict[str, str]:
-        """Give a pod its devices; the environment that its container gets with them. Raises Unavailable."""
+    def allocate(self, pod: str, container: str, asked: Mapping[str, int]) -> dict[str, str]:
+        """Give a container of a pod (its uid) its devices; the environment that it gets with them. Raises Unavailable."""
         environment: dict[str, str] = {}
         for resource, count in asked.items():
             with self._lock:
                 plugin = self._plugins.get(resource)
-                held = {one for given in self._given.values() for one in given.get(resource, ())}
+                held = self._held(resource)
                 healthy = [one for one, well in plugin.devices.items() if well] if plugin else []
                 free = [one for one in healthy if one not in held]
             if plugin is None or len(free) < count:
@@ -162,29 +167,39 @@ class DeviceManager:
             except grpc.RpcError as error:
                 words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
                 raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
-            self._given.setdefault(pod, {})[resource] = ids
+            with self._lock:
+                self._given.setdefault(pod, []).append(Given(container, resource, tuple(ids)))
             environment |= dict(answer.container_responses[0].envs)
         return environment
 
     def free(self, pod: str) -> None:
-        """A pod's devices may be given to others."""
-        self._given.pop(pod, None)
+        """The devices of a pod (its uid) may be given to others."""
+        with self._lock:
+            self._given.pop(pod, None)
 
-    def _list(self, _request: Any, _context: Any) -> told.ListPodResourcesResponse:
-        answer = told.ListPodResourcesResponse()
+    def _held(self, resource: str) -> set[str]:
+        return {
+            one
+            for found in self._given.values()
+            for given in found
+            if given.resource == resource
+            for one in given.ids
+        }
+
+    def _tell(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:
+        answer = podresources.ListPodResourcesResponse()
         for pod in self._pods() if self._pods else ():
-            found = answer.pod_resources.add(
-                name=pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]
-            )
-            given = dict(self._given.get(pod["metadata"]["uid"], {}))
+            meta = pod["metadata"]
+            shown = answer.pod_resources.add(name=meta["name"], namespace=meta["namespace"])
+            with self._lock:
+                given = list(self._given.get(meta["uid"], ()))
             for container in pod["spec"]["containers"]:
-                limits = container.get("resources", {}).get("limits") or {}
                 devices = [
-                    told.ContainerDevices(resource_name=resource, device_ids=ids)
-                    for resource, ids in given.items()
-                    if resource in limits
+                    podresources.ContainerDevices(resource_name=one.resource, device_ids=one.ids)
+                    for one in given
+                    if one.container == container["name"]
                 ]
-                found.containers.add(name=container["name"], devices=devices)
+                shown.containers.add(name=container["name"], devices=devices)
         return answer
 
     def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
@@ -214,3 +229,13 @@ class DeviceManager:
         if before is not None:
             before.close()
         return api.Empty()
+
+
+def _serving(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
+    """A server of the kubelet on its socket in the folder."""
+    (folder / "kubelet.sock").unlink(missing_ok=True)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    server.add_insecure_port(f"unix:{folder}/kubelet.sock")
+    server.start()
+    return server

@@ -19,6 +19,7 @@ import yaml
 from gpunode.sim.kinds import MODELS
 from gpunode.sim.machine import Machine
 
+ARCHIVE = "plugin.tar"
 IMAGE = "gpunode-deviceplugin:demo"
 KEY = """-----BEGIN PGP PUBLIC KEY BLOCK-----
 Comment: no key at all: the packages of the simulation are not signed
@@ -39,9 +40,9 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
         for host in group["hosts"]:
             host |= {"address": "127.0.0.1", "ssh": {"port": ports[host["name"]]}}
     (demo / "packages.asc").write_text(KEY, encoding="utf-8")
-    archive(demo / "plugin.tar")
+    archive(demo / ARCHIVE)
     data = {
-        "cluster": {"kubeconfig": "kubeconfig", "plugin": {"archive": "plugin.tar"}, **described["cluster"]},
+        "cluster": {"kubeconfig": "kubeconfig", "plugin": {"archive": ARCHIVE}, **described["cluster"]},
         "defaults": {
             "ssh": {
                 "user": "demo",
@@ -69,11 +70,24 @@ def _described(demo: Path) -> dict[str, Any]:
 
 
 def describe(
-    demo: Path, groups: Mapping[str, Mapping[str, Any]], cluster: Mapping[str, Any] | None = None
+    demo: Path,
+    groups: Mapping[str, Mapping[str, Any]],
+    cluster: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> None:
-    """Groups as the inventory's schema has them, hosts as mappings without their place; and cluster settings."""
+    """Groups as the inventory's schema has them, hosts as mappings without their place; cluster settings, and the files
+    that those name."""
     text = json.dumps({"groups": groups, "cluster": cluster or {}})
     (demo / "groups.json").write_text(text, encoding="utf-8")
+    for name, content in (files or {}).items():
+        (demo / name).write_text(content, encoding="utf-8")
+
+
+def metrics(demo: Path) -> dict[str, str]:
+    """Where the device plugins' metrics are, by host; none where the described cluster's plugin serves none."""
+    if not _described(demo)["cluster"].get("plugin", {}).get("metrics"):
+        return {}
+    return dict(json.loads((demo / "demo.json").read_text(encoding="utf-8"))["metrics"])
 
 
 def groups(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:

@@ -2,11 +2,13 @@
 
 The module is the real one, unchanged, and so is all that it imports. Only the driver's two libraries are stand-ins:
 what `ctypes.CDLL` gives for them answers from the state of the host that GPUNODE_SIM_HOST names, and they are there
-only where the nvidia runtime would have put them. The process ends when its standard input does: with its kubelet.
+only where the nvidia runtime would have put them. And its servers listen at its pod's address, not at all of this
+computer's. The process ends when its standard input does: with its kubelet.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -63,7 +65,19 @@ def _end_with_parent() -> None:
     os._exit(143)
 
 
+def _at(address: str) -> None:
+    """Have servers that name no address listen where the container's pod has its own: HOST:PORT, port 0 for theirs."""
+    host, _, port = address.rpartition(":")
+    start = asyncio.start_server
+
+    async def started(answer: Any, named: Any = None, asked: Any = None, **more: Any) -> asyncio.Server:
+        return await start(answer, named or host, int(port) or asked, **more)
+
+    asyncio.start_server = started  # type: ignore[assignment]
+
+
 def main() -> None:
+    _at(os.environ["GPUNODE_SIM_ADDRESS"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     ctypes.CDLL = Libraries  # type: ignore[misc]
     sys.argv = sys.argv[1:]

@@ -15,6 +15,7 @@ from gpunode.sim.fields import updated
 from gpunode.sim.life import Life
 from gpunode.sim.loop import Loop
 from gpunode.sim.machine import Now
+from gpunode.sim.outside import Outside
 from gpunode.sim.pods import PodRun
 from gpunode.sim.programs import kubelet as start
 from gpunode.sim.programs.runtimes import Unusable
@@ -26,7 +27,7 @@ TICK = 0.2  # seconds between two looks at the machine and at the processes of i
 
 
 class Kubelet:
-    """One machine's. `sockets` is a short name for its folder of sockets, `pullable` what a registry would have.
+    """One machine's. `place` is where it meets this computer, `pullable` what a registry would have.
 
     `accounts` gives the variables that lead a service account (namespace, name) to the API.
     """
@@ -35,12 +36,12 @@ class Kubelet:
         self,
         store: Store,
         state: State,
-        sockets: Path,
+        place: Outside,
         health: NodeHealth,
         pullable: Collection[str],
         accounts: Callable[[str, str], Mapping[str, str]],
     ) -> None:
-        self.store, self.host, self.sockets = store, state.folder, sockets
+        self.store, self.host, self.outside = store, state.folder, place
         self.machine = state.machine()
         self.name = self.machine.name
         self._state, self._health, self._pullable = state, health, pullable
@@ -55,7 +56,7 @@ class Kubelet:
         self._news = store.listen(self._concerns)
         self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._look, TICK)
         tells = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
-        self.devices = DeviceManager(sockets, self._loop.stirred.set, self._pods if tells else None)
+        self.devices = DeviceManager(place, self._loop.stirred.set, self._pods if tells else None)
         self._loop.start()
 
     def close(self) -> None:
@@ -186,7 +187,6 @@ class Kubelet:
                 self._runs[uid] = PodRun(pod, self)
         for uid in self._runs.keys() - {pod["metadata"]["uid"] for pod in bound}:
             self._runs[uid].kill()  # it was deleted by force
-            self._runs[uid].step(self._now)
             self._forget(uid)
 
     def _tend(self, host: Now) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gpunode.sim.container import CannotStart, Container, environment_of, words_of
 from gpunode.sim.machine import Now
+from gpunode.sim.outside import Outside
 from gpunode.sim.store import Object, now
 from gpunode.sim.volumes import Volumes
 
@@ -23,7 +24,7 @@ class Place(Protocol):
     """What a container knows of the node that it is on."""
 
     host: Path
-    sockets: Path
+    outside: Outside
 
     def image(self, reference: str) -> str:
         """The id of an image that is there, pulled if need be. Raises CannotStart."""
@@ -78,7 +79,7 @@ class Life:
         folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
         try:
-            environment = environment_of({**asked, **devices}, place.host, host, handler, place.sockets)
+            environment = environment_of({**asked, **devices}, place.host, host, handler, place.outside)
             self.process = Container(words_of(self.spec), environment, log)
         except CannotStart as no:
             place.tell(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")

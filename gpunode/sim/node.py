@@ -9,6 +9,7 @@ from gpunode.sim.answers import CONTAINERD, DOCKER
 from gpunode.sim.machine import Machine, Now
 from gpunode.sim.store import Object, now
 
+ADDRESS = "127.0.0.1"
 CAPACITY = {"cpu": "64", "memory": "528000000Ki", "ephemeral-storage": "1700000000Ki", "pods": "110"}
 PRESSURES = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -40,7 +41,7 @@ def status(
         "allocatable": {**CAPACITY, **{name: str(well) for name, (_, well) in devices.items()}},
         "conditions": _conditions(before, up=up),
         "addresses": [
-            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "InternalIP", "address": ADDRESS},
             {"type": "Hostname", "address": machine.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},

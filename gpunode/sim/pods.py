@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from gpunode.sim import life
+from gpunode.sim import life, node
 from gpunode.sim.devices import DeviceManager, Unavailable
 from gpunode.sim.life import Life, stamp
 from gpunode.sim.machine import Now
@@ -29,7 +29,9 @@ class PodRun:
         self.volumes = Volumes(pod, place.host, place.config)
         self.lives = [Life(container, place, self.volumes) for container in pod["spec"]["containers"]]
         self._began = time.time()
-        self._given: dict[str, str] | None = None  # the environment of its devices, once it has them
+        self._given: dict[str, dict[str, str]] | None = (
+            None  # container -> environment of its devices, once it has them
+        )
         self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
         self._due: dict[str, float] = {}  # reason of an event -> when it is told again; monotonic
 
@@ -55,7 +57,7 @@ class PodRun:
         elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
             for one in self.lives:
-                one.start(self.pod, host, handler, (self._given or {}) if _limits(one.spec) else {})
+                one.start(self.pod, host, handler, (self._given or {}).get(one.name, {}))
 
     def kill(self) -> None:
         """End its processes at once: its node went down, or its runtime with all its containers."""
@@ -71,6 +73,8 @@ class PodRun:
             "phase": self._phase(),
             "qosClass": self.pod["status"].get("qosClass"),
             "startTime": stamp(self._began),
+            "hostIP": node.ADDRESS,
+            "hostIPs": [{"ip": node.ADDRESS}],
         }
         if self._refused:
             status |= {"reason": self._refused[0], "message": self._refused[1]}
@@ -88,8 +92,11 @@ class PodRun:
             known = before.get(one["type"], {})
             same = known.get("status") == one["status"]
             one["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
+        address = self._place.outside.address
         return {
             **status,
+            "podIP": address,
+            "podIPs": [{"ip": address}],
             "conditions": [*conditions, scheduled],
             "containerStatuses": [one.status() for one in self.lives],
         }
@@ -104,9 +111,12 @@ class PodRun:
     def _admitted(self) -> bool:
         """Give it its devices, once; a pod that cannot have them is over."""
         if self._given is None:
-            asked = dict(pair for one in self.lives for pair in _limits(one.spec))
+            devices = self._place.devices
             try:
-                self._given = self._place.devices.allocate(self.pod["metadata"]["uid"], asked)
+                self._given = {
+                    one.name: devices.allocate(self.pod["metadata"]["uid"], one.name, _limits(one.spec))
+                    for one in self.lives
+                }
             except Unavailable as no:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
                 self._place.tell(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
@@ -152,7 +162,7 @@ def _runtime(host: Now) -> str:
     return "docker" if "docker.service" in host.units else "containerd"
 
 
-def _limits(container: Object) -> list[tuple[str, int]]:
+def _limits(container: Object) -> dict[str, int]:
     """The devices that a container asks for."""
     limits = container["resources"].get("limits") or {}
-    return [(name, int(count)) for name, count in limits.items() if "/" in name]
+    return {name: int(count) for name, count in limits.items() if "/" in name}

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpunode import inventory
-from gpunode.model import Host
+from gpunode.model import Host, PluginConfig
 from gpunode.sim import kinds
+from gpunode.sim.folder import ARCHIVE
 from gpunode.sim.machine import Machine
 
 DEFAULT = "h100"
 Group = dict[str, Any]
 
 
-def rehearsal(path: Path) -> tuple[tuple[Machine, ...], dict[str, Group], dict[str, Any]]:
-    """Machines for its hosts, its groups with them, and its cluster settings. Raises InventoryError.
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Machines for an inventory's hosts, its groups with them, its cluster settings, and files that those name.
+
+    `left_out` says what of it is not simulated, a sentence each.
+    """
+
+    machines: tuple[Machine, ...]
+    groups: Mapping[str, Group]
+    cluster: Mapping[str, Any]
+    files: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+
+def rehearsal(path: Path) -> Rehearsal:
+    """Of this inventory. Raises InventoryError.
 
     The files that open the real hosts and cluster need not be there, nor an image's archive.
     """
@@ -28,11 +44,27 @@ def rehearsal(path: Path) -> tuple[tuple[Machine, ...], dict[str, Group], dict[s
         groups.setdefault(first, {"hosts": []})["hosts"].append(wishes(host))
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
-    cluster: dict[str, Any] = {"namespace": read.cluster.namespace}
-    plugin = read.cluster.plugin
-    if plugin is not None and plugin.archive is None:
-        cluster["plugin"] = {"image": plugin.reference}
-    return machines, groups, cluster
+    plugin, config, voice = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_voice
+    image = {"archive": ARCHIVE} if plugin is None or plugin.archive else {"image": plugin.reference}
+    named, files, left_out = configured(config) if config else ({}, {}, ())
+    told = {name: getattr(voice, name) for name in ("events", "annotation", "metrics")}
+    cluster = {"namespace": read.cluster.namespace, "plugin": {**image, **named, **told}}
+    return Rehearsal(machines, groups, cluster, files, left_out)
+
+
+def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
+    """The plugin's configuration as the cluster settings name it, its files, and why there are none of it."""
+    missing = [name for name, place in (("MPS", config.mps_root), ("CDI", config.cdi_directory)) if place]
+    if missing:
+        key = "configs" if config.files else "config"
+        words = (
+            f"{' and '.join(missing)} cannot be simulated: this rehearsal goes without cluster.plugin.{key}."
+        )
+        return {}, {}, (words,)
+    if config.files:
+        names = {name: f"plugin-{name}.yaml" for name in config.files}
+        return {"configs": names}, {names[name]: text for name, text in config.files.items()}, ()
+    return {"config": "plugin.yaml"}, {"plugin.yaml": config.text}, ()
 
 
 def invented(host: Host) -> Machine:

@@ -34,7 +34,9 @@ def main(demo: Path) -> int:
         cluster = serve_cluster(demo, machines, pullable=folder.pullable(demo))
         ports = {state.folder.name: server.port(state.folder.name) for state in states}
         folder.write(demo, ports)
-        (demo / "demo.json").write_text(json.dumps({"pid": os.getpid(), "ports": ports}), encoding="utf-8")
+        (demo / "demo.json").write_text(
+            json.dumps({"pid": os.getpid(), "ports": ports, "metrics": cluster.metrics}), encoding="utf-8"
+        )
         print("ready", flush=True)
         threading.Thread(target=_listen, args=(ended,), daemon=True).start()
         ended.wait()

@@ -127,8 +127,11 @@ def farewell(demo: Demo) -> str:
     commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
     if shutil.which("kubectl"):
         commands.append("KUBECONFIG=kubeconfig kubectl get nodes")
+    first = (good or list(demo.states))[0]
+    if first in demo.metrics:
+        commands.append(f"curl -s {demo.metrics[first]}   # {first}; the others' are in demo.json")
     if shutil.which("ssh"):
-        looks = [((good or list(demo.states))[0], "systemctl cat kubelet.service")]
+        looks = [(first, "systemctl cat kubelet.service")]
         looks += [
             (name, "dnf list --installed") for name, state in demo.states.items() if state.machine().rpm
         ][:1]

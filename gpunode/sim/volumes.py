@@ -1,4 +1,4 @@
-"""The ConfigMaps that a pod on a simulated node mounts: folders of its host, where its kubelet keeps them.
+"""What a pod on a simulated node mounts: ConfigMaps, in folders where its kubelet keeps them, and folders of its host.
 
 No process here has mounts of its own, so variables that name a path below a mount are made to name its folder.
 """
@@ -28,6 +28,11 @@ class Volumes:
             one["name"]: one["configMap"]["name"]
             for one in pod["spec"].get("volumes", [])
             if "configMap" in one
+        }
+        self._hosts: dict[str, Path] = {
+            one["name"]: host / "root" / one["hostPath"]["path"].strip("/")
+            for one in pod["spec"].get("volumes", [])
+            if "hostPath" in one
         }
         self._held: dict[str, str] = {}  # volume -> the version of the ConfigMap that it shows
 
@@ -61,8 +66,11 @@ class Volumes:
 
     def _mounts(self, container: Object) -> Iterator[tuple[str, Path]]:
         for one in container.get("volumeMounts", []):
+            path = one["mountPath"].rstrip("/")
             if one["name"] in self._sources:
-                yield one["mountPath"].rstrip("/"), self._place(one["name"])
+                yield path, self._place(one["name"])
+            elif one["name"] in self._hosts:
+                yield path, self._hosts[one["name"]]
 
     def _place(self, volume: str) -> Path:
         return self._folder / "volumes/kubernetes.io~configmap" / volume

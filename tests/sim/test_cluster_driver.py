@@ -15,11 +15,13 @@ from gpunode.deviceplugin import directory
 from gpunode.sim import inside, kinds
 from gpunode.sim.container import CannotStart, environment_of, words_of
 from gpunode.sim.machine import Now
+from gpunode.sim.outside import Outside
 from gpunode.sim.state import State
 
 from .clusters import ready
 
 MACHINE = kinds.old("old")
+PLACE = Outside(Path("plugins"), Path("resources"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def environment(
 ) -> dict[str, str]:
     """That of a container that asks for the host's first GPU."""
     wish = {"NVIDIA_VISIBLE_DEVICES": MACHINE.gpus[0].uuid, **asked}
-    return environment_of(wish, state.folder, now or state.now(), handler, state.folder)
+    return environment_of(wish, state.folder, now or state.now(), handler, PLACE)
 
 
 def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:

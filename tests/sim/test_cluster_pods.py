@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ import pytest
 
 from gpunode.cluster import nodes, offer, plugin, pods, said, vectoradd
 from gpunode.cluster.api import Api, connect
+from gpunode.deviceplugin.metrics import PREFIX
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginConfig, PluginImage
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
 from gpunode.sim import controllers, devices, kinds, life
 from gpunode.sim.cluster import Cluster, serve
 from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
@@ -78,6 +82,10 @@ class Fleet:
     def log(self, machine: Machine, *, previous: bool = False) -> str:
         row = self.row(machine)
         return self.api.log(NS, row.pod, said.CONTAINER, previous=previous)
+
+    def address(self, machine: Machine) -> str:
+        pod = self.api.get("Pod", self.row(machine).pod, NS) or {}
+        return str(pod["status"]["podIP"])
 
     def restart(self, machine: Machine, unit: str, **changes: Any) -> State:
         """As systemd does it: the unit has a new beginning."""
@@ -336,10 +344,56 @@ def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
     assert deployed.row(OLD).restarts == 0
 
 
+def test_a_kubelet_that_restarts_offers_nothing_before_a_plugin_registers(deployed: Fleet) -> None:
+    """While it runs it remembers how many devices a plugin had that has gone; a new one knows their resource only."""
+    nodes.label(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "false"})
+    until(lambda: deployed.node(OLD).allocatable == 0)
+    assert deployed.node(OLD).capacity == 2
+    deployed.restart(OLD, "kubelet.service")
+    until(lambda: deployed.node(OLD).capacity == 0)
+    nodes.label(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "true"})
+    deployed.wait(OLD, 2)
+
+
+def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fleet) -> None:
+    """Each at its own address, and with the containers that have its GPUs."""
+    voice = PluginVoice(metrics=True)
+    rollout = plugin.deploy(
+        deployed.api, NS, PluginImage(IMAGE), None, voice, seconds=60, tell=lambda _: None
+    )
+    assert rollout.good
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    containers = [
+        {"name": name, "image": IMAGE, "command": ["sleep", "60"], "resources": limits} for name in ("a", "b")
+    ]
+    spec = {"nodeName": NEW.name, "containers": containers, "terminationGracePeriodSeconds": 0}
+    meta = {"name": "two", "namespace": "default"}
+    deployed.wait(NEW, 2)
+    deployed.api.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+    until(lambda: pods.ready(deployed.api.get("Pod", "two", "default") or {}))
+
+    def metrics(machine: Machine) -> str:
+        with urllib.request.urlopen(deployed.cluster.metrics[machine.name], timeout=10) as answer:
+            return str(answer.read().decode())
+
+    devices = [line for line in metrics(NEW).splitlines() if line.startswith(f"{PREFIX}pod_devices")]
+    shown = [re.findall(r'(?:container|gpu)="([^"]*)"', line) for line in devices]
+    assert sorted(one for one, _ in shown) == ["a", "b"]
+    assert {gpu for _, gpu in shown} == {gpu.uuid for gpu in NEW.gpus}
+    assert f"{PREFIX}pod_resources_up{{}} 1" in metrics(OLD)
+    assert NEW.gpus[0].uuid not in metrics(OLD)
+    addresses = {deployed.address(machine) for machine in (OLD, NEW)}
+    assert len(addresses) == (2 if sys.platform == "linux" else 1)
+    deployed.api.delete("Pod", "two", "default")
+    assert deployed.deploy().good
+    deployed.wait(OLD, 2)
+    deployed.wait(NEW, 2)
+
+
 def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     """An old one that was started without device plugins has no socket to register with."""
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet", "--feature-gates=DevicePlugins=false"])
-    until(lambda: (deployed.node(OLD).capacity, deployed.node(OLD).allocatable) == (0, 0))
+    until(lambda: deployed.node(OLD).allocatable == 0)
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
     deployed.wait(OLD, 2)

@@ -155,7 +155,8 @@ def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
 
 def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
     """Names say what GPUs there are; groups and wishes stay."""
-    machines, groups, _ = rehearsal(Path("inventories/fleet.yaml"))
+    read = rehearsal(Path("inventories/fleet.yaml"))
+    machines, groups = read.machines, read.groups
     models = {machine.name: machine.gpus[0].name for machine in machines}
     assert models["p100-07"] == "Tesla P100-PCIE-16GB"
     assert models["h100-17"] == "NVIDIA H100 80GB HBM3"
@@ -167,14 +168,63 @@ def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
 @pytest.mark.parametrize("path", sorted(Path("inventories").iterdir()), ids=lambda path: path.stem)
 def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path) -> None:
     """No keys, kubeconfig or archive: the examples name some that nobody has."""
-    machines, _, _ = rehearsal(path)
-    assert machines
+    assert rehearsal(path).machines
 
 
-def test_a_rehearsal_pulls_the_image_that_the_inventory_names(tmp_path: Path) -> None:
+def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> None:
     """An archive is replaced by the demo's own."""
-    written = tmp_path / "inventory.yaml"
+    written = room / "inventory.yaml"
     written.write_text(
         "cluster: {plugin: {image: registry.example/plugin:1}}\ngroups: {h100: {hosts: [a]}}\n"
     )
-    assert rehearsal(written)[2]["plugin"] == {"image": "registry.example/plugin:1"}
+    assert rehearsal(written).cluster["plugin"]["image"] == "registry.example/plugin:1"
+    written.write_text("cluster: {plugin: {archive: none.tar}}\ngroups: {h100: {hosts: [a]}}\n")
+    assert rehearsal(written).cluster["plugin"]["archive"] == "plugin.tar"
+
+
+BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+BY_MPS = BY_TIME.replace("timeSlicing", "mps")
+BY_CDI = "version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n"
+
+
+def with_plugin(folder: Path, settings: str, **files: str) -> Path:
+    """An inventory whose plugin has these settings."""
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    path = folder / "inventory.yaml"
+    path.write_text(
+        f"cluster: {{plugin: {{image: 'plugin:1', {settings}}}}}\ngroups: {{h100: {{hosts: [a]}}}}\n"
+    )
+    return path
+
+
+def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> None:
+    """Its files go with it, and so does what the plugin tells."""
+    read = rehearsal(with_plugin(room, "config: one.yaml, metrics: true, events: false", one=BY_TIME))
+    plugin = {
+        "image": "plugin:1",
+        "config": "plugin.yaml",
+        "events": False,
+        "annotation": False,
+        "metrics": True,
+    }
+    assert (read.cluster["plugin"], read.files, read.left_out) == (plugin, {"plugin.yaml": BY_TIME}, ())
+    several = with_plugin(room, "configs: {default: none.yaml, shared: one.yaml}", none="version: v1\n")
+    read = rehearsal(several)
+    assert read.cluster["plugin"]["configs"] == {
+        "default": "plugin-default.yaml",
+        "shared": "plugin-shared.yaml",
+    }
+    assert read.files == {"plugin-default.yaml": "version: v1\n", "plugin-shared.yaml": BY_TIME}
+
+
+@pytest.mark.parametrize(("text", "what"), [(BY_MPS, "MPS"), (BY_CDI, "CDI")], ids=["MPS", "CDI"])
+def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(
+    room: Path, text: str, what: str
+) -> None:
+    """Before anything is started; else pods would fail for reasons that are the simulation's."""
+    read = rehearsal(with_plugin(room, "config: one.yaml", one=text))
+    assert "config" not in read.cluster["plugin"]
+    assert read.left_out == (
+        f"{what} cannot be simulated: this rehearsal goes without cluster.plugin.config.",
+    )

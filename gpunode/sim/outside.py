@@ -1,0 +1,78 @@
+"""Where a simulated host meets this computer: its folders of sockets, and the address of its pods."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpunode.sim.state import State
+
+METRICS = 9400
+KUBELET = "var/lib/kubelet"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Of one host. The folders have short names here: the path of a socket may have 103 bytes (macOS)."""
+
+    plugins: Path  # /var/lib/kubelet/device-plugins
+    resources: Path  # /var/lib/kubelet/pod-resources
+    address: str = "127.0.0.1"  # of all its pods
+    port: int = 0  # that their servers listen on; 0: the one that they ask for
+
+    @property
+    def metrics(self) -> str:
+        """Where the device plugin's metrics are, if it serves any."""
+        return f"http://{self.address}:{self.port or METRICS}/metrics"
+
+    def variables(self, asked: Mapping[str, str]) -> dict[str, str]:
+        """What a container must know of it, beside the variables that its pod asks for."""
+        given = {
+            "KUBELET_SOCKET": str(self.plugins / "kubelet.sock"),
+            "GPUNODE_SIM_ADDRESS": f"{self.address}:{self.port}",
+        }
+        if asked.get("POD_RESOURCES_SOCKET"):
+            given["POD_RESOURCES_SOCKET"] = str(self.resources / "kubelet.sock")
+        return given
+
+
+class Loopback:
+    """Addresses for the pods of hosts. Linux's loopback has 16 million, others' one: there, ports make up for it."""
+
+    def __init__(self) -> None:
+        # Another for every demo: two stand side by side. 127.0 and 127.1 have those that everybody uses.
+        self._network = f"127.{2 + secrets.randbelow(250)}"
+        self._many = _listens(f"{self._network}.0.1")
+
+    def host(self, number: int) -> tuple[str, int]:
+        """Address and port of the pods of a host, as Outside has them."""
+        if self._many:
+            return f"{self._network}.{number // 250}.{number % 250 + 1}", 0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            return "127.0.0.1", int(free.getsockname()[1])
+
+
+def outside(demo: Path, state: State, number: int, loopback: Loopback) -> Outside:
+    """That of a demo's host of this number, its folders made."""
+    plugins = _short(demo / "s" / str(number), state.root / KUBELET / "device-plugins")
+    resources = _short(demo / "r" / str(number), state.root / KUBELET / "pod-resources")
+    return Outside(plugins, resources, *loopback.host(number))
+
+
+def _short(link: Path, there: Path) -> Path:
+    there.mkdir(parents=True, exist_ok=True)
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(there)
+    return link
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_server((address, 0)).close()
+    except OSError:
+        return False
+    return True
