@@ -376,10 +376,14 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
         with urllib.request.urlopen(deployed.cluster.metrics[machine.name], timeout=10) as answer:
             return str(answer.read().decode())
 
-    devices = [line for line in metrics(NEW).splitlines() if line.startswith(f"{PREFIX}pod_devices")]
-    shown = [re.findall(r'(?:container|gpu)="([^"]*)"', line) for line in devices]
-    assert sorted(one for one, _ in shown) == ["a", "b"]
-    assert {gpu for _, gpu in shown} == {gpu.uuid for gpu in NEW.gpus}
+    def held() -> list[list[str]]:
+        """Container and GPU of each line that tells of one."""
+        lines = [line for line in metrics(NEW).splitlines() if line.startswith(f"{PREFIX}pod_devices{{")]
+        return sorted(re.findall(r'(?:container|gpu)="([^"]*)"', line) for line in lines)
+
+    until(held)  # what the kubelet said counts for some seconds
+    assert [container for container, _ in held()] == ["a", "b"]
+    assert {gpu for _, gpu in held()} == {gpu.uuid for gpu in NEW.gpus}
     assert f"{PREFIX}pod_resources_up{{}} 1" in metrics(OLD)
     assert NEW.gpus[0].uuid not in metrics(OLD)
     addresses = {deployed.address(machine) for machine in (OLD, NEW)}
