@@ -55,6 +55,7 @@ def bring_up(
             tell=tell,
             only=list(names.values()),
             renew=renew,
+            hopeless=[names[host] for host in names if (seen := good[host].facts) and seen.smi_error],
         )
         troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
         config = inventory.cluster.plugin_config

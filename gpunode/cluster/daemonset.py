@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpunode.cluster import apply, mps, pods
+from gpunode.cluster import apply, mps, pods, said
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import RUNTIME_LABEL, Node
@@ -73,8 +73,12 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
     if ending(pod):
         return "its old pod is still ending"
     trouble = pods.trouble(pod, pods.events(api, pod))
-    if not trouble:
-        return "its pod is starting" if not pods.ready(pod) else "its pod is being replaced"
+    if not trouble and pods.ready(pod):
+        return "its pod is being replaced"
+    if not trouble and not pods.running(pod):
+        return "its pod is starting"
+    if not trouble:  # it runs, and has nothing that the kubelet could give to pods
+        return mps.trouble(api, namespace, node) or said.last(api, node, pod) or "it is not ready yet"
     if "keeps ending" in trouble and (lines := pods.last_words(api, pod, CONTAINER)):
         return f"{trouble}; its log: {' / '.join(lines.splitlines())}"
     return trouble

@@ -107,8 +107,10 @@ def deploy(
     tell: Tell,
     only: Collection[str] | None = None,
     renew: Collection[str] = (),
+    hopeless: Collection[str] = (),
 ) -> Rollout:
-    """Apply the plugin and wait until it runs, in the version wished, on every node with the GPU label (of `only`).
+    """Apply the plugin and wait until it is ready, in the version wished, on every node with the GPU label (of `only`):
+    from then on the kubelet gives pods what it offers. Nodes that are `hopeless` are not waited for.
 
     Pods whose uid is in `renew` are replaced: a container keeps the driver's libraries it was started with.
     A node where it does not run in time is a row with its trouble, not an exception.
@@ -134,7 +136,7 @@ def deploy(
         )
     patience = Patience(tell)
     by_node: dict[str, Object] = {}
-    waiting = able = [name for name, node in targets.items() if node.ready]
+    waiting = able = [name for name, node in targets.items() if node.ready and name not in hopeless]
     for found in follow(api, "Pod", namespace, seconds=seconds, labels=daemonset.SELECTOR, tell=tell):
         by_node = daemonset.by_node(found.values())
         current = daemonset.generations(api, namespace)

@@ -44,6 +44,12 @@ def ready(pod: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
+def running(pod: Object) -> bool:
+    """Whether all of its containers run, ready or not."""
+    states = pod.get("status", {}).get("containerStatuses") or []
+    return bool(states) and all("running" in one.get("state", {}) for one in states)
+
+
 def restarts(pod: Object) -> int:
     """How often its containers were started again."""
     return sum(one.get("restartCount", 0) for one in pod.get("status", {}).get("containerStatuses") or [])

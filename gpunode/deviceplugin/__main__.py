@@ -66,15 +66,22 @@ async def offer(
         return text([*metrics.samples(), *offered(board), *limited(board), *held(board), *registered, *given])
 
     def not_ready() -> str | None:
+        """Why pods can be given nothing here. No GPU to give is no reason, nor is one that cannot be given."""
         if board.missing is not None:
             return board.missing
-        if board.barred:
+        waiting = [name for name in board.offers if name not in servers or not servers[name].registered]
+        if waiting:
+            return f"not registered with the kubelet: {', '.join(waiting)}"
+        given = {unit.device.uuid for units in board.offers.values() for unit in units}
+        if given and given <= board.barred.keys():
             return "; ".join(dict.fromkeys(board.barred.values()))
-        waiting = [name for name, server in servers.items() if not server.registered]
-        return f"not registered with the kubelet: {', '.join(waiting)}" if waiting else None
+        return None
 
     try:
-        async with serving(config.metrics_address, state, not_ready):
+        async with (
+            serving(config.probe_address, not_ready),
+            serving(config.metrics_address, not_ready, state),
+        ):
             while True:
                 change = asyncio.create_task(board.change().wait())
                 voice.look(board, config)

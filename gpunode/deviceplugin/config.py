@@ -65,6 +65,7 @@ class Config:
     health_interval: float = 10.0
     recovery_seconds: float = 60.0
     metrics_address: str = ""
+    probe_address: str = ""
     pod_resources_socket: str = ""
     node_name: str = ""
     node_events: bool = False

@@ -103,25 +103,25 @@ def held(board: Board) -> list[Sample]:
 
 @asynccontextmanager
 async def serving(
-    address: str, metrics: Callable[[], Awaitable[str]], ready: Callable[[], str | None]
+    address: str, ready: Callable[[], str | None], metrics: Callable[[], Awaitable[str]] | None = None
 ) -> AsyncIterator[None]:
     """Answer HTTP on `address` ([host]:port; "" for not at all). `ready` gives the reason why not, or None.
 
-    Raises OSError if the address cannot be had.
+    Without `metrics` there is no such page. Raises OSError if the address cannot be had.
     """
     if not address:
         yield
         return
 
     async def answer(path: str) -> tuple[str, str]:
-        if path == "/metrics":
+        if path == "/metrics" and metrics is not None:
             return "200 OK", await metrics()
         if path == "/healthz":
             return "200 OK", "ok\n"
         if path == "/readyz":
             why = ready()
             return ("200 OK", "ok\n") if why is None else ("503 Service Unavailable", f"{why}\n")
-        return "404 Not Found", "/metrics, /healthz and /readyz are here\n"
+        return "404 Not Found", f"{'/metrics, ' if metrics else ''}/healthz and /readyz are here\n"
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -126,6 +126,10 @@ OPTIONS = (
         key="flags.plugin.metricsAddress",
     ),
     Option(
+        "probe_address",
+        "[host]:port for /healthz and /readyz alone, as the kubelet's probes ask for them (default: none)",
+    ),
+    Option(
         "pod_resources_socket",
         "the kubelet's socket that tells which pod has which GPU: what pods have by an earlier configuration is not "
         "given to others, and for /metrics (default: not asked)",

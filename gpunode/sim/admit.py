@@ -156,6 +156,8 @@ def _pod_spec(spec: Object) -> None:
         container.setdefault(
             "imagePullPolicy", "IfNotPresent" if ":" in container["image"].split("/")[-1] else "Always"
         )
+        if "readinessProbe" in container:
+            _probe(container["readinessProbe"])
         for variable in container.get("env", []):
             if "fieldRef" in variable.get("valueFrom", {}):
                 variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
@@ -164,6 +166,18 @@ def _pod_spec(spec: Object) -> None:
             part |= {name: str(amount) for name, amount in part.items()}
         if "limits" in resources:  # what is limited is asked for, too
             resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+
+
+def _probe(probe: Object) -> None:
+    for name, value in {
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }.items():
+        probe.setdefault(name, value)
+    if "httpGet" in probe:
+        probe["httpGet"].setdefault("scheme", "HTTP")
 
 
 def _quality(spec: Object) -> str:

@@ -36,7 +36,8 @@ class Plugin:
         self.devices: dict[str, bool] = {}  # id -> whether it is healthy
         self._gone = 0.0  # when it went; monotonic
         self._changed = changed
-        options = [("grpc.default_authority", "localhost")]
+        # A pool of its own: else the channel would wait as long as one before it, which met no socket there.
+        options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
         self.options = self.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
         stream = self._channel.unary_stream(

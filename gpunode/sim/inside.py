@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpunode.sim.outside import Outside
 from gpunode.sim.stand_ins.cuda import Cuda
 from gpunode.sim.stand_ins.driver import Driver
 from gpunode.sim.stand_ins.nvml import Nvml
@@ -66,12 +67,13 @@ def _end_with_parent() -> None:
 
 
 def _at(address: str) -> None:
-    """Have servers that name no address listen where the container's pod has its own: HOST:PORT, port 0 for theirs."""
+    """Have servers that name no address listen where the container's pod has its own: HOST:PORT, as Outside has them."""
     host, _, port = address.rpartition(":")
+    place = Outside(Path(), Path(), host, int(port))
     start = asyncio.start_server
 
-    async def started(answer: Any, named: Any = None, asked: Any = None, **more: Any) -> asyncio.Server:
-        return await start(answer, named or host, int(port) or asked, **more)
+    async def started(answer: Any, named: Any, asked: int, **more: Any) -> asyncio.Server:
+        return await start(answer, named or host, place.at(asked), **more)
 
     asyncio.start_server = started  # type: ignore[assignment]
 

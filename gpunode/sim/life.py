@@ -12,6 +12,7 @@ from typing import Protocol
 from gpunode.sim.container import CannotStart, Container, environment_of, words_of
 from gpunode.sim.machine import Now
 from gpunode.sim.outside import Outside
+from gpunode.sim.probe import Probe
 from gpunode.sim.store import Object, now
 from gpunode.sim.volumes import Volumes
 
@@ -57,11 +58,17 @@ class Life:
         self._last: Object = {}
         self._image = self._id = ""
         self._due = 0.0  # when it is to be started; monotonic
+        self._probe = Probe(spec, place.outside)
 
     @property
     def over(self) -> bool:
         """Whether it has ended and is not started again."""
         return "terminated" in self.state
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs, and says so where it is asked."""
+        return self.process is not None and self._probe.ready
 
     def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
         """Start it if it is to be started now. `devices` is what the device manager gave with its devices."""
@@ -86,6 +93,7 @@ class Life:
             reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
             self._ended(pod, 128, reason, time.time(), str(no))
             return
+        self._probe = Probe(self.spec, place.outside)
         self.logs.append(log)
         self.state = {"running": {"startedAt": stamp(self.process.started)}}
         place.tell(pod, "Normal", "Pulled", self._brought())
@@ -93,8 +101,12 @@ class Life:
         place.tell(pod, "Normal", "Started", f"Started container {self.name}")
 
     def look(self, pod: Object) -> None:
-        """Notice that its process has ended."""
-        if self.process is None or (code := self.process.ended()) is None:
+        """Notice that its process has ended; ask whether it is ready."""
+        if self.process is None:
+            return
+        if (code := self.process.ended()) is None:
+            if (why := self._probe.look()) and "deletionTimestamp" not in pod["metadata"]:
+                self._place.tell(pod, "Warning", "Unhealthy", why)
             return
         message = ""
         if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
@@ -116,7 +128,7 @@ class Life:
             "name": self.name,
             "state": self.state,
             "lastState": self._last,
-            "ready": "running" in self.state,
+            "ready": self.ready,
             "started": "running" in self.state,
             "restartCount": self.restarts,
             "image": self.spec["image"],

@@ -21,12 +21,16 @@ class Outside:
     plugins: Path  # /var/lib/kubelet/device-plugins
     resources: Path  # /var/lib/kubelet/pod-resources
     address: str = "127.0.0.1"  # of all its pods
-    port: int = 0  # that their servers listen on; 0: the one that they ask for
+    port: int = 0  # what their servers have in the place of 9400, and the next for 9401; 0: what they ask for
 
     @property
     def metrics(self) -> str:
         """Where the device plugin's metrics are, if it serves any."""
-        return f"http://{self.address}:{self.port or METRICS}/metrics"
+        return f"http://{self.address}:{self.at(METRICS)}/metrics"
+
+    def at(self, port: int) -> int:
+        """What a port that a server of a pod asks for is here."""
+        return self.port + port - METRICS if self.port else port
 
     def variables(self, asked: Mapping[str, str]) -> dict[str, str]:
         """What a container must know of it, beside the variables that its pod asks for."""
@@ -51,8 +55,11 @@ class Loopback:
         """Address and port of the pods of a host, as Outside has them."""
         if self._many:
             return f"{self._network}.{number // 250}.{number % 250 + 1}", 0
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            return "127.0.0.1", int(free.getsockname()[1])
+        while True:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = int(free.getsockname()[1])
+                if _listens("127.0.0.1", port + 1):
+                    return "127.0.0.1", port
 
 
 def outside(demo: Path, state: State, number: int, loopback: Loopback) -> Outside:
@@ -70,9 +77,9 @@ def _short(link: Path, there: Path) -> Path:
     return link
 
 
-def _listens(address: str) -> bool:
+def _listens(address: str, port: int = 0) -> bool:
     try:
-        socket.create_server((address, 0)).close()
+        socket.create_server((address, port)).close()
     except OSError:
         return False
     return True

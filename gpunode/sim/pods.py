@@ -80,7 +80,7 @@ class PodRun:
             status |= {"reason": self._refused[0], "message": self._refused[1]}
         if self._refused and self._given is None:
             return {**status, "conditions": [scheduled]}  # no container ever was
-        unready = [one.name for one in self.lives if "running" not in one.state]
+        unready = [one.name for one in self.lives if not one.ready]
         words = f"containers with unready status: [{' '.join(unready)}]"
         why = {"reason": "ContainersNotReady", "message": words} if unready else {}
         conditions: list[Object] = [

@@ -110,6 +110,68 @@ def test_readyz_says_which_device_has_no_cdi_name(play, plugin, tmp_path):
     play(scene)
 
 
+def test_readyz_is_ok_while_some_device_can_be_given(play, plugin, tmp_path):
+    """One MIG device that has no CDI name yet is no reason to call the plugin down."""
+    port = free_port()
+    (tmp_path / "nvidia.yaml").write_text(
+        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+        "devices: [{name: GPU-a, containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}]\ncontainerEdits: {}\n"
+    )
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
+        async with plugin(nvml, probe_address=f"127.0.0.1:{port}", **settings):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+            assert (await get(port, "/readyz")) == (200, "ok\n")
+
+    play(scene)
+
+
+def test_a_plugin_that_the_kubelet_has_not_asked_for_its_devices_is_not_ready(play, plugin):
+    """Registered is not enough: a pod that came now would be refused."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.deaf = True
+        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
+            await kubelet.until(lambda: kubelet.plugins)
+            for _ in range(20):
+                assert (await get(port, "/readyz"))[0] == 503
+            kubelet.deaf = False
+            await kubelet.restart()
+            await kubelet.until(kubelet.devices)
+            assert (await get(port, "/readyz")) == (200, "ok\n")
+
+    play(scene)
+
+
+def test_a_node_without_gpus_is_ready(play, plugin):
+    """It has nothing to offer and nothing to wait for."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(), probe_address=f"127.0.0.1:{port}"):
+            while (await get(port, "/readyz")) != (200, "ok\n"):
+                await asyncio.sleep(0.01)
+            assert not kubelet.requests
+
+    play(scene)
+
+
+def test_the_address_for_probes_has_no_metrics(play, plugin):
+    """Who did not ask for metrics serves none."""
+    port = free_port()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
+            await kubelet.until(kubelet.devices)
+            assert (await get(port, "/healthz"))[0] == 200
+            assert (await get(port, "/metrics")) == (404, "/healthz and /readyz are here\n")
+
+    play(scene)
+
+
 def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):
     """Better than metrics that are silently missing."""
 

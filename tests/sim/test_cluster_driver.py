@@ -5,15 +5,21 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import shutil
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from gpunode.deviceplugin import directory
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.sim import inside, kinds
 from gpunode.sim.container import CannotStart, environment_of, words_of
+from gpunode.sim.devices import DeviceManager, Unavailable
 from gpunode.sim.machine import Now
 from gpunode.sim.outside import Outside
 from gpunode.sim.state import State
@@ -147,3 +153,46 @@ def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
     with pytest.raises(OSError, match="inotify_init1") as caught:
         directory.watch(tmp_path)
     assert caught.value.errno == errno.EMFILE
+
+
+def test_a_plugin_that_registers_again_is_called_back_at_once() -> None:
+    """As a kubelet does it, which dials anew each time: that nobody answered a moment ago does not matter."""
+    folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))
+    manager = DeviceManager(folder, lambda: None)
+    manager.start()
+    try:
+        for _ in range(2):
+            server = _plugin(folder / "x.sock")
+            _register(folder, "x.sock")
+            server.stop(grace=None).wait()
+            with pytest.raises(Unavailable):
+                manager.allocate("pod", {"nvidia.com/gpu": 0})
+    finally:
+        manager.stop()
+        shutil.rmtree(folder)
+
+
+def _plugin(path: Path) -> grpc.Server:
+    """One that answers what it is asked when it registers."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    options = grpc.unary_unary_rpc_method_handler(
+        lambda _request, _context: api.DevicePluginOptions(),
+        request_deserializer=api.Empty.FromString,
+        response_serializer=api.DevicePluginOptions.SerializeToString,
+    )
+    methods = {"GetDevicePluginOptions": options}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    return server
+
+
+def _register(folder: Path, endpoint: str) -> None:
+    request = api.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name="nvidia.com/gpu")
+    with grpc.insecure_channel(f"unix:{folder}/kubelet.sock") as channel:
+        register = channel.unary_unary(
+            "/v1beta1.Registration/Register",
+            request_serializer=api.RegisterRequest.SerializeToString,
+            response_deserializer=api.Empty.FromString,
+        )
+        register(request, timeout=5)

@@ -56,7 +56,6 @@ class ResourceServer:
         self, resource: str, board: Board, config: Config, metrics: Metrics, specs: Specs | None
     ) -> None:
         self.resource = resource
-        self.registered = False
         self._board = board
         self._config = config
         self._metrics = metrics
@@ -65,7 +64,13 @@ class ResourceServer:
         self._socket = self._kubelet.parent / f"nvidia-{resource.rpartition('/')[2]}.sock"
         self._stirred = asyncio.Event()
         self._dropped: deque[float] = deque(maxlen=3)  # when a running kubelet ended our stream
+        self._known: Service | None = None  # what the kubelet has registered
         self._fields = {"resource": resource}
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has registered it and has its list: only then pods can be given units."""
+        return self._known is not None and self._known.streams > 0
 
     async def run(self) -> None:
         """Be registered with the kubelet, now and after each of its restarts."""
@@ -132,7 +137,7 @@ class ResourceServer:
                 if identity(self._socket) == mine:
                     self._socket.unlink(missing_ok=True)
         finally:
-            self.registered = False
+            self._known = None
             service.closing.set()
             # In a task of its own: gRPC waits in a way that can swallow a cancellation before Python 3.12.
             stopping = asyncio.ensure_future(server.stop(grace=2))
@@ -169,7 +174,7 @@ class ResourceServer:
                     refusal = error
             else:
                 raise refusal
-        self.registered = True
+        self._known = service
         self._metrics.count("registrations_total", resource=self.resource)
         fields = {"units": len(service.units()), "socket": self._socket, "version": service.version}
         log.info("registered with the kubelet", extra={**self._fields, **fields})
@@ -187,7 +192,7 @@ class ResourceServer:
                 f"the kubelet has registered us, but not asked for the devices in {STREAM_DEADLINE:.0f} s"
             )
         await self._until(lambda: outdated() or not service.streams)
-        self.registered = False
+        self._known = None
         if identity(self._kubelet) != kubelet or identity(self._socket) is None:
             log.info("the kubelet has restarted", extra=self._fields)
         elif identity(self._socket) == mine:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,13 @@ from .fake import FakeApi
 
 HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
+
+
+NOT_READY: dict[str, Any] = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "False"}],
+    "containerStatuses": [{"name": "device-plugin", "ready": False, "state": {"running": {}}}],
+}
 
 
 def outcomes() -> list[Outcome]:
@@ -100,6 +109,28 @@ def with_gpus(*uuids: str) -> list[Outcome]:
         )
         for host in HOSTS
     ]
+
+
+def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plugin is never ready; the command ends at once all the same, with the driver's words."""
+    add_node(fake, "a", 2)
+    add_node(fake, "b", 2)
+    PluginController(fake, {"b": NOT_READY})
+    Kubelet(fake, {"a": ["a-0", "a-1"]})
+    first, second = with_gpus("0", "1")
+    assert second.facts
+    second = replace(second, facts=replace(second.facts, gpus=(), smi_error="GPU is lost"))
+
+    began = time.monotonic()
+    code = proof.bring_up(
+        api, INVENTORY, HOSTS, [first, second], report.make(json=False, quiet=True), run=True
+    )
+
+    assert code == 1
+    assert time.monotonic() - began < 20
+    assert "b: nvidia-smi fails there: GPU is lost" in capsys.readouterr().err
 
 
 def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(

@@ -43,6 +43,18 @@ def test_everything_carries_our_label() -> None:
         assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpunode"
 
 
+def test_the_plugin_is_ready_only_when_it_says_so() -> None:
+    """The address that the probe asks is the one that it is told to listen on, whatever else it serves."""
+    for metrics in (True, False):
+        voice = PluginVoice(metrics=metrics)
+        for one in manifests("gpunode", PluginImage("x"), None, voice):
+            if one["kind"] == "DaemonSet":
+                (container,) = one["spec"]["template"]["spec"]["containers"]
+                asked = container["readinessProbe"]["httpGet"]
+                assert asked["path"] == "/readyz"
+                assert {"name": "PROBE_ADDRESS", "value": f":{asked['port']}"} in container["env"]
+
+
 def rights(voice: PluginVoice) -> set[tuple[str, str, str]]:
     """(namespace, verbs, resources) of every role; "" is the whole cluster."""
     return {

@@ -27,6 +27,11 @@ NOT_PULLED: dict[str, Any] = {
         {"name": "device-plugin", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}}
     ],
 }
+NOT_READY: dict[str, Any] = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "False"}],
+    "containerStatuses": [{"name": "device-plugin", "ready": False, "state": {"running": {}}}],
+}
 UP: dict[str, Any] = {
     "phase": "Running",
     "conditions": [{"type": "Ready", "status": "True"}],
@@ -110,6 +115,26 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
         ("b", f"ImagePullBackOff: {PULL}"),
     ]
     assert f"the plugin runs on 1 of 2 Ready nodes; b: ImagePullBackOff: {PULL}" in told
+
+
+def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """From "it runs" nobody knows what to do; its own last words say what it waits for."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    PluginController(fake, {"a": NOT_READY})
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "no GPU can be offered: Driver Not Loaded\n"
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
+    assert [row.trouble for row in rollout.rows] == [
+        "the plugin's log: no GPU can be offered: Driver Not Loaded"
+    ]
+
+
+def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Who knows that a plugin cannot become ready has the others' result at once."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "b", 2, labels=GPU_NODE)
+    PluginController(fake, {"b": NOT_READY})
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append, hopeless=["b"])
+    assert [(row.node, row.trouble) for row in rollout.rows] == [("a", ""), ("b", "")]
 
 
 def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
