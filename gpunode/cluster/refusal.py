@@ -17,6 +17,9 @@ FORBIDDEN = re.compile(
 )
 
 
+WEBHOOK = re.compile(r'failed calling webhook (?P<name>"[^"]*")')
+
+
 class HttpError(ClusterError):
     """The API server answered no. `code` is HTTP's, `reason` Kubernetes' word for it: NotFound, Conflict, Expired."""
 
@@ -89,6 +92,13 @@ def parsed(access: Access, code: int, body: bytes) -> Object:
 
 def http(access: Access, code: int, body: bytes) -> HttpError:
     """The error for an HTTP answer that is not good."""
+    if code == 429 or code >= 500:  # also said in plain text, and by load balancers that have no API server
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = " ".join(body.decode(errors="replace").split())[:120]
+        if not isinstance(answer, dict):
+            return status(access, {"code": code, "message": str(answer)})
     return status(access, {"code": code, **parsed(access, code, body)})
 
 
@@ -131,9 +141,39 @@ def status(access: Access, answer: Object) -> HttpError:
         hint = "gpunode's cluster side needs Kubernetes 1.16 or newer (1.18 for everything it writes)."
     elif code == 422:
         message = f"the Kubernetes API finds the object invalid: {said}"
-    elif code in {429, 503, 504}:
-        hint = "The API server is overloaded or starting; try again."
+    elif code == 429 or code >= 500:
+        message, hint = _unwell(access, code, said)
     return HttpError(message, hint=hint, code=code, reason=reason)
+
+
+def _unwell(access: Access, code: int, said: str) -> tuple[str, str]:
+    """Message and hint for what is the server's own trouble, not the request's."""
+    api = f"the Kubernetes API at {access.server}"
+    if code == 429:
+        return (
+            f"{api} has too many requests (429): {said}",
+            "It was asked again and is still overloaded: try again in a minute, or find out who asks it so much.",
+        )
+    if code in {502, 503, 504}:
+        return (
+            f"{api} is not there to answer ({code}): {said}",
+            "It is starting or overloaded, or the load balancer before it finds none that is up: try again in a minute.",
+        )
+    if webhook := WEBHOOK.search(said):
+        return (
+            f"the cluster's webhook {webhook['name']} does not answer: {said}",
+            "See `kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` for it, and whether the pods "
+            "behind it run; or ask who runs the cluster.",
+        )
+    if "etcd" in said:
+        return (
+            f"{api} cannot reach its store: {said}",
+            "Look at etcd on the control plane (its log, the disk it is on), then try again.",
+        )
+    return (
+        f"{api} failed ({code}): {said}",
+        "That is its own trouble: `kubectl get --raw '/readyz?verbose'` and its log on the control plane say more.",
+    )
 
 
 def _inner(error: BaseException) -> str:

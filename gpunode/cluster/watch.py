@@ -17,7 +17,7 @@ BEAT = 5  # seconds: what is seen is given again at least this often, for reason
 PAUSE = 1.0  # seconds before an API server that is away is asked again
 LOOK = 2.0  # seconds between two searches for reasons
 USUAL = 15.0  # seconds that things take where all is well: reasons are looked for only after them
-AGAIN = {410, 429, 500, 503, 504}  # an expired watch, or an API server that restarts
+AGAIN = {410, 429, 500, 502, 503, 504}  # an expired watch, or an API server that restarts
 
 
 def follow(

@@ -29,7 +29,14 @@ class Fault(Exception):
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.body = {"kind": "Status", "code": code, "reason": reason, "message": message}
+        self.body: Object | str = {"kind": "Status", "code": code, "reason": reason, "message": message}
+
+
+def plain(code: int, text: str) -> Fault:
+    """An answer that is no object."""
+    fault = Fault(code, "", "")
+    fault.body = text
+    return fault
 
 
 class FakeApi:

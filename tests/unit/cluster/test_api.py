@@ -18,7 +18,7 @@ from gpunode.model import Cluster
 from gpunode.sim import tls
 
 from .conftest import add_node
-from .fake import FakeApi, Fault
+from .fake import FakeApi, Fault, plain
 
 
 def at(server: str, folder: Path, **settings: object) -> Api:
@@ -186,13 +186,43 @@ FORBIDDEN = (
         (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.16"),
         (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
         (Fault(503, "ServiceUnavailable", "starting"), "starting", "try again"),
+        (
+            Fault(
+                500,
+                "InternalError",
+                'Internal error occurred: failed calling webhook "v.example.com": failed to call webhook: Post x',
+            ),
+            'webhook "v.example.com" does not answer',
+            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+        ),
+        (
+            Fault(500, "", "etcdserver: request timed out"),
+            "cannot reach its store: etcdserver: request timed out",
+            "etcd",
+        ),
+        (
+            Fault(500, "InternalError", "Internal error occurred: no idea"),
+            "failed (500): Internal error occurred: no idea",
+            "kubectl get --raw '/readyz?verbose'",
+        ),
+        (Fault(429, "TooManyRequests", "later"), "too many requests (429)", "try again"),
+        # As it answers when it has no room for requests, and as a load balancer does that has no API server to ask.
+        (plain(429, "Too many requests, please try again later."), "too many requests (429)", "try again"),
+        (
+            plain(503, "<h1>503 Service Unavailable</h1>"),
+            "not there to answer (503): <h1>503 Service Unavailable</h1>",
+            "try again",
+        ),
+        (plain(502, "Bad Gateway"), "not there to answer (502): Bad Gateway", "try again"),
     ],
 )
 def test_a_refusal_says_what_is_needed(
-    api: Api, fake: FakeApi, fault: Fault, message: str, hint: str
+    api: Api, fake: FakeApi, fault: Fault, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each status has its words: who may not do what where, and how to see or mend it."""
-    fake.fail("GET", "/nodes", fault)
+    monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
+    for _ in range(3):  # 429 is tried again
+        fake.fail("GET", "/nodes", fault)
     with pytest.raises(HttpError) as caught:
         api.find("Node")
     assert message in caught.value.message

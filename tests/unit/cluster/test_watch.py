@@ -11,7 +11,7 @@ from gpunode.cluster.refusal import HttpError
 from gpunode.cluster.watch import follow
 
 from .conftest import add_node
-from .fake import FakeApi, Fault
+from .fake import FakeApi, Fault, plain
 
 
 def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi) -> None:
@@ -33,7 +33,16 @@ def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -
     assert len(list(follow(api, "Node", seconds=1))) >= 2
 
 
-@pytest.mark.parametrize("fault", [Fault(410, "Expired", "too old"), Fault(503, "", "starting"), None])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(410, "Expired", "too old"),
+        Fault(503, "", "starting"),
+        plain(502, "Bad Gateway"),
+        plain(429, "Too many requests, please try again later."),
+        None,
+    ],
+)
 def test_a_broken_watch_is_begun_anew(api: Api, fake: FakeApi, told: list[str], fault: Fault | None) -> None:
     """An expired version, a restarting API server, a cut connection: listed again, and told."""
     for _ in range(2):  # one cut is mended by the client itself
