@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gpunode.deviceplugin.config import LABEL
 from gpunode.inventory.source import Source, Where, dotted
 from gpunode.inventory.values import Values, values
 from gpunode.model import Host, Ssh
@@ -67,6 +69,7 @@ def hosts(source: Source) -> tuple[Host, ...]:
         common = merged(name, [shared[mention.group] for mention in several], own, quarrels)
         everything = {**defaults, **common, **own}
         strict(source, everything)
+        configuration(source, everything)
         made.append(host(name, tuple(mention.group for mention in several), everything))
     for (where, first), (one, *more) in quarrels.items():
         who = f"{one} and {len(more)} more" if more else one
@@ -156,6 +159,17 @@ def strict(source: Source, values: Values) -> None:
         source.problem(
             file[1], f"no such file: {file[0]}; with host_key_check: strict no host could be reached"
         )
+
+
+def configuration(source: Source, values: Values) -> None:
+    """Note a label that names no configuration of the plugin: the plugin of such a node would stay as it was."""
+    plugin = source.data.get("cluster", {}).get("plugin") or {}
+    there = plugin.get("configs")
+    name, where = values.get(("labels", LABEL), ("", ()))
+    if there and name and name not in there:
+        near = difflib.get_close_matches(name, there, n=1)
+        instead = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(there)}"
+        source.problem(where, f"no configuration of cluster.plugin.configs has this name; {instead}")
 
 
 def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:

@@ -473,6 +473,43 @@ def test_no_combination_of_odd_values_ends_in_anything_but_a_problem(tmp_path):
             load(file)
 
 
+CHOICE = "nvidia.com/device-plugin.config"
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("mpz", "no configuration of cluster.plugin.configs has this name; did you mean `mps`?"),
+        ("q", "no configuration of cluster.plugin.configs has this name; there are default, mps"),
+    ],
+)
+def test_a_label_that_names_no_configuration_is_a_mistake(tmp_path, label, told):
+    """Its node's plugin would pass over it and stay as it was; said once, where it is written."""
+    (tmp_path / "good.yaml").write_text("version: v1\n")
+    (found,) = mistakes(
+        tmp_path,
+        f"""
+cluster: {{plugin: {{image: a, configs: {{default: good.yaml, mps: good.yaml}}}}}}
+groups:
+  gpu:
+    hosts: [a, b, {{name: c, labels: {{{CHOICE}: default}}}}]
+    labels: {{{CHOICE}: {label}}}
+""",
+    )
+    place = "groups.gpu.labels"
+    assert f'6:47: {place}["{CHOICE}"]: {told}' in found
+
+
+def test_a_label_without_several_configurations_is_nobodys_mistake(tmp_path):
+    """NVIDIA's own plugin may have left it in the inventory's labels."""
+    (tmp_path / "good.yaml").write_text("version: v1\n")
+    (tmp_path / "inventory.yaml").write_text(
+        f"groups: {{gpu: {{hosts: [a], labels: {{{CHOICE}: x}}}}}}\n"
+        "cluster: {plugin: {image: a, config: good.yaml}}\n"
+    )
+    assert load(tmp_path / "inventory.yaml").hosts[0].labels == {CHOICE: "x"}
+
+
 @pytest.mark.parametrize(
     ("plugin", "told"),
     [
