@@ -35,7 +35,7 @@ def deploy(
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
     from gpunode.cli import cluster, proof
-    from gpunode.cluster import plugin
+    from gpunode.cluster import expected, plugin
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
@@ -60,16 +60,25 @@ def deploy(
                 only=list(names.values()),
             )
             good = rollout.good
-            late = proof.offered(
-                api, work.inventory, {row.node: None for row in rollout.rows if not row.trouble}, tell
-            )
+            config = work.inventory.cluster.plugin_config
+            labels = {
+                node.name: {**node.labels, **cluster.wished(host)}
+                for host in work.hosts
+                if (node := found.get(host.name))
+            }
+            counts = {
+                row.node: expected.memory(config, labels[row.node]) or None
+                for row in rollout.rows
+                if not row.trouble
+            }
+            late = proof.offered(api, work.inventory, counts, tell)
             troubles |= {host: late[node] for host, node in names.items() if node in late}
             work.report.rows(
                 "object",
                 ("action", "object"),
                 [(one.action, one.what) for one in rollout.differences if one.action != "same"],
             )
-            rows = plugin.status(api, namespace)
+            rows = plugin.status(api, namespace, config)
             _rows(work.report, [row for row in rows if row.node in names.values()])
         for host, error in troubles.items():
             work.report.problem(error, host)
@@ -100,7 +109,7 @@ def status(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
         api = cluster.connect(work.inventory)
-        rows = plugin.status(api, work.inventory.cluster.namespace)
+        rows = plugin.status(api, work.inventory.cluster.namespace, work.inventory.cluster.plugin_config)
         missing: cluster.Troubles = {}
         if limit or exclude:
             found, missing = cluster.find_or_ask(api, work, cluster.tells(work.report))

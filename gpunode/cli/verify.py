@@ -142,7 +142,8 @@ def _judged(
     hosts = [host for host in work.hosts if host.name in seen]
     hostnames = {name: facts.hostname for name, facts in seen.items()}
     found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
-    rows = {row.node: row for row in plugin.status(api, namespace)}
+    config = work.inventory.cluster.plugin_config
+    rows = {row.node: row for row in plugin.status(api, namespace, config)}
     fix = "gpunode provision"
     chains: dict[str, list[Link]] = {
         host: [
@@ -158,7 +159,7 @@ def _judged(
     }
     for host, node in found.items():
         gpus = seen[host].gpus
-        shares = expected.replicas(work.inventory.cluster.plugin_config, gpus, node.labels)
+        shares = expected.units(config, gpus, node.labels)
         if shares is not None:
             right = all(node.units.get(name, 0) == count for name, count in shares.items())
             capacity = links.shares_link(

@@ -30,7 +30,7 @@ class Node:
     """A node as the API shows it. `capacity` and `allocatable` count nvidia.com/gpu and GPUs shared by memory (but one of
     the two of which nothing is allocatable while the other is offered: it is in `short`, being all ill, or left from
     another configuration, which the kubelet forgets after 5 minutes); `offers` names every resource of GPUs, shares and
-    MIG devices too, of which pods can have some."""
+    MIG devices too, of which pods can have some; memory under a name of its own is only in `units`."""
 
     name: str
     uid: str
@@ -47,7 +47,7 @@ class Node:
     offers: tuple[str, ...]
     kubelet: str
     runtime: str
-    units: Mapping[str, int]  # how much of each of `offers` is allocatable
+    units: Mapping[str, int]  # how much of each extended resource is allocatable
     short: Mapping[
         str, int
     ]  # how much of the resources that `capacity` leaves out is in it, but not allocatable
@@ -94,9 +94,7 @@ def parse(item: Object) -> Node:
         kubelet=info.get("kubeletVersion", ""),
         runtime=info.get("containerRuntimeVersion", ""),
         units={
-            name: whole(amount)
-            for name, amount in (status.get("allocatable") or {}).items()
-            if name.startswith(OFFERED)
+            name: whole(amount) for name, amount in (status.get("allocatable") or {}).items() if "/" in name
         },
         short={
             name: lost

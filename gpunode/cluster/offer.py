@@ -11,8 +11,8 @@ from gpunode.cluster.nodes import GPU_LABEL, Node
 from gpunode.cluster.watch import Patience, Tell, follow
 from gpunode.errors import ClusterError
 
-Expected: TypeAlias = int | Mapping[str, int] | None
-"""What a node is to offer: so many GPUs, so many units of each resource, or anything at all (None)."""
+Expected: TypeAlias = int | Mapping[str, int] | str | None
+"""What a node is to offer: so many GPUs, so many units of each resource, some of a resource, or anything at all (None)."""
 
 
 def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
@@ -79,6 +79,8 @@ def wait_allocatable(
 def _offers(node: Node, expected: Expected) -> bool:
     if isinstance(expected, Mapping):
         return all(node.units.get(resource, 0) == count for resource, count in expected.items())
+    if isinstance(expected, str):
+        return node.units.get(expected, 0) > 0
     return bool(node.offers) if expected is None else node.allocatable == expected
 
 
@@ -88,11 +90,13 @@ def _part(node: Node | None, expected: Expected) -> str:
         return ", ".join(
             f"{have.get(resource, 0)} of {count} {resource}" for resource, count in expected.items()
         )
+    if isinstance(expected, str):
+        return f"{node.units.get(expected, 0) if node else 0} {expected}"
     return f"{node.allocatable if node else 0}{'' if expected is None else f' of {expected}'} GPUs"
 
 
 def lacking(api: Api, node: Node, expected: Expected, namespace: str) -> str:
     """Why the node does not offer what is expected of it."""
-    if isinstance(expected, Mapping):
+    if isinstance(expected, (Mapping, str)):
         return why_not(api, node, None, namespace)
     return why_not(api, node, max(1, node.capacity) if expected is None else expected, namespace)

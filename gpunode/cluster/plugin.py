@@ -7,7 +7,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import apply, daemonset, nodes, offer, pods
+from gpunode.cluster import apply, daemonset, expected, nodes, offer, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object, title
 from gpunode.cluster.manifests import rendered
@@ -166,7 +166,7 @@ def uids(api: Api, namespace: str, on: Collection[str]) -> set[str]:
     }
 
 
-def status(api: Api, namespace: str) -> tuple[Row, ...]:
+def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tuple[Row, ...]:
     """One row per node that has the GPU label or a plugin pod, with the last line the pod logged.
 
     A node that offers no GPU, or not all that its kubelet counts, lacks some.
@@ -180,8 +180,10 @@ def status(api: Api, namespace: str) -> tuple[Row, ...]:
         pod = by_node.get(node.name)
         waiting = pod is None or daemonset.ending(pod) or not pods.ready(pod)
         found = _row(api, namespace, node, pod, waiting, log=True)
-        if not found.trouble and (not node.offers or 0 < node.allocatable < node.capacity):
-            return replace(found, lacks=offer.lacking(api, node, None, namespace))
+        named = expected.memory(config, node.labels)
+        offers = node.offers or node.units.get(named)
+        if not found.trouble and (not offers or 0 < node.allocatable < node.capacity):
+            return replace(found, lacks=offer.lacking(api, node, named or None, namespace))
         if not found.trouble and node.short:
             lost = ", ".join(f"{count} of {name}" for name, count in node.short.items())
             return replace(

@@ -7,7 +7,8 @@ done: together they cover each free GPU once. Which one it was, each pod says in
 Shares of GPUs by time-slicing or MPS are covered as GPUs are: all that are free are held at once.
 
 GPUs shared by memory are covered in the same way by pods that each ask for as much as one GPU has, where nobody has any
-of it and the GPUs are alike. Elsewhere one pod with one unit shows that pods get there, and on which GPU it was.
+of it and the GPUs are alike. Elsewhere, and where memory has a name of its own, by which GPUs are not counted, one pod
+with one unit shows that pods get there, and on which GPU it was.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpunode.cluster import nodes, pods
+from gpunode.cluster import expected, nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
+from gpunode.model import PluginConfig
 
 ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
@@ -97,6 +99,7 @@ class _Job:
     offered: int = 0
     results: dict[str, Result] = field(default_factory=dict)
     node: Node | None = None
+    shared: bool = False  # GPUs are shared by memory
     unseen: set[str] = field(default_factory=set)  # made since the pods were first listed
     tried: float = 0.0  # when a pod was last made again
 
@@ -108,8 +111,7 @@ class _Job:
         if len(self.results) < len(wanted) and not self.users:
             why = why or f"the node offered {self.offered} of {len(wanted)} GPUs"
         results = tuple(self.results[name] for name in self.names)
-        shared = self.node is not None and self.node.shared > 0
-        return NodeResult(self.target.node, results, uncovered, self.users, why, shared)
+        return NodeResult(self.target.node, results, uncovered, self.users, why, self.shared)
 
 
 def run(
@@ -121,13 +123,14 @@ def run(
     seconds: float,
     tell: Tell,
     args: Sequence[str] = ARGS,
+    config: PluginConfig | None = None,
 ) -> tuple[NodeResult, ...]:
-    """Run one pod per free GPU on each node and say what came of it, in the order of `targets`.
+    """Run one pod per free GPU on each node and say what came of it, in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () lets another image start as it does by itself: then exit status 0 counts.
     The pods are deleted whatever happens, Ctrl-C included.
     """
-    this = _Run(api, namespace, image, tuple(args), seconds, tell)
+    this = _Run(api, namespace, image, tuple(args), seconds, tell, config)
     known = {node.name: node for node in nodes.every(api)}
     jobs = [_Job(target, target.uuids) for target in targets]
     try:
@@ -144,10 +147,17 @@ class _Run:
     """The pods of one call of `run`; they carry its id as a label."""
 
     def __init__(
-        self, api: Api, namespace: str, image: str, args: tuple[str, ...], seconds: float, tell: Tell
+        self,
+        api: Api,
+        namespace: str,
+        image: str,
+        args: tuple[str, ...],
+        seconds: float,
+        tell: Tell,
+        config: PluginConfig | None,
     ) -> None:
         self.api, self.namespace, self.image, self.args = api, namespace, image, args
-        self.seconds, self.tell = seconds, tell
+        self.seconds, self.tell, self.config = seconds, tell, config
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
         self.count = 0
@@ -163,13 +173,19 @@ class _Run:
         whole, memory = (_held(on_node, resource) for resource in (pods.GPU, pods.MEMORY))
         job.users = tuple(f"{name} ({count})" for name, count in whole.items())
         job.users += tuple(f"{name} ({count} {pods.MEMORY})" for name, count in memory.items())
-        job.offered = node.allocatable
+        job.offered, job.shared = node.allocatable, node.shared > 0
         asks = [(pods.GPU, 1)] * (node.allocatable - node.shared - sum(whole.values()))
         if node.shared:
             pieces = of_memory(node, sum(memory.values()))
             if len(pieces) < node.shared:
                 job.wanted = ()  # which GPUs have room left is not known here
             asks += pieces
+        if named := expected.memory(self.config, node.labels):
+            held = _held(on_node, named)
+            job.users += tuple(f"{name} ({count} {named})" for name, count in held.items())
+            job.wanted = ()  # which GPUs have room left is not known here
+            job.shared = True
+            asks += [(named, 1)] if sum(held.values()) < node.units.get(named, 0) else []
         for resource, count in node.shares.items():
             held = _held(on_node, resource)
             job.users += tuple(f"{name} ({amount} {resource})" for name, amount in held.items())

@@ -12,7 +12,7 @@ import pytest
 from gpunode import report
 from gpunode.cli import cluster, proof
 from gpunode.cluster.api import Api
-from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginConfig, PluginImage, Ssh
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node
@@ -165,6 +165,31 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
             "proof": "element 7 is 0.0, should be 3.5",
         },
     ]
+
+
+def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of memory under a name of its own one unit is asked for; which GPU it was of is said."""
+    named = "example.com/mem"
+    config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
+    inventory = Inventory(
+        "inventory.yaml", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config)
+    )
+    add_node(fake, "a")
+    fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-1"]})
+    (first, _) = with_gpus("0", "1")
+    assert first.facts
+    gpus = tuple(replace(gpu, memory_mib=16 * 1024) for gpu in first.facts.gpus)
+    first = replace(first, facts=replace(first.facts, gpus=gpus))
+
+    code = proof.bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "2 GPUs, vectoradd passed in a share of a-1" in said
 
 
 def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.cluster.expected import replicas
+from gpunode.cluster import expected
 from gpunode.cluster.nodes import parse
 from gpunode.cluster.vectoradd import NodeResult, Result
 from gpunode.model import Gpu, PluginConfig
@@ -68,7 +68,12 @@ def config(sharing: str, mig: str = "none") -> PluginConfig:
             {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4},
         ),
         ("mps: {resources: [{name: gpu, replicas: 49}]}", None),
-        ("memory: {}", None),
+        ("memory: {}", None),  # counted by GPUs
+        ("memory: {name: example.com/mem}", {"example.com/mem": 4 * 79}),
+        (
+            "memory: {name: example.com/mem, unit: MiB, chunk: 512, devices: [1]}",
+            {"nvidia.com/gpu": 3, "example.com/mem": 159},
+        ),
         ("", None),
     ],
 )
@@ -76,9 +81,9 @@ def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
     sharing: str, units: dict[str, int] | None
 ) -> None:
     """By the plugin's own code; what it would refuse is not expected of a node."""
-    assert replicas(config(sharing), GPUS, {}) == units
-    assert replicas(None, GPUS, {}) is None
-    assert replicas(config(sharing, mig="single"), GPUS, {}) is None
+    assert expected.units(config(sharing), GPUS, {}) == units
+    assert expected.units(None, GPUS, {}) is None
+    assert expected.units(config(sharing, mig="single"), GPUS, {}) is None
 
 
 def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:
@@ -86,10 +91,21 @@ def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> N
     shared = config("timeSlicing: {resources: [{name: gpu, replicas: 3}]}").text
     several = PluginConfig(files={"default": "version: v1\n", "shared": shared})
     label = "nvidia.com/device-plugin.config"
-    assert replicas(several, GPUS, {}) is None
-    assert replicas(several, GPUS, {label: "shared"}) == {"nvidia.com/gpu": 12}
-    assert replicas(several, GPUS, {label: "none of them"}) is None
-    assert replicas(PluginConfig(files={"only": shared}), GPUS, {}) == {"nvidia.com/gpu": 12}
+    assert expected.units(several, GPUS, {}) is None
+    assert expected.units(several, GPUS, {label: "shared"}) == {"nvidia.com/gpu": 12}
+    assert expected.units(several, GPUS, {label: "none of them"}) is None
+    assert expected.units(PluginConfig(files={"only": shared}), GPUS, {}) == {"nvidia.com/gpu": 12}
+
+
+def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
+    """Only one of its own: of the usual one the node tells how many GPUs it stands for."""
+    named = config("memory: {name: example.com/mem}")
+    assert expected.memory(named, {}) == "example.com/mem"
+    assert expected.memory(config("memory: {}"), {}) == ""
+    assert expected.memory(None, {}) == ""
+    several = PluginConfig(files={"default": "version: v1\n", "mem": named.text})
+    assert expected.memory(several, {}) == ""
+    assert expected.memory(several, {"nvidia.com/device-plugin.config": "mem"}) == "example.com/mem"
 
 
 @pytest.mark.parametrize(("shares", "status"), [(4, "ok"), (2, "broken"), (0, "broken")])

@@ -237,6 +237,23 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
     assert {row.trouble for row in rows.values()} == {""}, "the plugin itself runs"
 
 
+def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Waited for by that name; and its node lacks nothing once it is there."""
+    named = "example.com/mem"
+    config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
+    add_node(fake, "a", 0, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, config, seconds=10, tell=told.append)
+    with pytest.raises(ClusterError, match=f"a offers 0 {named} after 1 s"):
+        offer.wait_allocatable(api, "a", named, namespace=NS, seconds=1, tell=told.append)
+    assert plugin.status(api, NS, config)[0].lacks
+    fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
+    assert offer.wait_allocatable(api, "a", named, namespace=NS, seconds=5, tell=told.append).name == "a"
+    assert plugin.status(api, NS, config)[0].lacks == ""
+
+
 @pytest.mark.usefixtures("impatient")
 def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""

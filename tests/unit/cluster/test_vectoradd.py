@@ -7,6 +7,7 @@ import pytest
 from gpunode.cluster import vectoradd
 from gpunode.cluster.api import Api
 from gpunode.cluster.vectoradd import NodeResult, Target
+from gpunode.model import PluginConfig
 
 from .conftest import NS, Kubelet, add_node, pod
 from .fake import FakeApi, Fault
@@ -279,6 +280,27 @@ def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str
     fake.put(user)
     (result,) = run(api, told, Target("m", ("GPU-1",)))
     assert result.why == f"all 1 GPUs are held by ml/train (16 {MEMORY})"
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
+    api: Api, fake: FakeApi, told: list[str], held: int
+) -> None:
+    """By it GPUs are not counted, so one pod shows that pods get there; who holds some of it is named."""
+    named = "example.com/mem"
+    config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
+    add_node(fake, "m")
+    fake.update("Node", "m", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
+    if held:
+        user = pod("train", node="m", namespace="ml")
+        user["spec"]["containers"][0]["resources"] = {"limits": {named: str(held)}}
+        fake.put(user)
+    kubelet = Kubelet(fake, {"m": ["GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=config)
+    assert result.passed, result
+    assert result.shared
+    assert kubelet.asked == [{named: 1}]
+    assert result.users == ((f"ml/train (3 {named})",) if held else ())
 
 
 def test_shares_of_gpus_are_covered_with_the_whole_ones(api: Api, fake: FakeApi, told: list[str]) -> None:
