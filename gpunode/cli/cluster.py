@@ -132,6 +132,36 @@ def label(
     return changed, conflicts
 
 
+def warn(inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report) -> None:
+    """Tell of kubelets that would give containers no GPU, without a word, as the plugin is configured for them."""
+    from gpunode import compat
+    from gpunode.cluster import expected
+
+    gate = compat.gates()["DevicePluginCDIDevices"]
+
+    def passes_over(host: Host, node: Node) -> bool:
+        minor = compat.minor(node.kubelet)
+        if minor is None:
+            return False
+        return minor < gate.alpha or not host.feature_gates.get(gate.name, gate.is_default(minor))
+
+    config = inventory.cluster.plugin_config
+    old = [
+        f"{host.name} ({node.kubelet})"
+        for host in hosts
+        if (node := found.get(host.name))
+        and expected.cdi_alone(config, {**node.labels, **wished(host)})
+        and passes_over(host, node)
+    ]
+    if old:
+        report.note(
+            f"{', '.join(old[:5])}{f' and {len(old) - 5} more' if len(old) > 5 else ''}: containers would get no GPU. "
+            "The plugin's configuration has the device list strategy `cdi-cri` alone, which the kubelet passes over before "
+            f"Kubernetes 1.{gate.beta} (1.{gate.alpha} with the feature gate {gate.name}). Put `envvar` beside it, or give "
+            "these hosts another configuration (`cluster.plugin.configs`)."
+        )
+
+
 def plan(
     api: Api, inventory: Inventory, hosts: Sequence[Host], hostnames: Mapping[str, str], report: Report
 ) -> int:
@@ -150,6 +180,7 @@ def plan(
         if one.action in TO_DO
     ]
     found, missing = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
+    warn(inventory, hosts, found, report)
     changes, conflicts = label(api, hosts, found, dry_run=True)
     rows += [
         ("label", f"Node {found[host].name} {key}={after}")

@@ -40,6 +40,12 @@ def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     return _named(settings) if settings else ""
 
 
+def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether containers on a node with these labels are told their devices by the kubelet's CDI field and nothing else."""
+    settings = _settings(config, labels)
+    return settings is not None and settings.device_list_strategy == ("cdi-cri",)
+
+
 def _named(settings: Config) -> str:
     return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""
 

@@ -94,6 +94,42 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     assert "Node b gpunode.dev/gpu=true" in said.out
 
 
+@pytest.mark.parametrize(
+    ("strategy", "kubelet", "gates", "warned"),
+    [
+        ("cdi-cri", "v1.27.16", {}, True),
+        ("cdi-cri", "v1.28.15", {}, True),
+        ("cdi-cri", "v1.28.15", {"DevicePluginCDIDevices": True}, False),
+        ("cdi-cri", "v1.27.16", {"DevicePluginCDIDevices": True}, True),
+        ("cdi-cri", "v1.29.0", {}, False),
+        ("cdi-cri,envvar", "v1.27.16", {}, False),
+        ("envvar", "v1.27.16", {}, False),
+    ],
+)
+def test_a_plan_warns_of_kubelets_that_pass_over_cdi_devices(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    strategy: str,
+    kubelet: str,
+    gates: dict[str, bool],
+    warned: bool,
+) -> None:
+    """They say nothing, and containers start without their GPUs. The host is named, and what to do."""
+    text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
+    config = PluginConfig(text, cdi_directory="/var/run/cdi")
+    hosts = (replace(HOSTS[0], feature_gates=gates),)
+    inventory = Inventory("i", hosts, Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
+    add_node(fake, "a")
+    fake.update("Node", "a", status={"nodeInfo": {"kubeletVersion": kubelet}})
+
+    cluster.plan(api, inventory, hosts, {"a": "a"}, report.make(json=True, quiet=True))
+
+    said = capsys.readouterr().out
+    assert (f"a ({kubelet}): containers would get no GPU" in said) == warned
+    assert ("Put `envvar` beside it" in said) == warned
+
+
 def with_gpus(*uuids: str) -> list[Outcome]:
     """Both hosts, each with these GPUs as `a-0` and `b-0`."""
     seen = cases.facts("modern")
