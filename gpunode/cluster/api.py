@@ -85,6 +85,12 @@ class Api:
         where = path(manifest["kind"], meta.get("namespace"), meta["name"])
         return self._object("PATCH", where, query, manifest, "application/apply-patch+yaml")
 
+    def merge(self, kind: str, name: str, fields: Object, namespace: str | None = None) -> Object:
+        """Set these fields of an object that is there, whoever set them before; None takes one away."""
+        where = path(kind, namespace, name)
+        query = {"fieldManager": MANAGER}
+        return self._object("PATCH", where, query, fields, "application/merge-patch+json")
+
     def create(self, manifest: Object) -> Object:
         """Create an object that must not exist yet."""
         where = path(manifest["kind"], manifest["metadata"].get("namespace"))

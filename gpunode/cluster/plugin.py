@@ -7,7 +7,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import apply, daemonset, expected, nodes, offer, pods
+from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object, title
 from gpunode.cluster.manifests import rendered
@@ -93,7 +93,8 @@ def plan(
     voice: PluginVoice = PLAIN,
 ) -> tuple[apply.Difference, ...]:
     """What `deploy` would change."""
-    return apply.diff(api, manifests(namespace, image, config, voice), everything(namespace))
+    would = apply.diff(api, manifests(namespace, image, config, voice), everything(namespace))
+    return (*would, *(() if voice.annotation else _unsaid(annotation.left(api))))
 
 
 def deploy(
@@ -151,6 +152,7 @@ def deploy(
         )
     # Last, as the plugin of before may need its rights to take back what it has written.
     differences += apply.prune(api, wanted, everything(namespace))
+    differences += () if voice.annotation else _unsaid(annotation.remove(api))
     fresh = {node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")}  # GPUs came meanwhile
     rows = tuple(
         _row(api, namespace, fresh.get(name, node), by_node.get(name), name in waiting)
@@ -200,16 +202,23 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
 def removable(api: Api, namespace: str) -> tuple[str, ...]:
     """What `remove` would delete now, by title."""
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
-    return left + apply.removable(api, everything(namespace))
+    said = tuple(annotation.title(node) for node in annotation.left(api))
+    return left + apply.removable(api, everything(namespace)) + said
 
 
 def remove(api: Api, namespace: str, *, seconds: float, tell: Tell) -> tuple[str, ...]:
-    """Delete all that `deploy` made, and pods left over from vectoradd. Labels of nodes stay. Returns titles."""
+    """Delete all that `deploy` made, what the plugin said on nodes, and pods left over from vectoradd. Labels of nodes
+    stay. Returns titles."""
     left = _leftovers(api, namespace)
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
-    return tuple(title(pod) for pod in left) + removed
+    said = tuple(annotation.title(node) for node in annotation.remove(api))
+    return tuple(title(pod) for pod in left) + removed + said
+
+
+def _unsaid(names: Collection[str]) -> tuple[apply.Difference, ...]:
+    return tuple(apply.Difference(annotation.title(name), "removed") for name in names)
 
 
 def _leftovers(api: Api, namespace: str) -> list[Object]:

@@ -168,6 +168,8 @@ def _merged(into: Object, fields: Object) -> Object:
     for key, value in fields.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merged(into[key], value)
+        elif value is None:
+            into.pop(key, None)
         else:
             into[key] = copy.deepcopy(value)
     return into
@@ -249,6 +251,8 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             if method == "POST":
                 item = json.loads(body)
                 return api.put(item)
+            if method == "PATCH" and "merge-patch" in self.headers["Content-Type"]:
+                return api.put(_merged(copy.deepcopy(api.objects[where]), json.loads(body)))
             if method == "PATCH":
                 return api.apply(where, json.loads(body), query)
             if where not in api.objects:

@@ -13,7 +13,7 @@ from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
 from gpunode.deviceplugin.config import Config
 from gpunode.deviceplugin.devices import Device
 from gpunode.errors import ClusterError
-from gpunode.model import PluginConfig, PluginImage
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod
 from .fake import FakeApi
@@ -474,6 +474,42 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
     fake.update("Node", "a", status={"capacity": units, "allocatable": units})
     assert offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, tell=told.append).name == "a"
+
+
+def annotated(fake: FakeApi) -> dict[str, str]:
+    """Node -> the plugin's annotation, where there is one."""
+    found = {node["metadata"]["name"]: node["metadata"].get("annotations", {}) for node in fake.all("Node")}
+    return {name: notes[ANNOTATION] for name, notes in found.items() if ANNOTATION in notes}
+
+
+def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Without `annotation` the plugin may not patch nodes: nobody else can. Shown in the plan; another's note stays."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    add_node(fake, "by-hand", 2)
+    PluginController(fake)
+    for name in ("a", "by-hand"):
+        fake.update("Node", name, metadata={"annotations": {ANNOTATION: "{}", "other": "stays"}})
+    what = apply.Difference(f"Node a annotation {ANNOTATION}", "removed")
+    keeps = PluginVoice(annotation=True)
+    assert what in plugin.plan(api, NS, IMAGE)
+    assert what not in plugin.plan(api, NS, IMAGE, voice=keeps)
+    assert what not in plugin.deploy(api, NS, IMAGE, voice=keeps, seconds=5, tell=told.append).differences
+    assert set(annotated(fake)) == {"a", "by-hand"}
+    assert what in plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append).differences
+    assert set(annotated(fake)) == {"by-hand"}
+    assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
+
+
+def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Announced before; the label that brings the plugin back stays."""
+    add_node(fake, "a", 2, labels=GPU_NODE)
+    fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
+    title = f"Node a annotation {ANNOTATION}"
+    assert plugin.removable(api, NS) == (title,)
+    assert plugin.remove(api, NS, seconds=5, tell=told.append) == (title,)
+    assert annotated(fake) == {}
 
 
 def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
