@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from gpunode import envfile
 from gpunode.model import Facts
 
 CONFIG = "/var/lib/kubelet/config.yaml"
@@ -30,8 +31,11 @@ UNIT_FILES = (
     "/etc/systemd/system/kubelet.service.d/*.conf",
 )
 
-# Of an environment file; a line may be continued.
-ASSIGNMENT = re.compile(r"^[ \t]*(?P<name>[A-Za-z_]\w*)=[ \t]*(?P<value>(?:\\\n|.)*)$", re.MULTILINE)
+# In environment files: another assignment within a quote, a flag's value that goes on in the next line, and a comment of
+# which systemd 254 and newer say that its line ends it, older ones that the next belongs to it.
+SWALLOWED = re.compile(r"(?<!\\)\n[ \t]*[A-Za-z_]\w*=")
+CUT = re.compile(r"--?feature-gates[= ][^\s\"']*\\\n[^\s\"']")
+ENDLESS = re.compile(r"^[ \t]*[#;].*\\\n[ \t]*[A-Za-z_]\w*=", re.MULTILINE)
 
 
 def started(facts: Facts) -> tuple[str, ...]:
@@ -52,7 +56,7 @@ def next_start(facts: Facts) -> tuple[str, ...]:
         elif key == "EnvironmentFile":
             from_files = {} if not value else from_files
             for path in _named(facts, value):
-                from_files = from_files | read_environment(_text(facts, path))
+                from_files = from_files | {one.name: one.value for one in envfile.read(_text(facts, path))}
         elif key == "ExecStart":
             command = value.lstrip("@-:+!")
     return tuple(_expand(command, variables | from_files))[1:]
@@ -126,19 +130,21 @@ def config_problem(facts: Facts) -> str | None:
 
 
 def environment_problem(facts: Facts) -> str | None:
-    """Where an environment file of its unit cannot be read as one assignment a line, as `file:line: cause`.
+    """Where an environment file of its unit cannot be read as it was meant, as `file:line: cause`.
 
     systemd takes a quote that is never closed for one that ends with the file: all lines below are part of that value.
     """
     for path in environment_files(facts):
         text = _text(facts, path)
-        for match in ASSIGNMENT.finditer(text):
-            quote, rest = match["value"][:1], match["value"][1:]
-            if quote and quote in "\"'" and quote not in re.sub(r"\\.", "", rest, flags=re.DOTALL):
-                line = text.count("\n", 0, match.start()) + 1
-                return (
-                    f"{path}:{line}: the quote before the value of {match['name']} is not closed on its line"
-                )
+        for one in envfile.read(text):
+            written, line = text[one.start : one.stop], text.count("\n", 0, one.start) + 1
+            if not one.closed or SWALLOWED.search(written):
+                return f"{path}:{line}: the quote before the value of {one.name} is not closed on its line"
+            if CUT.search(written):
+                return f"{path}:{line}: in {one.name} the value of --feature-gates goes on in the next line; write it on one"
+        if found := ENDLESS.search(text):
+            line = text.count("\n", 0, found.start()) + 1
+            return f"{path}:{line}: this comment ends in a backslash: some versions of systemd pass over the next line too"
     return None
 
 
@@ -153,19 +159,6 @@ def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
     except yaml.YAMLError as error:
         return MappingProxyType({}), f": not valid YAML: {error}"
     return MappingProxyType(data if isinstance(data, dict) else {}), None
-
-
-def read_environment(text: str) -> dict[str, str]:
-    """An environment file as systemd reads it: comments, quotes, continued lines."""
-    found = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        match = re.match(r"\s*([A-Za-z_]\w*)=(.*)", line)
-        if match:
-            value = match[2].strip()
-            if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
-                value = value[1:-1]
-            found[match[1]] = value
-    return found
 
 
 def _named(facts: Facts, value: str) -> list[str]:

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import yaml
 
+from gpunode import envfile
+
 Gates: TypeAlias = Mapping[str, bool | None]
 """Wished gates; None: must not be set."""
 
@@ -84,15 +86,13 @@ def _added(text: str, variable: str, gates: Mapping[str, bool | None]) -> str:
     if unit.search(text):
         flag = f"--feature-gates={written}"
         return unit.sub(lambda m: f'{m[1]}"{variable}={f"{m[3]} {flag}".lstrip()}"', text, count=1)
-    matches = list(re.finditer(rf"^[ \t]*{variable}=(?P<value>(?:\\\n|.)*)$", text, re.MULTILINE))
-    if not matches:
-        end_of_line = "" if not text or text.endswith("\n") else "\n"
-        return f"{text}{end_of_line}{variable}=--feature-gates={written}\n"
-    value = matches[-1]["value"].rstrip()
-    end = matches[-1].start("value") + len(value)
-    if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
-        end, value = end - 1, value[1:-1]
-    space = " " if value and not value.endswith((" ", "\t")) else ""
+    set_now = [one for one in envfile.read(text) if one.name == variable]
+    if not set_now:
+        # A line that ends in a backslash goes on in the next: that must not be ours.
+        line_end = "" if not text or (text.endswith("\n") and not text.endswith("\\\n")) else "\n"
+        return f"{text}{line_end}{variable}=--feature-gates={written}\n"
+    value, end = set_now[-1].value, set_now[-1].end
+    space = " " if value and not value.endswith((" ", "\t", "\n")) else ""
     return f"{text[:end]}{space}--feature-gates={written}{text[end:]}"
 
 

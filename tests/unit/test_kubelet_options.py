@@ -42,12 +42,6 @@ def test_a_host_without_a_kubelet() -> None:
     assert not kubelet.takes_extra_args(seen)
 
 
-def test_environment_files() -> None:
-    """Comments, quotes, continued lines; the last assignment holds."""
-    text = "# A=0\nA=1\nB=\"x y\"\nC='z'\nD=a \\\n  b\nno assignment\nA=2\n"
-    assert kubelet.read_environment(text) == {"A": "2", "B": "x y", "C": "z", "D": "a    b"}
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -56,6 +50,8 @@ def test_environment_files() -> None:
         ('A="--v=9 \\\n --v=8\n', 1),
         ('A="--v=9\\"\n', 1),
         ('A="\n', 1),
+        ('A="--v=9\nB="1"\n', 1),
+        ('A="--v=9\n   --v=8\n"\n', 0),
         ('A="--v=9 \\\n --v=8"\nB=\'it"s\' # x\nC=a"b\n# D="\nE=\n', 0),
     ],
 )
@@ -65,6 +61,27 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
     problem = kubelet.environment_problem(seen)
     assert (problem or "").startswith(f"/etc/default/kubelet:{line}: the quote" if line else "")
     assert bool(problem) == bool(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "X=1\nA=--feature-gates=A=true,\\\nB=true\n",
+            "2: in A the value of --feature-gates goes on in the next line",
+        ),
+        ('A="--feature-gates=A=true \\\n --v=2"\n', ""),
+        ("# --v=9 \\\nA=1\n", "1: this comment ends in a backslash"),
+        ("# --v=9 \\\n# --v=8\nA=1\n", ""),
+    ],
+)
+def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str) -> None:
+    """Rather than to change a line that means another thing than it seems to."""
+    seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
+    assert (kubelet.environment_problem(seen) or "").startswith(
+        f"/etc/default/kubelet:{problem}" if problem else ""
+    )
+    assert bool(kubelet.environment_problem(seen)) == bool(problem)
 
 
 def test_gates_of_arguments() -> None:
