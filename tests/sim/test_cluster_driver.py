@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from gpunode.sim.container import CannotStart, environment_of, words_of
 from gpunode.sim.devices import DeviceManager, Unavailable
 from gpunode.sim.machine import Now
 from gpunode.sim.outside import Outside
+from gpunode.sim.stand_ins.driver import Driver
+from gpunode.sim.stand_ins.nvml import Nvml
 from gpunode.sim.state import State
 
 from .clusters import ready
@@ -158,7 +161,9 @@ def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
 def test_a_plugin_that_registers_again_is_called_back_at_once() -> None:
     """As a kubelet does it, which dials anew each time: that nobody answered a moment ago does not matter."""
     folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))
-    manager = DeviceManager(folder, lambda: None)
+    resources = folder / "resources"
+    resources.mkdir()
+    manager = DeviceManager(Outside(folder, resources), lambda: None)
     manager.start()
     try:
         for _ in range(2):
@@ -196,3 +201,26 @@ def _register(folder: Path, endpoint: str) -> None:
             response_deserializer=api.Empty.FromString,
         )
         register(request, timeout=5)
+
+
+def test_event_sets_that_are_made_at_once_are_each_watchs_own(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every GPU has a thread that listens for it: an Xid must not come to another GPU's."""
+    driver = Driver(state.folder, environment(state))
+    both = threading.Barrier(2, timeout=5)
+
+    def xids() -> list[tuple[str, int]]:
+        both.wait()
+        return []
+
+    monkeypatch.setattr(driver, "xids", xids)
+    library = Nvml(driver)
+
+    def make(_: int) -> int | None:
+        made = ctypes.c_void_p()
+        library.nvmlEventSetCreate(ctypes.byref(made))
+        return made.value
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(make, range(2)))) == 2

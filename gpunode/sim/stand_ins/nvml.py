@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from gpunode.sim.machine import SimGpu
@@ -38,6 +39,7 @@ class Nvml:
         self._driver = driver
         self._started = False
         self._sets: dict[int, tuple[list[str], int]] = {}  # event set -> GPUs, and Xids seen
+        self._numbers = count(1)  # of event sets; each GPU's thread makes its own
 
         def words(code: int) -> bytes:
             return WORDS.get(code, b"Unknown Error")
@@ -116,7 +118,7 @@ class Nvml:
         return SUCCESS
 
     def nvmlEventSetCreate(self, handle: Any) -> int:
-        number = max(self._sets, default=0) + 1
+        number = next(self._numbers)
         self._sets[number] = ([], len(self._driver.xids()))
         _point(handle, number)
         return SUCCESS
