@@ -78,7 +78,7 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
     if not trouble and not pods.running(pod):
         return "its pod is starting"
     if not trouble:  # it runs, and has nothing that the kubelet could give to pods
-        return mps.trouble(api, namespace, node) or said.last(api, node, pod) or "it is not ready yet"
+        return mps.trouble(api, namespace, node) or said.unready(api, node, pod) or "it is not ready yet"
     if "keeps ending" in trouble and (lines := pods.last_words(api, pod, CONTAINER)):
         return f"{trouble}; its log: {' / '.join(lines.splitlines())}"
     return trouble

@@ -14,6 +14,7 @@ from gpunode.errors import ClusterError
 # As gpunode/deviceplugin/cluster/events.py and view.py have them.
 COMPONENT = "gpunode-device-plugin"
 CONTAINER = "device-plugin"  # in its pod
+UNREADY = "INFO not ready: "  # in its log
 BESIDE = "GPUMemoryNotLimited"  # the reason of its warnings that keep no GPU from being offered
 
 
@@ -23,6 +24,14 @@ def last(api: Api, node: Node, pod: Object) -> str:
         return said
     lines = pods.last_words(api, pod, CONTAINER)
     return f"the plugin's log: {lines.splitlines()[-1]}" if lines else ""
+
+
+def unready(api: Api, node: Node, pod: Object) -> str:
+    """Why the plugin, which runs, is not ready; "" where it says nothing. What it last gave as a reason counts, whatever
+    it has logged since."""
+    lines = pods.last_words(api, pod, CONTAINER, lines=50).splitlines()
+    why = next((line.partition(UNREADY)[2] for line in reversed(lines) if UNREADY in line), "")
+    return f"the plugin is not ready: {why}" if why else last(api, node, pod)
 
 
 def trouble(api: Api, node: Node, pod: Object) -> str:

@@ -65,7 +65,7 @@ async def offer(
         given = await pods.samples(board.offers)
         return text([*metrics.samples(), *offered(board), *limited(board), *held(board), *registered, *given])
 
-    def not_ready() -> str | None:
+    def why_not_ready() -> str | None:
         """Why pods can be given nothing here. No GPU to give is no reason, nor is one that cannot be given."""
         if board.missing is not None:
             return board.missing
@@ -76,6 +76,15 @@ async def offer(
         if given and given <= board.barred.keys():
             return "; ".join(dict.fromkeys(board.barred.values()))
         return None
+
+    said: list[str | None] = [None]
+
+    def not_ready() -> str | None:
+        why = why_not_ready()
+        if why is not None and why != said[0]:
+            log.info("not ready: %s", why)
+        said[0] = why
+        return why
 
     try:
         async with (

@@ -63,15 +63,18 @@ def test_metrics_tell_devices_registration_allocations_and_xids(play, plugin):
     play(scene)
 
 
-def test_readyz_says_what_is_missing(play, plugin):
+def test_readyz_says_what_is_missing(play, plugin, caplog):
     """Alive is not ready: without a registration /readyz is 503 with the reason, /healthz 200."""
     port = free_port()
+    caplog.set_level("INFO", "gpunode.deviceplugin")
 
     async def scene(kubelet: FakeKubelet) -> None:
         await kubelet.stop()
         async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}"):
             while (await get(port, "/readyz")) != (503, "not registered with the kubelet: nvidia.com/gpu\n"):
                 await asyncio.sleep(0.01)
+            assert "not ready: not registered with the kubelet: nvidia.com/gpu\n" in caplog.text
+            assert caplog.text.count("not ready: not registered") == 1, "not at every question"
             assert (await get(port, "/healthz")) == (200, "ok\n")
             assert (await get(port, "/nothing"))[0] == 404
             await kubelet.start()

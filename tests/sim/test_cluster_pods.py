@@ -399,7 +399,12 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet", "--feature-gates=DevicePlugins=false"])
     until(lambda: deployed.node(OLD).allocatable == 0)
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
-    until(lambda: "waiting for the kubelet" in deployed.row(OLD).trouble)
+    until(
+        lambda: (
+            "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
+            == deployed.row(OLD).trouble
+        )
+    )
     assert not plugin.deploy(deployed.api, NS, PluginImage(IMAGE), seconds=1, tell=lambda _: None).good
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
     deployed.wait(OLD, 2)

@@ -121,11 +121,15 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     """From "it runs" nobody knows what to do; its own last words say what it waits for."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "no GPU can be offered: Driver Not Loaded\n"
+    log = "NVML cannot be used: Driver Not Loaded\n"
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
     rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [row.trouble for row in rollout.rows] == [
-        "the plugin's log: no GPU can be offered: Driver Not Loaded"
-    ]
+    assert [row.trouble for row in rollout.rows] == [f"the plugin's log: {log.strip()}"]
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = (
+        "T1 INFO not ready: too early\nT2 INFO not ready: NVML: Driver Not Loaded\nT3 WARNING somewhat else\n"
+    )
+    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
+    assert [row.trouble for row in rollout.rows] == ["the plugin is not ready: NVML: Driver Not Loaded"]
 
 
 def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
