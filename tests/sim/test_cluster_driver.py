@@ -171,7 +171,7 @@ def test_a_plugin_that_registers_again_is_called_back_at_once() -> None:
             _register(folder, "x.sock")
             server.stop(grace=None).wait()
             with pytest.raises(Unavailable):
-                manager.allocate("pod", {"nvidia.com/gpu": 0})
+                manager.allocate("pod", "container", {"nvidia.com/gpu": 0})
     finally:
         manager.stop()
         shutil.rmtree(folder)

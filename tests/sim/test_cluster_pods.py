@@ -401,8 +401,8 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
     until(
         lambda: (
-            "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
-            == deployed.row(OLD).trouble
+            deployed.row(OLD).trouble
+            == "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
         )
     )
     assert not plugin.deploy(deployed.api, NS, PluginImage(IMAGE), seconds=1, tell=lambda _: None).good
