@@ -16,9 +16,8 @@ class Connection:
     """What the kubelet holds of one registered plugin: a channel and the last list."""
 
     def __init__(self, path: Path) -> None:
-        self.channel = grpc.aio.insecure_channel(
-            f"unix:{path}", options=[("grpc.default_authority", "localhost")]
-        )
+        options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.aio.insecure_channel(f"unix:{path}", options=options)  # dials anew
         self.lists: list[dict[str, str]] = []
         self.numa: dict[str, list[int]] = {}
         self.ended = False
@@ -62,6 +61,7 @@ class FakeKubelet:
         self.deaf = False  # registers plugins, but never asks them for their devices
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         self._server: Any = None
+        self._clients: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
@@ -107,14 +107,27 @@ class FakeKubelet:
         connection = Connection(self.directory / request.endpoint)
         options = await connection.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
         assert options == request.options
-        self.plugins[request.resource_name] = connection
+        self.plugins[request.resource_name] = self._clients[request.resource_name] = connection
         self._changed.set()
         if self.deaf:
             return api.Empty()
-        connection.watching = asyncio.create_task(connection.watch(self._changed.set))
+        connection.watching = asyncio.create_task(self._run(request.resource_name, connection))
         self._tasks.add(connection.watching)
         connection.watching.add_done_callback(self._tasks.discard)
         return api.Empty()
+
+    async def register(self, resource: str, endpoint: str, options: api.DevicePluginOptions) -> None:
+        """As another plugin does it."""
+        request = api.RegisterRequest(
+            version="v1beta1", endpoint=endpoint, resource_name=resource, options=options
+        )
+        await self._register(request, None)
+
+    async def _run(self, resource: str, connection: Connection) -> None:
+        """As the kubelet's runClient: the end of a stream disconnects whoever is registered by then, be it another."""
+        await connection.watch(self._changed.set)
+        if current := self._clients.pop(resource, None):
+            await current.channel.close()
 
     async def until(self, condition: Callable[[], Any], seconds: float = 5.0) -> Any:
         """Wait until what the plugins told makes `condition` true; its value."""

@@ -242,6 +242,56 @@ def test_the_newest_of_two_plugins_wins_and_the_other_stands_by(play, plugin, ca
     play(scene)
 
 
+def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(
+    play, plugin, monkeypatch, caplog
+):
+    """Since 1.25 the kubelet disconnects it if our stream ends after its registration; NVIDIA's would not notice."""
+
+    class Slow(service.Service):
+        """Ends its streams late, as on a busy machine."""
+
+        async def changes(self):
+            async for change in super().changes():
+                yield change
+            await asyncio.sleep(0.3)
+
+    async def listed(_request, _context):
+        yield api.ListAndWatchResponse(devices=[api.Device(ID="GPU-new", health="Healthy")])
+        await asyncio.Event().wait()
+
+    async def options(_request, _context):
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        other = grpc.aio.server()
+        handlers = {
+            "GetDevicePluginOptions": service.unary(options, api.Empty, api.DevicePluginOptions),
+            "ListAndWatch": service.stream(listed, api.Empty, api.ListAndWatchResponse),
+        }
+        other.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)
+        )
+        path, name = kubelet.directory / "nvidia-gpu.sock", "nvidia.com/gpu"
+        other.add_insecure_port(f"unix:{path}.new")
+        async with plugin(FakeNvml(Gpu("GPU-old"))):
+            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+            await other.start()
+            path.with_name(f"{path.name}.new").rename(path)
+            await kubelet.register(name, path.name, await options(None, None))
+            await kubelet.until(lambda: "GPU-new" in kubelet.devices())
+            dropped = kubelet.plugins[name]
+            await kubelet.until(lambda: dropped.ended)
+            await kubelet.until(
+                lambda: kubelet.plugins[name] is not dropped and "GPU-new" in kubelet.devices()
+            )
+            assert not kubelet.plugins[name].ended
+            assert "stands by" in caplog.text
+        await other.stop(grace=None)
+
+    monkeypatch.setattr(server, "Service", Slow)
+    play(scene)
+
+
 def test_a_dead_socket_left_behind_is_replaced(play, plugin, sockets):
     """A plugin that was killed leaves its socket; the next one starts all the same."""
 

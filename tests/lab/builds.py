@@ -6,6 +6,7 @@ what the programs answer to `--version`.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,22 @@ def go(part: Part) -> Path:
 
     source = HERE / "go" / part.name
     return cache.entry(part.name, [source, *part.commands, part.ldflags, str(part.cgo)], build)
+
+
+def source(part: Part) -> Path:
+    """The Go module that has the part's commands, checked against the lab's go.sum: what is not in the programs."""
+    module = part.commands[0].partition("/cmd/")[0]
+
+    def asked(*command: str) -> str:
+        env = {**os.environ, **ENVIRONMENT}
+        return str(
+            json.loads(run(["go", *command, "-json", module], cwd=HERE / "go" / part.name, env=env)).get(
+                "Dir", ""
+            )
+        )
+
+    # where the programs came from the cache, the module may never have been downloaded
+    return Path(asked("list", "-m") or asked("mod", "download"))
 
 
 def pause() -> Path:

@@ -40,6 +40,7 @@ VERSIONS = {
 }
 REGISTER_DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
 STREAM_DEADLINE = 20.0  # seconds from the registration to the kubelet's ListAndWatch
+SETTLED = 1.0  # seconds after which the kubelet has seen our stream end
 LOOK_ANYWAY = 30.0  # seconds after which the sockets are looked at even if inotify said nothing
 
 Identity = tuple[int, int, int]
@@ -85,7 +86,7 @@ class ResourceServer:
                         retry = 1.0
                         await self._until_outdated(service, kubelet, mine)
                     if identity(self._socket) is not None:
-                        await self._stand_by()
+                        await self._stand_by(service.version)
             except (Lost, OSError, grpc.aio.AioRpcError) as error:
                 log.warning(
                     "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
@@ -150,21 +151,10 @@ class ResourceServer:
         """Register in the newest version of the protocol that the kubelet takes."""
         refusal: Exception = Lost("the kubelet serves no version of the device plugin protocol")
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
-            for version, method in VERSIONS.items():
+            for version in VERSIONS:
                 service.version = version
-                request = api.RegisterRequest(
-                    version=version,
-                    endpoint=self._socket.name,
-                    resource_name=self.resource,
-                    options=options(self._config),
-                )
-                call = channel.unary_unary(
-                    method,
-                    request_serializer=api.RegisterRequest.SerializeToString,
-                    response_deserializer=api.Empty.FromString,
-                )
                 try:
-                    await call(request, timeout=REGISTER_DEADLINE)
+                    await self._tell(channel, version, options(self._config))
                     break
                 except grpc.aio.AioRpcError as error:
                     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -178,6 +168,18 @@ class ResourceServer:
         self._metrics.count("registrations_total", resource=self.resource)
         fields = {"units": len(service.units()), "socket": self._socket, "version": service.version}
         log.info("registered with the kubelet", extra={**self._fields, **fields})
+
+    async def _tell(self, channel: grpc.aio.Channel, version: str, wishes: api.DevicePluginOptions) -> None:
+        """Tell the kubelet, in one version of the protocol, that our socket's path serves the resource."""
+        request = api.RegisterRequest(
+            version=version, endpoint=self._socket.name, resource_name=self.resource, options=wishes
+        )
+        call = channel.unary_unary(
+            VERSIONS[version],
+            request_serializer=api.RegisterRequest.SerializeToString,
+            response_deserializer=api.Empty.FromString,
+        )
+        await call(request, timeout=REGISTER_DEADLINE)
 
     async def _until_outdated(self, service: Service, kubelet: Identity | None, mine: Identity) -> None:
         """Return once the kubelet is a new one, or our socket is gone or another's. Raises Lost."""
@@ -219,16 +221,45 @@ class ResourceServer:
             return
         raise Lost("the kubelet runs but has dropped our ListAndWatch stream")
 
-    async def _stand_by(self) -> None:
-        """Another process has put its socket in the place of ours: the newest wins. Wait until it is gone."""
+    async def _stand_by(self, version: str) -> None:
+        """Another process has put its socket in the place of ours: the newest wins. Wait until it is gone.
+
+        A kubelet since 1.25 that sees our stream end disconnects whoever is registered by then (`runClient` in
+        pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go), and NVIDIA's plugin does not notice: none of the two
+        would be left. So the other one is registered once more.
+        """
         log.error(
             "another process has taken over %s: two device plugins for %s run on this node; this one stands by",
             self._socket,
             self.resource,
             extra=self._fields,
         )
+        if not await self._until(lambda: not alive(self._socket), SETTLED) and version == "v1beta1":
+            try:
+                await self._introduce()
+            except grpc.aio.AioRpcError as error:
+                log.warning(
+                    "the other device plugin was not registered once more: %s",
+                    error.details(),
+                    extra=self._fields,
+                )
         await self._until(lambda: not alive(self._socket))
         log.info("the other device plugin is gone; taking over again", extra=self._fields)
+
+    async def _introduce(self) -> None:
+        """Register whoever serves at our socket's path, with the options that it has."""
+        async with (
+            grpc.aio.insecure_channel(
+                f"unix:{self._socket}", options=[("grpc.default_authority", "localhost")]
+            ) as other,
+            grpc.aio.insecure_channel(f"unix:{self._kubelet}") as kubelet,
+        ):
+            ask = other.unary_unary(
+                "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+                request_serializer=api.Empty.SerializeToString,
+                response_deserializer=api.DevicePluginOptions.FromString,
+            )
+            await self._tell(kubelet, "v1beta1", await ask(api.Empty(), timeout=REGISTER_DEADLINE))
 
     async def _until(self, condition: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Wait until `condition` holds, or for so long; whether it does. Looks when something stirs, and now and then."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +12,6 @@ from . import archive, driver, toolkit
 from . import kernel as kernel_packages
 
 REPOSITORIES = ("cuda", "toolkit/stable/deb/amd64", "os")
-_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 
 
 def repository(cache_root: Path, toolkit_bin: Path, kernel: str) -> Path:
@@ -33,7 +30,7 @@ def repository(cache_root: Path, toolkit_bin: Path, kernel: str) -> Path:
                 for p in driver.packages(release, _compile(Path(work), release))
             ]
             archive.write(folder / REPOSITORIES[0], packages, "NVIDIA")
-        sources = _toolkit_sources()
+        sources = builds.source(builds.TOOLKIT)  # units and maintainer scripts are not in the programs
         packages = [
             p for version in toolkit.VERSIONS for p in toolkit.packages(version, toolkit_bin, sources)
         ]
@@ -66,27 +63,3 @@ def _compile(work: Path, release: driver.Release) -> Path:
             ["gcc", "-O1", "-s", "-Wall", "-Werror", "-o", built / name, source, *options], check=True
         )
     return built
-
-
-def _toolkit_sources() -> Path:
-    """The toolkit's Go module, checked against the lab's go.sum: its units and maintainer scripts are not in the programs."""
-    done = subprocess.run(
-        ["go", "list", "-m", "-json", _TOOLKIT],
-        cwd=builds.HERE / "go/container-toolkit",
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **builds.ENVIRONMENT},
-    )
-    folder = json.loads(done.stdout).get("Dir")
-    if not folder:  # the programs came from the cache, the module was never downloaded
-        done = subprocess.run(
-            ["go", "mod", "download", "-json", _TOOLKIT],
-            cwd=builds.HERE / "go/container-toolkit",
-            check=True,
-            capture_output=True,
-            text=True,
-            env={**os.environ, **builds.ENVIRONMENT},
-        )
-        folder = json.loads(done.stdout)["Dir"]
-    return Path(folder)
