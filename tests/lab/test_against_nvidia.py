@@ -220,11 +220,16 @@ def test_a_variable_means_the_same(machines, machine, resources, env):
     assert set(machines(machine).same(*resources, **env)) == set(resources)
 
 
-@pytest.mark.parametrize("env", [{"MIG_STRATEGY": "mixed"}, {"DEVICE_LIST_STRATEGY": "volume-mounts"}])
-def test_the_environment_wins_over_the_file(machines, env):
+@pytest.mark.parametrize(
+    ("resources", "env"),
+    [([GPU, *MIG], {"MIG_STRATEGY": "mixed"}), ([GPU], {"DEVICE_LIST_STRATEGY": "volume-mounts"})],
+    ids=str,
+)
+def test_the_environment_wins_over_the_file(machines, resources, env):
     """In both; so what a DaemonSet sets beside its file goes on winning."""
     config = {"version": "v1", "flags": {"migStrategy": "none", "plugin": {"deviceListStrategy": "envvar"}}}
-    assert machines("unlike").same(GPU, config=json.dumps(config), **env) != machines("unlike").same(GPU)
+    found = machines("unlike").same(*resources, config=json.dumps(config), **env)
+    assert found != machines("unlike").same(GPU)
 
 
 @pytest.mark.parametrize(
