@@ -18,6 +18,7 @@ class Board:
 
     def __init__(self, ill: Mapping[str, str] | None = None) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
+        self.units: Mapping[str, Mapping[str, Unit]] = {}  # the same by id
         self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; changes wake nobody
         self.sick: Mapping[str, str] = ill or {}
         self._barred: dict[str, Mapping[str, str]] = {}  # the part of it that is not the devices' own doing
@@ -41,6 +42,7 @@ class Board:
         offers = {**dict.fromkeys(self.offers, ()), **offers}
         if offers != self.offers:
             self.offers = offers
+            self.units = {resource: {unit.id: unit for unit in units} for resource, units in offers.items()}
             self._wake()
 
     def judge(self, uuid: str, why: str | None) -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,15 @@ class CdiUnavailable(Exception):
 
 
 class Specs:
-    """The specification in a directory that the container runtime reads (/var/run/cdi).
+    """The specification in a directory that the container runtime reads (/var/run/cdi). May be called from any thread:
+    what reads or writes files takes its time.
 
     The file is the only state: it survives this process, and what a running container was given stays in it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
+        self._lock = threading.RLock()
         self._seen: tuple[object, ...] = ()  # the other files of the directory, when they were read last
         self._toolkit: Toolkit | str = ""
         self._kinds: frozenset[str] = frozenset()  # whose specification has a device `all`
@@ -55,22 +58,24 @@ class Specs:
 
         Returns why a device cannot be given to containers, by its UUID. Costs next to nothing where all is as it was.
         """
-        same, self._devices = devices == self._devices, devices
-        try:
-            toolkit = self._read_toolkit()
-            if same and self._good == (self._seen, _identity(self._path)):
-                return {}
-            self._write(toolkit, self._allocations())
-        except CdiUnavailable as error:
-            return dict.fromkeys(devices, str(error))
-        unknown = {uuid: _unknown(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
-        if not unknown:
-            self._good = (self._seen, _identity(self._path))
-        return unknown
+        with self._lock:
+            same, self._devices = devices == self._devices, devices
+            try:
+                toolkit = self._read_toolkit()
+                if same and self._good == (self._seen, _identity(self._path)):
+                    return {}
+                self._write(toolkit, self._allocations())
+            except CdiUnavailable as error:
+                return dict.fromkeys(devices, str(error))
+            unknown = {uuid: _unknown(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
+            if not unknown:
+                self._good = (self._seen, _identity(self._path))
+            return unknown
 
     def edits(self, device: str) -> Edits:
         """What the toolkit's specification has for a device (UUID). Raises CdiUnavailable."""
-        toolkit = self._read_toolkit()
+        with self._lock:
+            toolkit = self._read_toolkit()
         if device not in toolkit.devices:
             raise CdiUnavailable(_unknown(toolkit, device))
         return toolkit.devices[device]
@@ -95,10 +100,11 @@ class Specs:
         `units` are the ids that the kubelet gave the container. Returns the qualified name. Calling it again for the
         same container is right. Raises CdiUnavailable.
         """
-        for uuid in devices:
-            self.edits(uuid)
         new = Allocation(min(units), len(units), tuple(devices), dict(env))
-        self._write(self._read_toolkit(), added(self._allocations(), new, units))
+        with self._lock:
+            for uuid in devices:
+                self.edits(uuid)
+            self._write(self._read_toolkit(), added(self._allocations(), new, units))
         return qualified(new.name)
 
     def _read_toolkit(self) -> Toolkit:

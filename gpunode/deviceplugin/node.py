@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,8 +59,10 @@ class Node:
         quiet = config.recovery_seconds
         self.health = {uuid: replace(known, quiet=quiet) for uuid, known in health.items()}
         self._watches: dict[str, Watch] = {}
-        self._devices: tuple[Device, ...] = ()
+        self._devices: tuple[Device, ...] = ()  # that were found last
         self._unknown = False  # a GPU is there that did not even tell its UUID
+        self._offers: Mapping[str, tuple[Unit, ...]] = {}  # made of them
+        self._given: Mapping[str, Device] = {}  # those that are offered, by UUID
         self._said: dict[str, str] = {}
         self._specs = specs
         self._mps = mps
@@ -125,10 +127,15 @@ class Node:
             log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
         for device in (one for one in self._devices if one not in found):
             log.warning("gone", extra={"device": device.uuid, "index": device.index})
+        same = self._devices == tuple(found)
         self._devices = self._board.devices = tuple(found)
+        config = self._config
         try:
-            now = offers(found, self._config.mig_strategy, self._config.shares, self._config.memory)
-            self._specify(now)  # first: a device is to have its CDI name before it is given to anybody
+            if not same or not self._offers:
+                self._offers, self._given = {}, {}
+                self._offers, self._given = await asyncio.to_thread(_offers, found, config)
+            now = self._offers
+            await self._specify()  # first: a device is to have its CDI name before it is given to anybody
             await self._see_limits(now)
             if self._mps is not None:
                 self._mps.bar(now)
@@ -136,7 +143,6 @@ class Node:
                 await self._returns.bar(now)
             self._board.offer(now)
             self._board.lack(None)
-            config = self._config
             for what in left_out(found, config.mig_strategy, config.shares, config.memory):
                 self._say(what, what)
         except Unfit as error:
@@ -147,14 +153,14 @@ class Node:
             self._say("offers", f"nothing is offered: {error}")
         self._watch()
 
-    def _specify(self, offered: Mapping[str, tuple[Unit, ...]]) -> None:
+    async def _specify(self) -> None:
         """Have the CDI specification name what is offered; what it cannot name is Unhealthy, and is tried again."""
         if self._specs is None:
             return
-        devices = {unit.device.uuid: unit.device for units in offered.values() for unit in units}
         by_index = self._config.device_id_strategy == "index"
-        barred = self._specs.refresh(
-            {uuid: device.index if by_index else uuid for uuid, device in devices.items()}
+        barred = await asyncio.to_thread(
+            self._specs.refresh,
+            {uuid: device.index if by_index else uuid for uuid, device in self._given.items()},
         )
         self._board.bar("CDI", barred)
         if barred:
@@ -185,7 +191,7 @@ class Node:
         try:
             own = limits.CGROUPS if cgroup2 else None
             driver = await within(DEADLINE, limits.refusal, self._nvml, uuid, own)
-            hook = self._specs is not None and limits.hooked(self._specs.edits(uuid))
+            hook = self._specs is not None and limits.hooked(await asyncio.to_thread(self._specs.edits, uuid))
         except (asyncio.TimeoutError, CdiUnavailable) as error:
             return str(error) or "NVML does not answer"
         return limits.obstacles(driver=driver, cgroup2=cgroup2, cdi=self._specs is not None, hook=hook)
@@ -264,7 +270,7 @@ class Node:
         """For so long, see to it that a GPU whose watch hangs in NVML is not offered."""
         for _ in range(max(1, round(seconds / TICK))):
             await asyncio.sleep(min(TICK, seconds))
-            self._specify(self._board.offers)
+            await self._specify()
             for watch in self._watches.values():
                 if watch.stuck():
                     self._trouble(
@@ -291,6 +297,14 @@ class Node:
         if self._said.get(about) != what:
             self._said[about] = what
             log.warning("%s", what)
+
+
+def _offers(
+    found: Sequence[Device], config: Config
+) -> tuple[Mapping[str, tuple[Unit, ...]], Mapping[str, Device]]:
+    """What to offer, and the devices of it by UUID. Beside the event loop: it may be tens of thousands of units."""
+    made = offers(found, config.mig_strategy, config.shares, config.memory)
+    return made, {unit.device.uuid: unit.device for units in made.values() for unit in units}
 
 
 def _why(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from ..allocate import Grant
+from ..resources import Unit
 from . import v1alpha_pb2 as api
 from .service import Service, stream, unary
 
@@ -18,11 +19,9 @@ from .service import Service, stream, unary
 def handlers(service: Service) -> Any:
     """For a gRPC server."""
 
-    async def list_and_watch(_request: Any, _context: Any) -> AsyncIterator[api.ListAndWatchResponse]:
+    async def list_and_watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
         async for _ in service.changes():
-            devices = [api.Device(ID=unit.id, health=service.health(unit)) for unit in service.units()]
-            answer = api.ListAndWatchResponse(devices=devices)
-            yield answer if service.fits(answer) else api.ListAndWatchResponse()
+            yield await service.listed(api.ListAndWatchResponse, _add)
 
     async def allocate(
         request: api.AllocateRequest, context: Any
@@ -42,7 +41,7 @@ def handlers(service: Service) -> Any:
     return grpc.method_handlers_generic_handler(
         "deviceplugin.DevicePlugin",
         {
-            "ListAndWatch": stream(list_and_watch, api.Empty, api.ListAndWatchResponse),
+            "ListAndWatch": stream(list_and_watch, api.Empty),
             "Allocate": unary(allocate, api.AllocateRequest, either),
         },
     )
@@ -54,6 +53,10 @@ class _Either:
     @staticmethod
     def SerializeToString(answer: Any) -> bytes:  # noqa: N802 (protobuf's name)
         return bytes(answer.SerializeToString())
+
+
+def _add(answer: api.ListAndWatchResponse, unit: Unit, health: str) -> None:
+    answer.devices.add(ID=unit.id, health=health)
 
 
 def _mounts(given: Grant) -> list[api.Mount]:

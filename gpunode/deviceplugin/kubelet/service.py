@@ -85,23 +85,34 @@ class Service:
                 self.lost += 1
                 self._stirred()
 
-    def fits(self, answer: Any) -> bool:
-        """Whether the kubelet can take this list; the log has the reason where it cannot."""
-        if answer.ByteSize() <= MAX_LIST:
-            return True
+    async def listed(self, response: Any, add: Callable[[Any, Unit, str], None]) -> bytes:
+        """The list of what is offered now, serialized; `add` puts a unit and its health into a `response`.
+
+        Empty where it is longer than the kubelet takes; the log has the reason. Made beside the event loop: others
+        are answered while tens of thousands of units are put together.
+        """
+        units, sick = self.units(), self._board.sick
+        held = self._board.held.get(self.resource, {})
+
+        def made() -> bytes:
+            answer = response()
+            for unit in units:
+                ill = unit.id in held or unit.device.uuid in sick
+                add(answer, unit, "Unhealthy" if ill else "Healthy")
+            return bytes(answer.SerializeToString())
+
+        answer = await asyncio.to_thread(made)
+        if len(answer) <= MAX_LIST:
+            return answer
         log.error(
             "%d units make a list of %d bytes, but the kubelet takes no more than %d: none is offered; "
             "use fewer replicas",
-            len(answer.devices),
-            answer.ByteSize(),
+            len(units),
+            len(answer),
             MAX_LIST,
             extra=self._fields,
         )
-        return False
-
-    def health(self, unit: Unit) -> str:
-        held = unit.id in self._board.held.get(self.resource, ())
-        return "Unhealthy" if held or unit.device.uuid in self._board.sick else "Healthy"
+        return b""
 
     async def given(self, ids: Iterable[str], context: Any) -> Grant:
         """The edits for one container. Ends the call with the reason if there can be none."""
@@ -110,13 +121,13 @@ class Service:
         try:
             units = chosen(
                 ids,
-                {unit.id: unit for unit in self.units()},
+                self._board.units.get(self.resource, {}),
                 self._board.sick,
                 self._board.held.get(self.resource),
                 one_share=self._config.fail_requests_greater_than_one,
             )
             of_one_gpu(units, free)
-            made = self._limited(units)
+            made = await self._limited(units)
         except Refused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
             log.warning("allocation refused: %s", refusal, extra=self._fields)
@@ -128,7 +139,7 @@ class Service:
         log.info("allocated", extra={**self._fields, **_named(units)})
         return answer
 
-    def _limited(self, units: Sequence[Unit]) -> str | None:
+    async def _limited(self, units: Sequence[Unit]) -> str | None:
         """The CDI device made for a container that the driver holds to its memory; None for every other container.
 
         Raises Refused where it cannot be written: without it, the container could take the memory of others.
@@ -138,7 +149,9 @@ class Service:
             return None
         try:
             ids = [unit.id for unit in units]
-            return self._specs.write(ids, [units[0].device.uuid], limits.variables(mib))
+            return await asyncio.to_thread(
+                self._specs.write, ids, [units[0].device.uuid], limits.variables(mib)
+            )
         except CdiUnavailable as error:
             raise Refused(f"its memory limit cannot be set: {error}") from None
 
@@ -147,19 +160,14 @@ class Service:
     async def options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
         return options(self._config)
 
-    async def list_and_watch(
-        self, _request: api.Empty, _context: Any
-    ) -> AsyncIterator[api.ListAndWatchResponse]:
+    async def list_and_watch(self, _request: api.Empty, _context: Any) -> AsyncIterator[bytes]:
         async for _ in self.changes():
-            answer = api.ListAndWatchResponse(
-                devices=[_device(unit, self.health(unit)) for unit in self.units()]
-            )
-            yield answer if self.fits(answer) else api.ListAndWatchResponse()
+            yield await self.listed(api.ListAndWatchResponse, _add)
 
     async def preferred_allocation(
         self, request: api.PreferredAllocationRequest, _context: Any
     ) -> api.PreferredAllocationResponse:
-        offered = {unit.id: unit for unit in self.units()}
+        offered = self._board.units.get(self.resource, {})
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
             self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
@@ -183,11 +191,11 @@ class Service:
     async def pre_start(
         self, request: api.PreStartContainerRequest, context: Any
     ) -> api.PreStartContainerResponse:
-        offered = {unit.id: unit for unit in self.units()}
+        offered = self._board.units.get(self.resource, {})
         units = [offered[unit_id] for unit_id in request.devices_ids if unit_id in offered]
         try:
             if units:
-                self._limited(units)
+                await self._limited(units)
         except Refused as refusal:
             log.warning("a container cannot start: %s", refusal, extra=self._fields)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {refusal}")
@@ -199,7 +207,7 @@ class Service:
             "v1beta1.DevicePlugin",
             {
                 "GetDevicePluginOptions": unary(self.options, api.Empty, api.DevicePluginOptions),
-                "ListAndWatch": stream(self.list_and_watch, api.Empty, api.ListAndWatchResponse),
+                "ListAndWatch": stream(self.list_and_watch, api.Empty),
                 "GetPreferredAllocation": unary(
                     self.preferred_allocation, api.PreferredAllocationRequest, api.PreferredAllocationResponse
                 ),
@@ -218,11 +226,9 @@ def unary(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any
     )
 
 
-def stream(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-    """A handler for one question, many answers."""
-    return grpc.unary_stream_rpc_method_handler(
-        method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
-    )
+def stream(method: Callable[[Any, Any], Any], request: Any) -> Any:
+    """A handler for one question, many answers, which are serialized already."""
+    return grpc.unary_stream_rpc_method_handler(method, request_deserializer=request.FromString)
 
 
 def _named(units: Sequence[Unit]) -> dict[str, object]:
@@ -232,10 +238,10 @@ def _named(units: Sequence[Unit]) -> dict[str, object]:
     return {"units": ",".join(unit.id for unit in units)}
 
 
-def _device(unit: Unit, health: str) -> api.Device:
-    numa = unit.device.numa
-    topology = None if numa is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa)])
-    return api.Device(ID=unit.id, health=health, topology=topology)
+def _add(answer: api.ListAndWatchResponse, unit: Unit, health: str) -> None:
+    device = answer.devices.add(ID=unit.id, health=health)
+    if unit.device.numa is not None:
+        device.topology.nodes.add(ID=unit.device.numa)
 
 
 def _answer(given: Grant) -> api.ContainerAllocateResponse:
