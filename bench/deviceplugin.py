@@ -23,19 +23,34 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.deviceplugin.kubelet import FakeKubelet  # noqa: E402 (after the path is set)
+from tests.deviceplugin.test_metrics import free_port  # noqa: E402
+from tests.deviceplugin.test_podresources import Lister, pod  # noqa: E402
 
 GPUS = [f"GPU-{uuid.uuid4()}" for _ in range(8)]
 ALLOCATIONS = 2000
 IDLE_SECONDS = 20
+# Asks for a page again and again until its standard input ends; prints the longest wait in milliseconds.
+ASK = """
+import sys, threading, time, urllib.request
+end = threading.Thread(target=sys.stdin.read, daemon=True)
+end.start()
+longest = 0
+while end.is_alive():
+    before = time.perf_counter()
+    urllib.request.urlopen(sys.argv[1]).read()
+    longest = max(longest, time.perf_counter() - before)
+    time.sleep(0.002)
+print(longest * 1000)
+"""
 
 
 @contextlib.asynccontextmanager
-async def plugin(sockets: Path, replicas: int = 1) -> AsyncIterator[tuple[FakeKubelet, int]]:
-    """A kubelet and the pid of a plugin that registers with it."""
+async def plugin(sockets: Path, replicas: int = 1, *more: str) -> AsyncIterator[tuple[FakeKubelet, int]]:
+    """A kubelet and the pid of a plugin that registers with it. `more`: flags."""
     kubelet = FakeKubelet(sockets)
     await kubelet.start()
     command = [sys.executable, "-m", "tests.deviceplugin.process", ",".join(GPUS)]
-    command += [f"--kubelet-socket={sockets}/kubelet.sock", "--log-level=error"]
+    command += [f"--kubelet-socket={sockets}/kubelet.sock", "--log-level=error", *more]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         resource = f"{{name: nvidia.com/gpu, replicas: {replicas}}}"
         config.write(
@@ -86,6 +101,24 @@ async def shared(sockets: Path, replicas: int) -> dict[str, float]:
         }
 
 
+async def changing(sockets: Path) -> dict[str, float]:
+    """How long others wait for an answer while a long list changes: a GPU that a pod had becomes free."""
+    kubelets, port = sockets / "pods", free_port()
+    kubelets.mkdir()
+    lister = Lister(pod("other"), pod("train", gpu=[GPUS[0]]))
+    flags = (f"--pod-resources-socket={kubelets}/kubelet.sock", f"--metrics-address=127.0.0.1:{port}")
+    async with lister.serving(kubelets / "kubelet.sock"), plugin(sockets, 7600, *flags) as (kubelet, _):
+        await kubelet.until(kubelet.devices, seconds=60)
+        url = f"http://127.0.0.1:{port}/healthz"
+        asking = subprocess.Popen(
+            [sys.executable, "-c", ASK, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        lister.pods.pop()
+        await kubelet.until(lambda: "Unhealthy" not in kubelet.devices().values(), seconds=60)
+        longest, _ = await asyncio.to_thread(asking.communicate)
+        return {"units": len(kubelet.devices()), "longest_wait_ms": round(float(longest), 1)}
+
+
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -102,6 +135,7 @@ async def main() -> None:
         ("8 GPUs", usual),
         ("1000 shares", lambda sockets: shared(sockets, 125)),
         ("largest list", lambda sockets: shared(sockets, 8300)),
+        ("a long list changes", changing),
         ("too large a list", lambda sockets: shared(sockets, 10000)),
     ):
         with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as folder:

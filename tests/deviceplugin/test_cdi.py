@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import grpc
@@ -342,6 +344,58 @@ def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin,
             await kubelet.allocate("GPU-b")
 
     play(scene)
+
+
+def test_a_slow_disk_keeps_nobody_else_waiting(play, plugin, tmp_path, monkeypatch):
+    """Allocations are answered while the specification is written, and what is written meanwhile is in it in the end."""
+    put(tmp_path, toolkit("GPU-a"))
+    go_on, fsync = threading.Event(), os.fsync
+
+    def slow(handle: int) -> None:
+        go_on.wait(30)
+        fsync(handle)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
+        async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+            monkeypatch.setattr(os, "fsync", slow)
+            put(tmp_path, toolkit("GPU-a", "GPU-b"))
+            while not list(tmp_path.glob("*.new")):
+                await asyncio.sleep(0.01)
+            await kubelet.allocate("GPU-a")
+            assert kubelet.devices()["GPU-b"] == "Unhealthy"
+            go_on.set()
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
+
+    try:
+        play(scene)
+    finally:
+        go_on.set()
+
+
+def test_two_who_write_at_once_write_both(tmp_path, monkeypatch):
+    """A container's device, while the devices of the node are renewed."""
+    put(tmp_path, toolkit("GPU-a", "GPU-b"))
+    specs, begun, go_on, fsync = Specs(tmp_path), threading.Event(), threading.Event(), os.fsync
+
+    def slow(handle: int) -> None:
+        if threading.current_thread() is first:
+            begun.set()
+            go_on.wait(30)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    first = threading.Thread(target=specs.refresh, args=(names("GPU-a", "GPU-b"),))
+    second = threading.Thread(target=specs.write, args=(["GPU-a::3"], ["GPU-a"], {"LIMIT": "1"}))
+    first.start()
+    assert begun.wait(5)
+    second.start()
+    second.join(0.2)  # it would be through by now if it did not wait
+    go_on.set()
+    first.join()
+    second.join()
+    assert set(named(tmp_path)) == {"GPU-a", "GPU-b", "allocation-GPU-a::3-1"}
 
 
 def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(play, plugin, tmp_path, caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
 import time
 
 import grpc
@@ -38,6 +39,45 @@ def test_registers_with_what_the_kubelet_needs(play, plugin):
         assert not request.options.pre_start_required
 
     play(scene)
+
+
+async def given(kubelet: FakeKubelet, unit: str) -> bool:
+    """Whether an allocation is not refused."""
+    try:
+        await kubelet.allocate(unit)
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017 (it need not be raised)
+        return False
+    return True
+
+
+def test_others_are_answered_while_a_list_is_put_together(play, plugin, monkeypatch):
+    """A list of tens of thousands of shares takes a while; allocations do not wait for it."""
+    go_on = threading.Event()
+    add = service._add
+
+    def slow(answer, unit, health):
+        if health == "Unhealthy":
+            go_on.wait(30)
+        add(answer, unit, health)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpus = two_gpus()
+        async with plugin(gpus):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and gpus.gpus[0].sets)
+            monkeypatch.setattr(service, "_add", slow)
+            gpus.gpus[0].raise_xid(79)
+            while await given(kubelet, "GPU-a"):
+                pass
+            assert kubelet.devices() == BOTH_WELL
+            await kubelet.allocate("GPU-b")
+            go_on.set()
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+
+    try:
+        play(scene)
+    finally:
+        go_on.set()
 
 
 def test_allocates_the_devices_that_were_asked_for(play, plugin):
