@@ -296,7 +296,8 @@ def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(
             await asyncio.sleep(0.3)
 
     async def listed(_request, _context):
-        yield api.ListAndWatchResponse(devices=[api.Device(ID="GPU-new", health="Healthy")])
+        devices = [api.Device(ID="GPU-new", health="Healthy")]
+        yield api.ListAndWatchResponse(devices=devices).SerializeToString()
         await asyncio.Event().wait()
 
     async def options(_request, _context):
@@ -306,7 +307,7 @@ def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(
         other = grpc.aio.server()
         handlers = {
             "GetDevicePluginOptions": service.unary(options, api.Empty, api.DevicePluginOptions),
-            "ListAndWatch": service.stream(listed, api.Empty, api.ListAndWatchResponse),
+            "ListAndWatch": service.stream(listed, api.Empty),
         }
         other.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)
