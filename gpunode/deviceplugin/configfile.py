@@ -36,13 +36,20 @@ SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
 LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
 MEMORY = ("name", "unit", "chunk", "devices", "policy")
+# As the kubelet wants an extended resource's name (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that
+# is not Kubernetes' own, a slash, a name.
+RESOURCE = re.compile(
+    r"(?!requests\.|.*kubernetes\.io/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    r"/[A-Za-z0-9]([-.\w]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Values for fields of Config; logs what is passed over. Raises BadConfig with the file's name and the key."""
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, no such date
         raise BadConfig(f"{path}: {error}") from None
     try:
         found = values(document)
@@ -126,15 +133,16 @@ def _share(where: str, entry: Any, *, by_default: bool, mps: bool) -> Share:
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise BadConfig(f"{where}.name: expected a resource, e.g. nvidia.com/gpu")
-    name = name if "/" in name else f"nvidia.com/{name}"
+    name = _resource(f"{where}.name", name if "/" in name else f"nvidia.com/{name}")
     if mps and name != GPU:
         raise BadConfig(f"{where}.name: MPS is for whole GPUs, {GPU}; found {name}")
     rename = entry.get("rename") or (f"{name}.shared" if by_default else name)
+    rename = f"nvidia.com/{rename}" if "/" not in str(rename) else rename
     memory, threads = entry.get("memory"), entry.get("threads")
     return Share(
         name,
         _whole(f"{where}.replicas", entry.get("replicas"), 2),
-        rename if "/" in rename else f"nvidia.com/{rename}",
+        _resource(f"{where}.rename", rename),
         _devices(f"{where}.devices", entry.get("devices", "all")),
         mps=mps,
         memory=None if memory is None else _whole(f"{where}.memory", memory, 1, " of MiB"),
@@ -157,11 +165,7 @@ def _percent(key: str, value: Any) -> int:
 def _memory(key: str, section: Any) -> MemorySharing:
     """This plugin's own: pieces of GPUs' memory, as gpushare offers them."""
     _only(key, section, MEMORY)
-    resource = section.get("name", GPU_MEM)
-    if not isinstance(resource, str) or not re.fullmatch(r"[^/\s]+/[^/\s]+", resource):
-        raise BadConfig(
-            f"{key}.name: expected a resource with its domain, e.g. {GPU_MEM}; found {resource!r}"
-        )
+    resource = _resource(f"{key}.name", section.get("name", GPU_MEM))
     if resource in (GPU, GPU_COUNT):
         raise BadConfig(f"{key}.name: {resource} counts GPUs, not memory; the usual name is {GPU_MEM}")
     unit, chunk = section.get("unit", "GiB"), section.get("chunk")
@@ -180,6 +184,14 @@ def _memory(key: str, section: Any) -> MemorySharing:
         _devices(f"{key}.devices", section.get("devices", "all")),
         packed=policy == "packed",
     )
+
+
+def _resource(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not RESOURCE.fullmatch(value):
+        raise BadConfig(
+            f"{key}: expected a resource with its domain, which is not kubernetes.io, e.g. {GPU_MEM}; found {value!r}"
+        )
+    return value
 
 
 def _devices(key: str, value: Any) -> tuple[str, ...]:

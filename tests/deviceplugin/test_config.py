@@ -101,7 +101,15 @@ def test_nvidias_names_work(arguments, environ, field, value):
             "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3}]}}\n",
             "a resource is there twice",
         ),
+        *(
+            (
+                f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 2, rename: {name}}}]}}}}\n",
+                "sharing.timeSlicing.resources[0].rename: expected a resource",
+            )
+            for name in ("[a]", "two words", "a/b/c", "kubernetes.io/gpu", "Example.com/gpu", "x." * 32)
+        ),
         ("version: [\n", "expected the node content"),
+        ("version: 2026-13-01\n", "month must be in 1..12"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_key(tmp_path, text, message):
