@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from . import limits, memory
 from .cdispec import qualified
-from .config import CDI, Config
+from .config import CDI, Config, file_word
 from .mps import files
 from .resources import Unit
 
@@ -115,7 +115,7 @@ def grant(
     by_cdi += features if names else ()
     if "cdi-annotations" in config.device_list_strategy and names:
         # One key a resource: a container may have devices of several.
-        key = f"{config.cdi_annotation_prefix}gpunode_{resource.rpartition('/')[2]}"
+        key = f"{config.cdi_annotation_prefix}gpunode_{file_word(resource)}"
         given.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
         given.cdi += by_cdi

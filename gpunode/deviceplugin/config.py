@@ -113,6 +113,15 @@ class Config:
         return tuple(name for name, wanted in enabled.items() if wanted)
 
 
+def file_word(resource: str) -> str:
+    """What stands for a resource in names of files and annotations: no two resources of a node have the same.
+
+    Of nvidia.com it is the name alone, as NVIDIA's plugin has it.
+    """
+    domain, _, name = resource.partition("/")
+    return name if domain == "nvidia.com" else f"{domain}_{name}"
+
+
 def choice(names: Collection[str], label: str, default: str = "") -> str:
     """Which of several configurations a node with this label has, by name; "" for none. It may not be among them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.deviceplugin.allocate import CONTROL_NODES, Refused, chosen, grant
-from gpunode.deviceplugin.config import Config, Share
+from gpunode.deviceplugin.config import GPU, Config, Share
 from gpunode.deviceplugin.devices import Device
 from gpunode.deviceplugin.links import links
 from gpunode.deviceplugin.prefer import preferred
@@ -126,6 +126,30 @@ def test_time_slicing_reaches_the_kubelet_under_the_new_name(play, plugin):
             )
 
     play(scene)
+
+
+def test_resources_that_differ_by_their_domain_alone_are_served_apart(play, plugin):
+    """Each has its socket and its annotation: the kubelet is not told of one GPU under both names."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        other = "example.com/gpu"
+        share = Share(GPU, 2, other, ("0",))
+        gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+        async with plugin(gpus, shares=(share,)):
+            await kubelet.until(lambda: kubelet.devices() and kubelet.devices(other))
+            assert set(kubelet.devices()) == {"GPU-b"}
+            assert set(kubelet.devices(other)) == {"GPU-a::0", "GPU-a::1"}
+            answer = await kubelet.allocate("GPU-a::1", resource=other)
+            assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
+
+    play(scene)
+
+
+def test_a_container_with_devices_of_two_resources_is_told_of_both_by_annotation():
+    """The kubelet keeps one value a key."""
+    by_annotation = Config(device_list_strategy=("cdi-annotations",))
+    both = [grant(name, list(units(1).values()), by_annotation, bool) for name in (GPU, "example.com/gpu")]
+    assert both[0].annotations.keys().isdisjoint(both[1].annotations)
 
 
 def test_replicas_can_be_for_some_gpus_only():

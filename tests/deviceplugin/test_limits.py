@@ -132,7 +132,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
             answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
             name = "allocation-GPU-a:1024:2-3"
             assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
-            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu-mem": f"{KIND}={name}"}
+            assert answer.annotations == {"cdi.k8s.io/gpunode_aliyun.com_gpu-mem": f"{KIND}={name}"}
             assert answer.envs["NVIDIA_GPU_MEMORY_REQUEST"] == "3072"
             assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
             edits = named(tmp_path)[name]

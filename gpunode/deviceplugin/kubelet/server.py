@@ -21,7 +21,7 @@ import grpc
 
 from ..board import Board
 from ..cdi import Specs
-from ..config import Config
+from ..config import Config, file_word
 from ..directory import Directory
 from ..memory import MAX_LIST
 from ..metrics import Metrics
@@ -62,7 +62,7 @@ class ResourceServer:
         self._metrics = metrics
         self._specs = specs
         self._kubelet = Path(config.kubelet_socket)
-        self._socket = self._kubelet.parent / f"nvidia-{resource.rpartition('/')[2]}.sock"
+        self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
         self._stirred = asyncio.Event()
         self._dropped: deque[float] = deque(maxlen=3)  # when a running kubelet ended our stream
         self._known: Service | None = None  # what the kubelet has registered
@@ -115,7 +115,8 @@ class ResourceServer:
         The socket is made beside and moved into place: at no moment is a dead one there, and gRPC, which removes
         the path it was given when it stops, cannot remove the socket of another server that took our place.
         """
-        fresh = self._socket.with_name(f".{self._socket.name}.{secrets.token_hex(4)}")
+        # Short: the path of a socket has 107 characters at most.
+        fresh = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         service = Service(
             self.resource, self._board, self._config, self._metrics, self._specs, self._stirred.set
         )
