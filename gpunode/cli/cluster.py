@@ -132,11 +132,19 @@ def label(
     return changed, conflicts
 
 
-def warn(inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report) -> None:
-    """Tell of kubelets that would give containers no GPU, without a word, as the plugin is configured for them."""
+def warn(
+    api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report
+) -> None:
+    """Tell of other device plugins; and of kubelets that would give containers no GPU, without a word, as the plugin is
+    configured for them."""
     from gpunode import compat
-    from gpunode.cluster import expected
+    from gpunode.cluster import expected, rivals
 
+    for rival, count in rivals.every(api).items():
+        report.note(
+            f"{rival}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
+            "node, the one that started last wins: remove that one first; running pods keep their GPUs."
+        )
     gate = compat.gates()["DevicePluginCDIDevices"]
 
     def passes_over(host: Host, node: Node) -> bool:
@@ -180,7 +188,7 @@ def plan(
         if one.action in TO_DO
     ]
     found, missing = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
-    warn(inventory, hosts, found, report)
+    warn(api, inventory, hosts, found, report)
     changes, conflicts = label(api, hosts, found, dry_run=True)
     rows += [
         ("label", f"Node {found[host].name} {key}={after}")

@@ -44,7 +44,7 @@ def deploy(
         api = cluster.connect(work.inventory)
         namespace, tell = work.inventory.cluster.namespace, cluster.tells(work.report)
         found, missing = cluster.find_or_ask(api, work, tell)
-        cluster.warn(work.inventory, work.hosts, found, work.report)
+        cluster.warn(api, work.inventory, work.hosts, found, work.report)
         _, conflicts = cluster.label(api, work.hosts, found)
         names = {host: node.name for host, node in found.items() if host not in conflicts}
         troubles = {**missing, **conflicts}

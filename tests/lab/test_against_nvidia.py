@@ -44,6 +44,9 @@ MACHINES: dict[str, list[dict[str, Any]]] = {
     "pairs": [{"model": H100, "nvlinks": [gpu ^ 1] * 12 + [(gpu + 2) % 4] * 2} for gpu in range(4)],
     "old": [{"model": "P100-PCIE-16GB"}] * 2,
     "alike": [{"model": H100, "mig_layout": ["1g.10gb"] * count} for count in (7, 3)],
+    "partly": [{"model": H100, "mig_layout": ["1g.10gb"]}, {"model": H100}],
+    "half-cut": [{"model": H100, "mig_layout": ["1g.10gb"]}, {"model": H100, "mig_layout": []}],
+    "lost": [{"model": H100}, {"model": H100, "lost": 1}],
     "unlike": [
         {"model": H100, "mig_layout": ["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]},
         {"model": H100},
@@ -201,6 +204,7 @@ def test_a_documented_file_means_the_same(machines, file, machine, resources):
         ("alike", [GPU], {"MIG_STRATEGY": "single"}),
         ("whole", [GPU], {"MIG_STRATEGY": "single"}),
         ("whole", [GPU], {"MIG_STRATEGY": "mixed"}),
+        ("half-cut", MIG[2:], {"MIG_STRATEGY": "mixed"}),
         ("whole", [GPU], {"DEVICE_LIST_STRATEGY": "volume-mounts"}),
         ("whole", [GPU], {"DEVICE_LIST_STRATEGY": "envvar,volume-mounts", "DEVICE_ID_STRATEGY": "index"}),
         ("unlike", [GPU, *MIG], {"DEVICE_ID_STRATEGY": "index", "MIG_STRATEGY": "mixed"}),
@@ -323,6 +327,15 @@ def test_shares_are_preferred_of_the_gpus_that_have_most_left(machines):
     assert ours[0] == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("machine", ["partly", "half-cut", "unlike"])
+def test_mig_devices_that_strategy_single_cannot_offer_end_both(machines, machine):
+    """MIG on for some GPUs only; on without a MIG device; devices of several profiles."""
+    pair = machines(machine)
+    env = {**OFF, "MIG_STRATEGY": "single", "PYTHONPATH": str(CHECKOUT)}
+    for one in (pair.nvidia, pair.gpunode):
+        assert one.within.start(one.program, one.folder / "log", env).wait(10) == 1
+
+
 def test_more_shares_than_one_are_refused_in_the_same_words(machines):
     """What people search for."""
 
@@ -373,6 +386,17 @@ def test_an_xid_that_asks_for_an_applications_restart_costs_it_the_gpu(machines)
         return unhealthy()
 
     assert pair.ask(sick, GPU, DEVICE_ID_STRATEGY="index") == ({"1", "2"}, {"2"})
+
+
+def test_a_gpu_that_is_lost_at_the_start_ends_it(machines):
+    """This one offers the other."""
+    pair = machines("lost")
+    assert pair.nvidia.within.start(pair.nvidia.program, pair.nvidia.folder / "log").wait(10) == 1
+
+    async def offered(kubelet: FakeKubelet) -> int:
+        return len(kubelet.devices())
+
+    assert asyncio.run(pair.gpunode.ask(offered, [GPU], "", {"PYTHONPATH": str(CHECKOUT)})) == 1
 
 
 def test_0_19_has_gds_gdrcopy_and_mofed_on(machines):

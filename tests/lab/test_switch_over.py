@@ -24,6 +24,7 @@ SAMPLE = Path(__file__).parents[1] / "deviceplugin/nvidia-samples/time-slicing.y
 CONFIG = SAMPLE.read_text().replace("replicas: 10", "replicas: 2")
 SHARES = 8
 CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+THEIRS = "DaemonSet kube-system/nvidia-device-plugin-daemonset, on 1 node, offers NVIDIA GPUs too."
 REGISTERED = "registered with the kubelet"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
@@ -121,10 +122,12 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
     look = gpunode("plan", "--json", "--limit", NODE, inventory=inventory)
     assert look.code == 0, look
     assert {"ConfigMap", "DaemonSet"} <= {one["object"].partition(" ")[0] for one in look.of("cluster")}
+    assert THEIRS in look.stdout
     nvidia.remove(lab)
     for command in ("plugin deploy", "verify"):
         ran = gpunode(command, "--json", "--limit", NODE, inventory=inventory)
         assert ran.code == 0, ran
+        assert THEIRS not in ran.stdout
     offered(lab, SHARES)
     assert container(made, before) == same
     assert record.items() <= held(node).items()
@@ -159,6 +162,7 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     offered(lab, SHARES)
     ran = gpunode("plugin deploy", "--json", "--limit", NODE, inventory=inventory)
     assert ran.code == 0, ran
+    assert THEIRS in ran.stdout
     wait("this plugin to take over", lambda: REGISTERED in ours(lab), 60)
     made.seen(made.make("first", NODE))
     assert ours(lab).count(" allocated ") == 1

@@ -16,7 +16,7 @@ from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginConfig, 
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node
-from .fake import FakeApi
+from .fake import FakeApi, Fault
 
 HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
@@ -128,6 +128,58 @@ def test_a_plan_warns_of_kubelets_that_pass_over_cdi_devices(
     said = capsys.readouterr().out
     assert (f"a ({kubelet}): containers would get no GPU" in said) == warned
     assert ("Put `envvar` beside it" in said) == warned
+
+
+def daemonset(
+    name: str, image: str, path: str = "/var/lib/kubelet/device-plugins", nodes: int = 2, **labels: str
+) -> dict[str, Any]:
+    pod = {
+        "containers": [{"name": "it", "image": image}],
+        "volumes": [{"name": "v", "hostPath": {"path": path}}],
+    }
+    return {
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": "kube-system", "labels": labels},
+        "spec": {"template": {"spec": pod}},
+        "status": {"desiredNumberScheduled": nodes},
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (daemonset("nvidia-device-plugin-daemonset", "mirror/k8s-device-plugin:v0.19.1"), True),
+        (
+            daemonset("nvdp", "nvcr.io/nvidia/k8s-device-plugin:v0.19.1", "/var/lib/kubelet/device-plugins/"),
+            True,
+        ),
+        (daemonset("nvdp", "nvcr.io/nvidia/k8s-device-plugin:v0.19.1", nodes=0), False),
+        (daemonset("nvdp-gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.19.1", "/sys"), False),
+        (daemonset("amdgpu-device-plugin", "rocm/k8s-device-plugin"), False),
+        (daemonset("nvidia", "plugin:1", **{"app.kubernetes.io/managed-by": "gpunode"}), False),
+    ],
+)
+def test_a_plan_names_other_device_plugins_for_the_same_gpus(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], other: dict[str, Any], named: bool
+) -> None:
+    """Both on a node is what nobody wants, and no error by itself: which one the kubelet heeds is a matter of chance."""
+    add_node(fake, "a")
+    fake.put(other)
+
+    cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+
+    said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
+    assert (said in capsys.readouterr().out) == named
+
+
+def test_who_may_not_list_daemonsets_gets_his_plan(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes no right that gpunode does not need otherwise."""
+    add_node(fake, "a")
+    fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
+
+    assert cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
 
 
 def with_gpus(*uuids: str) -> list[Outcome]:

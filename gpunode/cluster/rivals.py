@@ -1,0 +1,35 @@
+"""Other device plugins of NVIDIA GPUs in the cluster: on a node that has two, the kubelet heeds the newest alone."""
+
+from __future__ import annotations
+
+from gpunode.cluster import apply
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object, title
+from gpunode.errors import ClusterError
+
+SOCKETS = "/var/lib/kubelet/device-plugins"
+
+
+def every(api: Api) -> dict[str, int]:
+    """Titles of DaemonSets that are such plugins -> on how many nodes. Empty too where they may not be listed."""
+    try:
+        found = api.find("DaemonSet")[0]
+    except ClusterError:
+        return {}  # who may not look at them is not told; nothing depends on it
+    nodes = {
+        title({"kind": "DaemonSet", **one}): one.get("status", {}).get("desiredNumberScheduled", 0)
+        for one in found
+        if _is(one)
+    }
+    return {name: count for name, count in nodes.items() if count}
+
+
+def _is(found: Object) -> bool:
+    """By the kubelet's directory, which gpu-feature-discovery and MPS daemons out of the same image do not mount."""
+    pod = found["spec"]["template"]["spec"]
+    paths = [volume.get("hostPath", {}).get("path", "") for volume in pod.get("volumes") or []]
+    names = [found["metadata"]["name"], *(container["image"] for container in pod["containers"])]
+    ours = (found["metadata"].get("labels") or {}).get(apply.OURS) == "gpunode"
+    return (
+        not ours and any(path.startswith(SOCKETS) for path in paths) and "nvidia" in " ".join(names).lower()
+    )
