@@ -388,6 +388,10 @@ def test_the_plugins_own_words_are_the_cause(api: Api, fake: FakeApi, told: list
     for text, words in (
         (summary(seen, Config()), "the plugin says: GPU-1: Xid 95"),
         (summary(View(missing="no driver"), Config()), "the plugin says: no driver"),
+        (
+            summary(View({"GPU-1": GPU}, held={"GPU-1": "for a/b"}), Config()),
+            "the plugin says: GPU-1: for a/b",
+        ),
         ("[not ours", "the plugin's log: INFO the last line"),
     ):
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
