@@ -266,6 +266,28 @@ def test_a_kubelet_that_comes_back_ends_the_pause_before_the_next_try(play, plug
     play(scene)
 
 
+def test_a_new_kubelet_that_does_not_listen_yet_is_tried_again_soon(play, plugin, caplog):
+    """Its socket is there a moment before; the long pauses were for the one before it."""
+
+    def dead(path) -> None:
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.stop()
+        dead(kubelet.directory / "kubelet.sock")
+        async with plugin(two_gpus()):
+            while "trying again in 2 s" not in caplog.text:
+                await asyncio.sleep(0.01)
+            dead(kubelet.directory / "kubelet.sock")
+            while caplog.text.count("trying again in") < 3:
+                await asyncio.sleep(0.01)
+            assert caplog.text.rpartition("trying again in ")[2].startswith("1 s")
+
+    play(scene)
+
+
 def test_the_newest_of_two_plugins_wins_and_the_other_stands_by(play, plugin, caplog):
     """Two plugins for one resource do not fight; when the newer one goes, the older takes over again."""
 

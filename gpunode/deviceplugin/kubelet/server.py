@@ -91,17 +91,17 @@ class ResourceServer:
                 log.warning(
                     "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
                 )
-                await self._pause(retry)
-                retry = min(retry * 2, 30.0)
+                retry = 1.0 if await self._pause(retry) else min(retry * 2, 30.0)
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or until the kubelet is a new one."""
+    async def _pause(self, seconds: float) -> bool:
+        """Wait for so long, or until the kubelet is a new one; whether it is."""
         before = identity(self._kubelet)
         try:
             with Directory(self._kubelet.parent, self._stirred.set):
-                await self._until(lambda: identity(self._kubelet) != before, seconds)
+                return await self._until(lambda: identity(self._kubelet) != before, seconds)
         except OSError:
             await asyncio.sleep(seconds)
+            return False
 
     async def _until_kubelet(self) -> None:
         if identity(self._kubelet) is None:
