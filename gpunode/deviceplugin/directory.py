@@ -1,4 +1,4 @@
-"""Notices what comes and goes in a directory, through the kernel's inotify.
+"""Notices what comes, goes and is written in a directory, through the kernel's inotify.
 
 By ctypes rather than a library: three calls of libc are all it takes, and the image carries one dependency less.
 """
@@ -17,13 +17,15 @@ from types import TracebackType
 log = logging.getLogger(__name__)
 
 # From <sys/inotify.h>
-IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_DELETE_SELF = 0x40, 0x80, 0x100, 0x200, 0x400
+IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF = 0x400
 
 POLL = 2.0  # seconds between two looks where inotify is not to be had
 
 
 class Directory:
-    """While entered, `stirred` is called in the event loop whenever a name appears in or goes from `path`.
+    """While entered, `stirred` is called in the event loop whenever a name appears in or goes from `path`, and when a
+    file there has been written.
 
     Where the machine has no inotify instance left (128 for all of root's processes is the usual limit, and busy
     nodes reach it), it is called every POLL seconds instead. Entering raises OSError where there is no such directory.
@@ -66,12 +68,12 @@ class Directory:
 
 
 def watch(path: Path) -> int:
-    """A file descriptor that is readable when a name appears in or goes from the directory. Raises OSError."""
+    """A file descriptor that is readable when something has happened in the directory. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     if fd < 0:
         raise _error("inotify_init1", path)
-    mask = IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF
+    mask = IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF
     if libc.inotify_add_watch(fd, os.fsencode(path), mask) < 0:
         error = _error("inotify_add_watch", path)
         os.close(fd)

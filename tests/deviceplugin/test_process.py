@@ -99,6 +99,28 @@ def test_a_changed_configuration_file_is_taken_up(play, sockets, tmp_path):
     play(scene)
 
 
+def test_a_configuration_file_that_is_written_in_place_is_taken_up(play, sockets, tmp_path):
+    """By an editor or a redirection on the host: what counts is what is there when the writer is done."""
+    file = tmp_path / "config.yaml"
+    sharing = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets, f"--config-file={file}"):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            file.write_text(sharing)
+            await kubelet.until(lambda: len(kubelet.devices()) == 2)
+            file.unlink()
+            with file.open("w") as written:
+                written.write("# begun ")
+                written.flush()
+                await kubelet.until(lambda: len(kubelet.devices()) == 1)
+                written.write(f"and done\n{sharing.replace('2', '3')}")
+            await kubelet.until(lambda: len(kubelet.devices()) == 3)
+
+    file.write_text("version: v1\n")
+    play(scene)
+
+
 def test_a_bad_flag_value_ends_with_status_2():
     """The message names the flag and the values it takes."""
     run = subprocess.run(
