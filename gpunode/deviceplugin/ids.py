@@ -40,13 +40,13 @@ def read(unit_id: str) -> Claim | None:
     device, _, rest = unit_id.partition(":")
     if not rest:
         gpu, mark, number = unit_id.rpartition("-_-")
-        return Claim(gpu, GPUSHARE) if mark and number.isdigit() else Claim(unit_id, WHOLE)
+        return Claim(gpu, GPUSHARE) if mark and number.isdecimal() else Claim(unit_id, WHOLE)
     share = rest.removeprefix(":mps-")
     if share != rest:
-        return Claim(device, MPS) if share.isdigit() else None
+        return Claim(device, MPS) if share.isdecimal() else None
     first, _, second = rest.partition(":")
-    if not second.isdigit():
+    if not second.isdecimal():
         return None
     if not first:
         return Claim(device, TIME_SLICING)
-    return Claim(device, MEMORY, int(first)) if first.isdigit() else None
+    return Claim(device, MEMORY, int(first)) if first.isdecimal() else None

@@ -98,7 +98,7 @@ def test_what_a_container_has_otherwise_is_not_given_to_another(now, held, resou
         # Nobody's here: others' devices, a GPU that has gone, words that mean nothing.
         (SLICED, "amd.com/gpu", ["0000:c3:00.0"]),
         (SLICED, GPU, ["GPU-gone"]),
-        (SLICED, "example.com/fpga", ["f0", "", "a::b", "a:b:0"]),
+        (SLICED, "example.com/fpga", ["f0", "", "GPU-a::b", "GPU-a:b:0", "GPU-a:1:b", "GPU-a:²:0"]),
     ],
 )
 def test_what_the_kubelet_counts_itself_is_left_to_it(now, resource, ids) -> None:

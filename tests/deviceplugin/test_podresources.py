@@ -124,6 +124,19 @@ def test_shares_count_for_their_gpu() -> None:
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
+def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
+    """Not each piece of memory for itself: there may be thousands."""
+    ids = [f"GPU-a:1:{n}" for n in range(3)] + ["GPU-a", "GPU-a::mps-0", "MIG-b::1", "GPU-c-_-5", "words"]
+    answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=ids)])
+    told = podresources.given(podresources.read(answer).holders, {"nvidia.com/gpu": ()})
+    assert {labels["gpu"]: count for _, labels, count in told} == {
+        "GPU-a": 5,
+        "MIG-b": 1,
+        "GPU-c-_-5": 1,
+        "words": 1,
+    }
+
+
 @pytest.mark.parametrize("how", ["nobody listens", "it hangs", "it knows no v1"])
 def test_a_kubelet_that_does_not_tell_costs_only_that(
     play, plugin, sockets, monkeypatch, caplog, how

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from .. import ids
 from ..holds import Holder
 from ..metrics import Sample
 from ..resources import Unit
@@ -102,7 +103,7 @@ def read(answer: api.ListPodResourcesResponse) -> Answer:
             for devices in container.devices:
                 key = (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name)
                 found.setdefault(key, set()).update(devices.device_ids)
-    holders = tuple(Holder(*key, tuple(sorted(ids))) for key, ids in found.items())
+    holders = tuple(Holder(*key, tuple(sorted(held))) for key, held in found.items())
     return Answer(frozenset(pod.name for pod in answer.pod_resources), holders)
 
 
@@ -114,11 +115,16 @@ def given(holders: Iterable[Holder], offers: Mapping[str, tuple[Unit, ...]]) -> 
         known = gpus.get(holder.resource)
         namespace, _, pod = holder.pod.partition("/")
         for unit in holder.ids if known is not None else ():
-            # An id of an earlier configuration is still its pod's.
-            gpu = (known or {}).get(unit, unit)
+            gpu = (known or {}).get(unit) or _earlier(unit)
             counts[namespace, pod, holder.container, holder.resource, gpu] += 1
     names = ("namespace", "pod", "container", "resource", "gpu")
     return [
         ("pod_devices", dict(zip(names, key, strict=True)), float(count))
         for key, count in sorted(counts.items())
     ]
+
+
+def _earlier(unit_id: str) -> str:
+    """The device of an id that an earlier configuration gave; the id itself where it does not tell."""
+    claim = ids.read(unit_id)
+    return unit_id if claim is None or claim.way == ids.GPUSHARE else claim.device
