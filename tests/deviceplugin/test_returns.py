@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpunode.deviceplugin import node
 from gpunode.deviceplugin.cluster.events import Events
 from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
 from gpunode.deviceplugin.cluster.voice import Voice
@@ -188,6 +189,22 @@ def test_a_kubelet_that_only_starts_is_waited_for(play, plugin, lists, monkeypat
     play(scene)
 
 
+def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(play, plugin, lists, monkeypatch) -> None:
+    """Not when the GPUs are looked for next, which is a minute later: until then they could be given twice."""
+    monkeypatch.setattr(node, "LOOK_AGAIN", 60.0)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        lists.touch()
+        async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert not sick(kubelet)
+            lists.unlink()
+            async with Lister(NAMESAKE, TRAIN).serving(lists):
+                await kubelet.until(lambda: sick(kubelet) == A)
+
+    play(scene)
+
+
 @pytest.mark.parametrize("how", ["no socket", "no v1"])
 def test_a_kubelet_that_never_tells_is_not_waited_for(play, plugin, lists, monkeypatch, caplog, how) -> None:
     """Kubernetes before 1.20: all is offered at once, and the log says what to do instead."""
@@ -219,6 +236,24 @@ def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(play, after)
             assert all(one.get("MIG-1") != "Healthy" for one in kubelet.plugins[part].lists)
             lister.pods.remove(TRAIN)
             await kubelet.until(lambda: not sick(kubelet, part))
+
+    play(scene)
+
+
+def test_a_pod_that_went_long_ago_holds_nothing_back(play, after) -> None:
+    """Not what the kubelet told when it was asked last counts, but what it tells when there is a new device."""
+    part = "nvidia.com/mig-1g.10gb"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a", name="H100"))
+        async with after(NAMESAKE, TRAIN, nvml=nvml, mig_strategy="mixed") as lister:
+            await kubelet.until(kubelet.devices)
+            await lister.until(2)
+            lister.pods.remove(TRAIN)
+            nvml.gpus[0].mig = [Mig("MIG-1")]
+            await kubelet.until(lambda: kubelet.devices(part))
+            await lister.until(4)
+            assert [*kubelet.plugins[part].lists] == [{"MIG-1": "Healthy"}]
 
     play(scene)
 

@@ -49,6 +49,8 @@ class Returns:
             return
         async with self._asking:
             answer = await (self._first() if self._devices is None else self._pods.ask())
+            if self._counts(answer) and not self._open.is_set():
+                self._seen = ()  # of long ago: what it told of may be gone since
             self._devices, self._since = self._board.devices, 0
             await self._look(offers, answer)
 
@@ -63,10 +65,8 @@ class Returns:
     async def _first(self) -> Answer | None:
         """Wait until the kubelet tells: it may have been started just now. Not for one that never will."""
         end = time.monotonic() + PATIENCE
-        theirs, kubelet = self._sockets
         while not self._counts(answer := await self._pods.ask()):
-            never = self._pods.unknown or (not theirs.exists() and alive(kubelet))
-            if never or time.monotonic() >= end:
+            if self._never() or time.monotonic() >= end:
                 if answer is None:
                     log.warning(
                         "GPUs that pods have by an earlier configuration are not held back, as the kubelet does not "
@@ -75,6 +75,11 @@ class Returns:
                 break
             await asyncio.sleep(RETRY)
         return answer
+
+    def _never(self) -> bool:
+        """Whether the kubelet that runs now will not tell, however often it is asked."""
+        theirs, kubelet = self._sockets
+        return self._pods.unknown or (not theirs.exists() and alive(kubelet))
 
     async def _look(self, offers: Mapping[str, tuple[Unit, ...]], answer: Answer | None) -> None:
         if answer is not None and self._counts(answer):
@@ -86,7 +91,8 @@ class Returns:
         found = await asyncio.to_thread(holds, offers, self._board.devices, holders, before)
         _tell(before, found)
         self._board.hold(found)
-        if found or self._since == 1:
+        # Asked again soon: after the first answer, and where there is none yet.
+        if found or self._since == 1 or (self._since == 0 and not self._never()):
             self._open.set()
         else:
             self._open.clear()
