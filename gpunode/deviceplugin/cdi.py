@@ -22,6 +22,7 @@ from .cdispec import (
     added,
     allocations,
     has_all,
+    names,
     parsed,
     qualified,
     specification,
@@ -64,7 +65,7 @@ class Specs:
                 toolkit = self._read_toolkit()
                 if same and self._good == (self._seen, _identity(self._path)):
                     return {}
-                self._write(toolkit, self._allocations())
+                self._write(toolkit, *self._known())
             except CdiUnavailable as error:
                 return dict.fromkeys(devices, str(error))
             unknown = {uuid: _unknown(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
@@ -104,7 +105,8 @@ class Specs:
         with self._lock:
             for uuid in devices:
                 self.edits(uuid)
-            self._write(self._read_toolkit(), added(self._allocations(), new, units))
+            before, earlier = self._known()
+            self._write(self._read_toolkit(), added(before, new, units), earlier)
         return qualified(new.name)
 
     def _read_toolkit(self) -> Toolkit:
@@ -127,16 +129,17 @@ class Specs:
             raise CdiUnavailable(self._toolkit)
         return self._toolkit
 
-    def _allocations(self) -> list[Allocation]:
-        """The allocations that the file holds; a file that cannot be understood holds none."""
+    def _known(self) -> tuple[list[Allocation], list[str]]:
+        """The allocations and the names of devices that the file holds; a file that cannot be understood holds none."""
         try:
-            return allocations(json.loads(self._path.read_bytes()))
+            document = json.loads(self._path.read_bytes())
+            return allocations(document), names(document)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return []
+            return [], []
 
-    def _write(self, toolkit: Toolkit, known: Sequence[Allocation]) -> None:
+    def _write(self, toolkit: Toolkit, known: Sequence[Allocation], earlier: Sequence[str]) -> None:
         """Replace the file if it is another. Raises CdiUnavailable; the file is then as it was."""
-        document = specification(toolkit, self._devices, known)
+        document = specification(toolkit, self._devices, known, earlier)
         if not document["devices"]:
             return  # the format wants at least one
         new = json.dumps(document, sort_keys=True).encode()

@@ -91,14 +91,19 @@ def qualified(name: str) -> str:
 
 
 def specification(
-    toolkit: Toolkit, devices: Mapping[str, str], allocations: Iterable[Allocation]
+    toolkit: Toolkit,
+    devices: Mapping[str, str],
+    allocations: Iterable[Allocation],
+    earlier: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The specification. `devices`: the name of each by its UUID. What the toolkit does not know is left out."""
-    plain = [
-        {"name": name, "containerEdits": toolkit.devices[uuid]}
-        for uuid, name in devices.items()
-        if uuid in toolkit.devices
-    ]
+    """The specification. `devices`: the name of each by its UUID. What the toolkit does not know is left out.
+
+    `earlier`: names of devices that it had before. Containers that were given them need them when they start again,
+    though others are given them no more or by another name; the toolkit's own names tell what they are.
+    """
+    named = {name: toolkit.devices[name] for name in earlier if name in toolkit.devices and name != "all"}
+    named |= {name: toolkit.devices[uuid] for uuid, name in devices.items() if uuid in toolkit.devices}
+    plain = [{"name": name, "containerEdits": edits} for name, edits in named.items()]
     made = [
         _entry(allocation, toolkit)
         for allocation in allocations
@@ -146,6 +151,12 @@ def allocations(document: Any) -> list[Allocation]:
         if ALLOCATION in entry.get("annotations", {})
     ]
     return [Allocation(**{**note, "devices": tuple(note["devices"])}) for note in notes]
+
+
+def names(document: Any) -> list[str]:
+    """The devices in a specification of ours that are no allocations. Raises KeyError, TypeError, AttributeError."""
+    entries = document["devices"]
+    return [str(entry["name"]) for entry in entries if ALLOCATION not in entry.get("annotations", {})]
 
 
 def added(known: Sequence[Allocation], new: Allocation, units: Iterable[str]) -> list[Allocation]:

@@ -104,6 +104,20 @@ def test_a_new_driver_or_device_comes_over_and_nothing_is_written_otherwise(tmp_
     assert set(named(tmp_path)) == {"GPU-a", "MIG-b"}
 
 
+def test_a_container_of_an_earlier_configuration_can_start_again(tmp_path):
+    """The kubelet gives it the names that it was given first, by UUID or index, of a GPU or a MIG device. `all` nobody was given."""
+    document = yaml.safe_load(toolkit("GPU-a", "MIG-b"))
+    document["devices"].append({**document["devices"][0], "name": "all"})
+    put(tmp_path, yaml.safe_dump(document))
+    put(tmp_path, json.dumps({"devices": [{"name": "all"}, {"name": "GPU-gone"}]}), FILE)
+    for devices in (names("GPU-a", "MIG-b"), {"GPU-a": "0"}, names("GPU-a"), {}):
+        assert Specs(tmp_path).refresh(devices) == {}
+    assert set(named(tmp_path)) == {"GPU-a", "MIG-b", "0"}
+    put(tmp_path, toolkit("GPU-a", driver="590.2"))
+    Specs(tmp_path).refresh(names("GPU-a"))
+    assert set(named(tmp_path)) == {"GPU-a", "0"}  # what is no more cannot be given to anybody
+
+
 def test_a_file_that_somebody_removed_or_broke_is_made_again(tmp_path):
     """It is looked at every few seconds."""
     put(tmp_path, toolkit("GPU-a"))
