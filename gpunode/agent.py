@@ -788,8 +788,8 @@ def put(
 
 def copy_labels(source: str, target: str) -> None:
     """Extended attributes (the SELinux label, ACLs) of a file that is about to be replaced."""
-    if not hasattr(os, "listxattr"):
-        return  # Python has it on Linux only, and a simulated host may be on another system
+    if sys.platform != "linux":
+        return  # Python has them there only, and a simulated host may be on another system
     try:
         names = os.listxattr(source)
     except OSError:

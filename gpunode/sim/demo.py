@@ -24,7 +24,15 @@ from gpunode.sim.machine import Machine
 PREFIX = "gpunode-demo-"
 KEPT = "kept"  # in the folder of a demo that goes on without its show
 PATIENCE = 15.0  # seconds for a demo to end
+# Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
+LONGEST = 35
 YOUNG = 60.0  # seconds in which a folder without a lock may be one that is being made
+
+
+def room() -> Path:
+    """Where the folders of demos are: for temporary files, or in /tmp where that is too far down, as on a Mac."""
+    usual = tempfile.gettempdir()
+    return Path(usual if len(os.fsencode(usual)) <= LONGEST else "/tmp")  # noqa: S108 (mkdtemp makes the folder)
 
 
 class DemoFailed(GpunodeError):
@@ -43,7 +51,7 @@ class Demo:
     ) -> None:
         _complete()
         self._kept = False
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=room()))
         self._lock = (self.folder / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
@@ -180,7 +188,7 @@ def stop() -> tuple[Path, ...]:
 
     A show that is running is left alone.
     """
-    found = sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    found = sorted(room().glob(f"{PREFIX}*"))
     return tuple(path for path in found if _mine(path) and _stopped(path))
 
 

@@ -22,6 +22,7 @@ from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 from gpunode.sim import controllers, devices, kinds, life
 from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.demo import room
 from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
 from gpunode.sim.state import State
 
@@ -99,7 +100,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-"))
+    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controllers, "GRACE", 1.5)
         patch.setattr(life, "BACK_OFF", 1.0)
