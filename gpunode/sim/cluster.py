@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ class Cluster:
 
     def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
         self.store = Store()
+        self._lock = threading.Lock()
         for name in controllers.SYSTEM:
             meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
             spec = {"finalizers": ["kubernetes"]}
@@ -84,12 +86,13 @@ class Cluster:
     def _account(self, namespace: str, name: str) -> dict[str, str]:
         """The way of a service account to the API: its token and the API's CA in a folder, as a kubelet mounts them."""
         folder, user = self._accounts / namespace / name, f"system:serviceaccount:{namespace}:{name}"
-        if user not in self._users.values():
-            token = secrets.token_hex(16)
-            folder.mkdir(parents=True, mode=0o700)
-            (folder / "ca.crt").write_text(self._certificate, encoding="utf-8")
-            (folder / "token").write_text(token, encoding="utf-8")
-            self._users[token] = user
+        with self._lock:  # the pods of a DaemonSet start on all hosts at the same time
+            if user not in self._users.values():
+                token = secrets.token_hex(16)
+                folder.mkdir(parents=True, mode=0o700)
+                (folder / "ca.crt").write_text(self._certificate, encoding="utf-8")
+                (folder / "token").write_text(token, encoding="utf-8")
+                self._users[token] = user
         host, _, port = self._api.url.removeprefix("https://").partition(":")
         return {
             "KUBERNETES_SERVICE_HOST": host,

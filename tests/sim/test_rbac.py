@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,20 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
         assert code(api, "PATCH", NODE, note) == annotation
         assert code(api, "POST", EVENTS.replace("default", "gpunode"), EVENT) == elsewhere
     admin.close()
+
+
+def test_kubelets_that_ask_for_an_account_at_once_get_the_same(cluster: Cluster) -> None:
+    """The pods of a DaemonSet start on all hosts at the same time; none of them has to start twice for it."""
+    together = threading.Barrier(8, timeout=10)
+
+    def ask(number: int) -> list[str]:
+        names = []
+        for turn in range(50):
+            together.wait()
+            folder = Path(cluster._account("gpunode", f"plugin-{turn}")["SERVICE_ACCOUNT_DIRECTORY"])
+            names.append((folder / "token").read_text())
+        return names
+
+    with ThreadPoolExecutor(8) as threads:
+        first, *others = threads.map(ask, range(8))
+    assert all(one == first for one in others)
