@@ -131,7 +131,7 @@ def _judged(
     api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
 ) -> Mapping[str, Sequence[Link]]:
     from gpunode.cli import cluster, proof
-    from gpunode.cluster import expected, offer, plugin
+    from gpunode.cluster import daemonset, expected, offer, plugin, said
     from gpunode.model import Link
     from gpunode.verify import cluster as links
     from gpunode.verify import image
@@ -168,9 +168,14 @@ def _judged(
         else:
             why = "" if node.allocatable == len(gpus) else offer.why_not(api, node, len(gpus), namespace)
             capacity = links.capacity_link(node, len(gpus), why)
+        row = rows.get(node.name)
+        if (
+            row and capacity.status == "ok"
+        ):  # of what else the node has, MIG devices for instance, some may be out
+            capacity = replace(capacity, cause=row.lacks)
         chains[host] = [
             links.node_link(node),
-            images[host] or links.plugin_link(rows.get(node.name), fix),
+            images[host] or links.plugin_link(row, fix),
             capacity,
         ]
     sound = {host: found[host].name for host, chain in chains.items() if _holds(chain)}
@@ -181,8 +186,13 @@ def _judged(
             {node: [gpu.uuid for gpu in seen[host].gpus] for host, node in sound.items()},
             work.report,
         )
+        plugins = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
         by_node = {result.node: result for result in results}
         for host, node_name in sound.items():
-            chains[host].append(links.pod_link(by_node[node_name]))
+            result, pod, node = by_node[node_name], plugins.get(node_name), found[host]
+            failed = not all(one.passed for one in result.results)
+            words = said.trouble(api, node, pod) if pod and failed else ""
+            unlimited = said.unlimited(api, node, pod) if pod and result.shared else ""
+            chains[host].append(links.pod_link(result, words, unlimited))
     layers = ("node", "plugin", "capacity", "pod")[: 4 if run else 3]
     return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}

@@ -99,7 +99,8 @@ def parse(item: Object) -> Node:
         short={
             name: lost
             for name in status.get("capacity") or {}
-            if (_renamed(name) or name in {GPU, SHARED} - {*counted})
+            if (name.startswith("nvidia.com/") or name == SHARED)
+            and name not in counted
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
         said=(meta.get("annotations") or {}).get(SAID, ""),

@@ -34,6 +34,14 @@ def unready(api: Api, node: Node, pod: Object) -> str:
     return f"the plugin is not ready: {why}" if why else last(api, node, pod)
 
 
+def unlimited(api: Api, node: Node, pod: Object) -> str:
+    """Why the driver does not hold containers to their share of a GPU's memory; "" where the plugin says nothing of it."""
+    limits = _view(node, pod).get("memoryLimits")
+    if isinstance(limits, dict):
+        return "; ".join(dict.fromkeys(str(why) for why in limits.values() if why != "enforced"))
+    return _newest([one for one in _events(api, node) if one.get("reason") == BESIDE])
+
+
 def trouble(api: Api, node: Node, pod: Object) -> str:
     """What the plugin tells the cluster of GPUs that are not well; "" where it tells nothing."""
     said = _annotation(node, pod) or _event(api, node)
@@ -41,30 +49,41 @@ def trouble(api: Api, node: Node, pod: Object) -> str:
 
 
 def _annotation(node: Node, pod: Object) -> str:
-    """The whole of what keeps GPUs from being offered just now, where this pod keeps it up to date: one of a pod that
-    was killed may still be there."""
-    env = [one for container in pod["spec"].get("containers", []) for one in container.get("env", [])]
-    if {"name": "NODE_ANNOTATION", "value": "true"} not in env:
-        return ""
+    """The whole of what keeps GPUs from being offered just now."""
+    view = _view(node, pod)
     try:
-        view = json.loads(node.said or "{}")
         out = [*view.get("unhealthy", {}).items(), *view.get("held", {}).items()]
         ill = "; ".join(f"{uuid}: {why}" for uuid, why in out)
         return str(view.get("problem") or ill)
-    except (ValueError, AttributeError):
+    except AttributeError:
         return ""  # somebody else's words
+
+
+def _view(node: Node, pod: Object) -> Object:
+    """The annotation, where this pod keeps it up to date: one of a pod that was killed may still be there."""
+    env = [one for container in pod["spec"].get("containers", []) for one in container.get("env", [])]
+    if {"name": "NODE_ANNOTATION", "value": "true"} not in env:
+        return {}
+    try:
+        view = json.loads(node.said or "{}")
+    except ValueError:
+        return {}
+    return view if isinstance(view, dict) else {}
 
 
 def _event(api: Api, node: Node) -> str:
     """The newest event of the plugin about this node, if it is a warning: nothing has become better since."""
+    return _newest([one for one in _events(api, node) if one.get("reason") != BESIDE])
+
+
+def _events(api: Api, node: Node) -> list[Object]:
     found: list[Object] = []
     with suppress(ClusterError):  # who may not read events is told less
         fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
         found = api.find("Event", "default", fields=fields)[0]
-    ours = [
-        one
-        for one in found
-        if (one.get("source") or {}).get("component") == COMPONENT and one.get("reason") != BESIDE
-    ]
-    newest = max(ours, key=lambda one: str(one.get("lastTimestamp") or ""), default={})
+    return [one for one in found if (one.get("source") or {}).get("component") == COMPONENT]
+
+
+def _newest(found: list[Object]) -> str:
+    newest = max(found, key=lambda one: str(one.get("lastTimestamp") or ""), default={})
     return str(newest.get("message", "")) if newest.get("type") == "Warning" else ""

@@ -65,13 +65,17 @@ def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
     return Link("capacity", "ok", f"{text} allocatable")
 
 
-def pod_link(result: NodeResult) -> Link:
-    """vectoradd passed on every GPU that nobody else holds."""
+def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
+    """vectoradd passed on every GPU that nobody else holds.
+
+    `said`: what the plugin tells of GPUs that are not well; `unlimited`: why shares of memory have no limits.
+    """
     passed = [one for one in result.results if one.passed]
     users = f"; in use by {', '.join(result.users)}" if result.users else ""
     failed = [one for one in result.results if not one.passed]
     if failed:
         cause = "\n".join(f"{one.pod}{f' on {one.uuid}' if one.uuid else ''}: {one.why}" for one in failed)
+        cause += f"\n{said}" if said else ""
         text = f"vectoradd failed on {len(failed)} of {len(result.results)} GPUs"
         return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
     if not passed:
@@ -79,14 +83,15 @@ def pod_link(result: NodeResult) -> Link:
         return Link("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
         return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
-    limits = f"; {_limits(passed)}" if result.shared else ""
+    limits = f"; {_limits(passed, unlimited)}" if result.shared else ""
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
     return Link("pod", "ok", f"vectoradd passed on {where}{limits}{users}")
 
 
-def _limits(passed: Sequence[Result]) -> str:
+def _limits(passed: Sequence[Result], unlimited: str) -> str:
     """What the pods saw of limits to their share of memory. A limit that is set and not kept fails the pod."""
     if all(one.limit is None for one in passed):
-        return "shares of memory are not limited by the driver, the plugin's log says why"
+        why = f": {unlimited}" if unlimited else ", the plugin's log says why"
+        return f"shares of memory are not limited by the driver{why}"
     sizes = dict.fromkeys(f"{one.limit} MiB" for one in passed if one.limit is not None)
     return f"the driver held each to its share of memory: {', '.join(sizes)}"

@@ -14,12 +14,13 @@ from typer.testing import CliRunner, Result
 from gpunode import converge
 from gpunode.cli import app, cluster
 from gpunode.cluster import said
+from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
 from gpunode.model import Outcome
 from tests import cases
 from tests.unit.test_verify import right
 
-from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node
+from .conftest import DAEMONSET, GPU_NODE, NS, Kubelet, PluginController, add_node
 from .fake import FakeApi
 
 Command = Callable[..., Result]
@@ -135,6 +136,84 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
     assert "there is nothing to remove" in command("plugin", "remove").output
 
 
+def warning(fake: FakeApi, reason: str, message: str) -> None:
+    """What the plugin says in an event about the node `inside`."""
+    fake.put(
+        {
+            "kind": "Event",
+            "metadata": {"name": "said", "namespace": "default"},
+            "involvedObject": {"kind": "Node", "name": "inside", "uid": "inside"},
+            "source": {"component": said.COMPONENT},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+    )
+
+
+def looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host gpu-1 is right and has one GPU."""
+    _, seen = right()
+    outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside"))
+    monkeypatch.setattr(converge, "look", lambda *_: outcome)
+
+
+def test_devices_that_are_out_beside_whole_gpus_are_told_where_the_capacity_holds(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
+    add_node(fake, "inside", 1, labels=GPU_NODE, gpu_shared=4)
+    PluginController(fake)
+    command("plugin", "deploy")
+    looked(monkeypatch)
+    fake.update("Node", "inside", status={"allocatable": {"nvidia.com/gpu.shared": "3"}})
+    warning(fake, "GPUUnhealthy", "GPU 1 is Unhealthy: Xid 79")
+    verified = command("verify", "--limit", "gpu-1", "--no-run")
+    assert verified.exit_code == 0, verified.output
+    assert "✓ capacity  1 of 1 GPUs allocatable" in verified.output
+    assert "1 of nvidia.com/gpu.shared not offered" in verified.output
+    assert "the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
+
+
+def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may have become ill just now: the kubelet counts it yet, the plugin has heard its Xid."""
+    add_node(fake, "inside", 1, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy")
+    looked(monkeypatch)
+    Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
+    warning(fake, "GPUUnhealthy", "GPU 0 is Unhealthy: Xid 48")
+    verified = command("verify", "--limit", "gpu-1")
+    assert verified.exit_code == 1
+    assert "element 7 is 0.0" in verified.output
+    assert "the plugin says: GPU 0 is Unhealthy: Xid 48" in verified.output
+
+
+@pytest.mark.parametrize("annotation", [True, False])
+def test_memory_that_is_not_limited_has_its_reason(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, annotation: bool
+) -> None:
+    """Nothing is broken, so nobody would look for it in a log."""
+    add_node(fake, "inside", labels=GPU_NODE, shared=(1, 16))
+    PluginController(fake)
+    command("plugin", "deploy")
+    looked(monkeypatch)
+    Kubelet(fake, {"inside": ["GPU-0"]})
+    if annotation:
+        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
+        fake.update("Pod", f"{DAEMONSET}-inside", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
+        note = json.dumps({"memoryLimits": {"GPU-0": "the driver is too old", "GPU-1": "enforced"}})
+        fake.update("Node", "inside", metadata={"annotations": {SAID: note}})
+    else:
+        warning(fake, said.BESIDE, "the driver is too old")
+    verified = command("verify", "--limit", "gpu-1")
+    assert verified.exit_code == 0, verified.output
+    assert "shares of memory are not limited by the driver: the driver is too old" in verified.output
+
+
 def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,18 +227,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert "✗ NVML" in verified.output
     assert "the plugin" not in verified.output
-    fake.put(
-        {
-            "kind": "Event",
-            "metadata": {"name": "said", "namespace": "default"},
-            "involvedObject": {"kind": "Node", "name": "inside", "uid": "inside"},
-            "source": {"component": said.COMPONENT},
-            "type": "Warning",
-            "reason": "GPUUnhealthy",
-            "message": "GPU 1 is Unhealthy: Xid 79",
-            "lastTimestamp": "2026-01-01T00:00:00Z",
-        }
-    )
+    warning(fake, "GPUUnhealthy", "GPU 1 is Unhealthy: Xid 79")
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert "cause     the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
     assert verified.exit_code == 1

@@ -151,6 +151,16 @@ def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus(
     assert found.short == {"nvidia.com/gpu": 8}
 
 
+def test_a_mig_device_that_is_unhealthy_is_short() -> None:
+    """It is counted by a name of its own, and no whole GPU is missing for it."""
+    status = {
+        "capacity": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7", "rdma/hca": "2"},
+        "allocatable": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "6", "rdma/hca": "0"},
+    }
+    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert found.short == {"nvidia.com/mig-1g.10gb": 1}
+
+
 def test_gpus_that_are_all_unhealthy_still_count() -> None:
     """Nothing else is offered, so nothing of another configuration hides behind them."""
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
