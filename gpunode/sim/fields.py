@@ -160,14 +160,27 @@ def _merge(into: Object, wish: Object) -> None:
         if isinstance(value, dict) and isinstance(there, dict) and name not in WHOLE:
             _merge(there, value)
         elif isinstance(value, list) and isinstance(there, list) and name in KEYS:
-            known = {_item(one, KEYS[name]): one for one in there}
-            for one in value:
-                if _item(one, KEYS[name]) in known:
-                    _merge(known[_item(one, KEYS[name])], one)
-                else:
-                    there.append(copy.deepcopy(one))
+            into[name] = _merged(there, value, KEYS[name])
         else:
             into[name] = copy.deepcopy(value)
+
+
+def _merged(there: list[Object], wish: list[Object], by: str) -> list[Object]:
+    """Items in the order of the wish; those that it does not have stay before the one that they stood before."""
+    known = {_item(one, by): one for one in there}
+    wished = {_item(one, by) for one in wish}
+    left, merged = list(there), []
+    for one in wish:
+        while left and _item(left[0], by) not in wished:
+            merged.append(left.pop(0))
+        item = known.get(_item(one, by))
+        if item is None:
+            merged.append(copy.deepcopy(one))
+            continue
+        left.remove(item)
+        _merge(item, one)
+        merged.append(item)
+    return merged + left
 
 
 def _read(item: Object) -> Owners:

@@ -1,0 +1,64 @@
+"""The plugin's objects over those of an earlier gpunode, or of another inventory: nothing of before stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpunode.cluster import apply, plugin
+from gpunode.cluster.api import Api, connect
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.sim.cluster import serve
+from gpunode.sim.store import Object
+
+from .clusters import until
+
+NS = "gpunode"
+IMAGE = PluginImage("plugin:1", image_id="sha256:1")
+BEFORE = Path(__file__).with_name("manifests") / "plugin-before-configuration.yaml"
+SHARED = "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
+PLAIN = plugin.manifests(NS, IMAGE)
+FULL = plugin.manifests(
+    NS,
+    IMAGE,
+    PluginConfig(SHARED, cdi_directory="/var/run/cdi", mps_root="/run/nvidia/mps"),
+    PluginVoice(events=True, annotation=True, metrics=True),
+)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """A cluster without hosts."""
+    cluster = serve(tmp_path, [])
+    client = connect(Access(kubeconfig=str(cluster.kubeconfig)))
+    until(lambda: client.get("ServiceAccount", "default", "default"))
+    yield client
+    client.close()
+    cluster.close()
+
+
+def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
+    """The cluster's objects after `gpunode plugin deploy`, as far as somebody wished them."""
+    apply.apply(api, wanted)
+    apply.prune(api, wanted, plugin.everything(NS))
+    meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
+    return {f"{kind} {name}": apply._wished(api.get(kind, name, place) or {}) for kind, name, place in meta}
+
+
+@pytest.mark.parametrize("wanted", [PLAIN, FULL], ids=["plain", "full"])
+@pytest.mark.parametrize(
+    "before", [list(yaml.safe_load_all(BEFORE.read_text())), FULL, PLAIN], ids=["older", "full", "plain"]
+)
+def test_what_was_deployed_before_leaves_no_trace(
+    api: Api, before: Sequence[Object], wanted: Sequence[Object]
+) -> None:
+    """Variables, volumes, ports, rights: the objects are as they are where there was nothing before."""
+    fresh = deployed(api, wanted)
+    plugin.remove(api, NS, seconds=30, tell=lambda _: None)
+    deployed(api, before)
+    assert deployed(api, wanted) == fresh
+    assert {one.action for one in apply.diff(api, wanted, plugin.everything(NS))} == {"same"}
