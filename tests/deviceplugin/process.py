@@ -1,7 +1,12 @@
-"""The plugin as a process of its own, on fake GPUs: `python -m tests.deviceplugin.process GPU-a,GPU-b [flags]`."""
+"""The plugin as a process of its own, on fake GPUs: `python -m tests.deviceplugin.process GPU-a,GPU-b [flags]`.
+
+TEST_USER: the id of the user that it becomes, once Python's own files have been read.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (what Python would read later, from where the user may not)
+import os
 import sys
 
 from gpunode.deviceplugin.__main__ import main
@@ -11,4 +16,8 @@ from .nvml import FakeNvml, Gpu
 if __name__ == "__main__":
     gpus = [Gpu(uuid, minor=number) for number, uuid in enumerate(sys.argv.pop(1).split(","))]
     sys.modules["pynvml"] = FakeNvml(*gpus)  # type: ignore[assignment]
+    if user := int(os.environ.get("TEST_USER", "0")):
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
     sys.exit(main())

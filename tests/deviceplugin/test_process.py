@@ -145,3 +145,51 @@ def test_help_has_every_flag_and_an_example():
     )
     assert "--device-list-strategy" in run.stdout
     assert "example: python -m gpunode.deviceplugin" in run.stdout
+
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@as_root
+def test_another_user_than_root_will_do_where_the_directory_is_its_own(play, sockets):
+    """Without root, it needs the directory and a kubelet.sock that it may write to: nothing else."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        os.chown(sockets, NOBODY, NOBODY)
+        os.chown(sockets / "kubelet.sock", NOBODY, NOBODY)
+        async with process(sockets, environment={"TEST_USER": str(NOBODY)}) as child:
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            assert (sockets / "nvidia-gpu.sock").stat().st_uid == NOBODY
+            assert (await kubelet.allocate("GPU-a")).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a"
+            child.send_signal(signal.SIGTERM)
+            _, log = await child.communicate()
+        assert child.returncode == 0, log
+
+    play(scene)
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        (0o700, "user 65534 may not use {sockets}, which belongs to user 0 (mode 0700)"),
+        (0o755, "user 65534 may not use {sockets}, which belongs to user 0 (mode 0755)"),
+        (0o777, "user 65534 may not use {sockets}/kubelet.sock, which belongs to user 0 (mode 0755)"),
+    ],
+)
+def test_a_user_that_may_not_use_the_kubelets_directory_is_told_what_to_do(play, sockets, mode, told):
+    """Not that there is no kubelet; and it is tried again, as the directory may become its own."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        (sockets / "kubelet.sock").chmod(0o755)  # as a kubelet makes it
+        sockets.chmod(mode)
+        async with process(sockets, environment={"TEST_USER": str(NOBODY)}) as child:
+            while "not registered" not in (line := (await child.stderr.readline()).decode()):
+                assert line
+            assert f"not registered: {told.format(sockets=sockets)}: run the plugin as user 0" in line
+            os.chown(sockets, NOBODY, NOBODY)
+            os.chown(sockets / "kubelet.sock", NOBODY, NOBODY)
+            await kubelet.until(kubelet.devices)
+
+    play(scene)

@@ -27,6 +27,7 @@ from ..memory import MAX_LIST
 from ..metrics import Metrics
 from . import alpha
 from . import v1beta1_pb2 as api
+from .permission import refused
 from .service import Service, options
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,10 @@ class ResourceServer:
         retry = 1.0
         while True:
             try:
+                self._may()
                 with Directory(self._kubelet.parent, self._stirred.set):
                     await self._until_kubelet()
+                    self._may()
                     async with self._serving() as (service, mine):
                         kubelet = identity(self._kubelet)
                         await self._register(service)
@@ -92,6 +95,11 @@ class ResourceServer:
                     "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
                 )
                 retry = 1.0 if await self._pause(retry) else min(retry * 2, 30.0)
+
+    def _may(self) -> None:
+        """Raises Lost where this process's user may not do what is to be done."""
+        if why := refused(self._kubelet):
+            raise Lost(why)
 
     async def _pause(self, seconds: float) -> bool:
         """Wait for so long, or until the kubelet is a new one; whether it is."""
