@@ -788,7 +788,7 @@ def put(
 
 def copy_labels(source: str, target: str) -> None:
     """Extended attributes (the SELinux label, ACLs) of a file that is about to be replaced."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not hasattr(os, "listxattr"):
         return  # Python has them there only, and a simulated host may be on another system
     try:
         names = os.listxattr(source)
