@@ -7,6 +7,7 @@ import errno
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -353,6 +354,17 @@ def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(
 
     monkeypatch.setattr(server, "Service", Slow)
     play(scene)
+
+
+def test_a_process_that_hangs_with_a_full_queue_is_alive(sockets):
+    """Looking costs no time: everything else would wait for it too."""
+    with socket.socket(socket.AF_UNIX) as hung, socket.socket(socket.AF_UNIX) as first:
+        hung.bind(str(sockets / "hung.sock"))
+        assert not server.alive(sockets / "hung.sock")
+        hung.listen(0)
+        first.connect(str(sockets / "hung.sock"))
+        seen = ThreadPoolExecutor().submit(server.alive, sockets / "hung.sock")
+        assert seen.result(timeout=5)
 
 
 def test_a_dead_socket_left_behind_is_replaced(play, plugin, sockets):
