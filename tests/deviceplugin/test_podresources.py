@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,32 @@ def test_every_containers_devices_are_told_with_the_gpu_behind_them(play, plugin
             await lister.until(2)  # before and after the devices were offered
             await told(port)
             assert lister.asked == 2  # the answer is still fresh
+
+    play(scene)
+
+
+def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypatch) -> None:
+    """Of tens of thousands of units it takes a while to say whose they are."""
+    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
+    socket.parent.mkdir()
+    begun, go_on, given = threading.Event(), threading.Event(), podresources.given
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        go_on.wait(5)
+        return given(*arguments)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+        async with Lister(pod("train")).serving(socket), plugin(FakeNvml(Gpu("GPU-a")), **settings):
+            await kubelet.until(kubelet.devices)
+            monkeypatch.setattr(podresources, "given", slow)
+            page = asyncio.create_task(told(port))
+            assert await asyncio.to_thread(begun.wait, 5)
+            await kubelet.allocate("GPU-a")
+            assert not page.done()
+            go_on.set()
+            assert await page == ["pod_resources_up{} 1"]
 
     play(scene)
 

@@ -54,7 +54,8 @@ class PodResources:
         answer = await self.ask(FRESH)
         if answer is None:
             return [("pod_resources_up", {}, 0.0)]
-        return [("pod_resources_up", {}, 1.0), *given(answer.holders, offers)]
+        told = await asyncio.to_thread(given, answer.holders, offers)
+        return [("pod_resources_up", {}, 1.0), *told]
 
     async def ask(self, age: float = 0.0) -> Answer | None:
         """The kubelet's answer, which may be so many seconds old; None, with a word in the log, where there is none."""
