@@ -84,6 +84,9 @@ class Config:
             )
         if self.mps and not self.mps_root.startswith("/"):
             raise BadConfig(f"flags.mpsRoot: expected a path from / on, found {self.mps_root!r}")
+        ports = [one.rpartition(":")[2] for one in (self.metrics_address, self.probe_address) if one]
+        if len(ports) == 2 and ports[0] == ports[1]:
+            raise BadConfig(f"--metrics-address and --probe-address: port {ports[0]} cannot be had twice")
 
     def packs(self, resource: str) -> bool:
         """Whether shares of one GPU are handed out before the next GPU is touched."""

@@ -36,6 +36,7 @@ SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
 LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
 MEMORY = ("name", "unit", "chunk", "devices", "policy")
+REPLICAS_MOST = 70_000  # more make a list that no kubelet takes (memory.MAX_LIST), and take all of the pod's memory before
 # As the kubelet wants an extended resource's name (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that
 # is not Kubernetes' own, a slash, a name.
 RESOURCE = re.compile(
@@ -139,9 +140,14 @@ def _share(where: str, entry: Any, *, by_default: bool, mps: bool) -> Share:
     rename = entry.get("rename") or (f"{name}.shared" if by_default else name)
     rename = f"nvidia.com/{rename}" if "/" not in str(rename) else rename
     memory, threads = entry.get("memory"), entry.get("threads")
+    replicas = _whole(f"{where}.replicas", entry.get("replicas"), 2)
+    if replicas > REPLICAS_MOST:
+        raise BadConfig(
+            f"{where}.replicas: the kubelet takes some {REPLICAS_MOST} shares of all GPUs together, found {replicas}"
+        )
     return Share(
         name,
-        _whole(f"{where}.replicas", entry.get("replicas"), 2),
+        replicas,
         _resource(f"{where}.rename", rename),
         _devices(f"{where}.devices", entry.get("devices", "all")),
         mps=mps,

@@ -156,6 +156,9 @@ def parse(option: Option, place: str, text: str) -> Any:
         if not 0 < number < 1e9:
             raise BadConfig(f"{place}: {text!r} is not a number of seconds")
         return number
+    port = text.rpartition(":")[2]
+    if option.field.endswith("_address") and text and not (port.isdecimal() and int(port) < 65536):
+        raise BadConfig(f"{place}: expected [host]:port, found {text!r}")
     several = option.kind.startswith("tuple")
     words = [word.strip() for word in text.split(",")] if several else [text]
     for word in words:

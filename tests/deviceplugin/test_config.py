@@ -108,6 +108,17 @@ def test_nvidias_names_work(arguments, environ, field, value):
             )
             for name in ("[a]", "two words", "a/b/c", "kubernetes.io/gpu", "Example.com/gpu", "x." * 32)
         ),
+        (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 1000000}]}}\n",
+            "sharing.timeSlicing.resources[0].replicas: the kubelet takes some 70000 shares",
+        ),
+        *(
+            (
+                f"flags: {{plugin: {{metricsAddress: '{address}'}}}}\n",
+                f"flags.plugin.metricsAddress: expected [host]:port, found '{address}'",
+            )
+            for address in (":http", "10.0.0.1", ":65536", "[::1]")
+        ),
         ("version: [\n", "expected the node content"),
         ("version: 2026-13-01\n", "month must be in 1..12"),
     ],
@@ -118,6 +129,12 @@ def test_a_mistake_in_the_file_is_named_with_its_key(tmp_path, text, message):
         from_file(tmp_path, text)
     assert message in str(caught.value)
     assert str(tmp_path / "config.yaml") in str(caught.value)
+
+
+def test_one_port_for_metrics_and_probes_is_refused(tmp_path):
+    """The second to ask for it would end the plugin."""
+    with pytest.raises(BadConfig, match="port 9401 cannot be had twice"):
+        from_file(tmp_path, "flags: {plugin: {metricsAddress: ':9401'}}\n", PROBE_ADDRESS="0.0.0.0:9401")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
