@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ async def offer(
             return board.missing
         waiting = [name for name in board.offers if name not in servers or not servers[name].registered]
         if waiting:
-            return f"not registered with the kubelet: {', '.join(waiting)}"
+            return _unregistered(waiting, servers)
         given = {unit.device.uuid for units in board.offers.values() for unit in units}
         if given and given <= board.barred.keys():
             return "; ".join(dict.fromkeys(board.barred.values()))
@@ -107,6 +108,15 @@ async def offer(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         health.update(node.health)
+
+
+def _unregistered(names: list[str], servers: Mapping[str, ResourceServer]) -> str:
+    """Why pods can be given nothing of these resources."""
+    taken = [name for name in names if name in servers and servers[name].standing_by]
+    if taken:
+        which = ", ".join(taken)
+        return f"another device plugin on this node has taken over {which}; remove it: this one stands by"
+    return f"not registered with the kubelet: {', '.join(names)}"
 
 
 def main() -> int:

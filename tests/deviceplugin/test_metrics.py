@@ -84,6 +84,23 @@ def test_readyz_says_what_is_missing(play, plugin, caplog):
     play(scene)
 
 
+def test_readyz_names_the_other_plugin_that_has_taken_over(play, plugin):
+    """`gpunode verify` has its words from there; it is ready again when the other has gone."""
+    port, name = free_port(), "nvidia.com/gpu"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"):
+            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+            async with plugin(FakeNvml(Gpu("GPU-new"))):
+                said = f"another device plugin on this node has taken over {name}; remove it: this one stands by\n"
+                while (await get(port, "/readyz")) != (503, said):
+                    await asyncio.sleep(0.01)
+            while (await get(port, "/readyz")) != (200, "ok\n"):
+                await asyncio.sleep(0.01)
+
+    play(scene)
+
+
 def test_readyz_says_why_nvml_cannot_be_used(play, plugin):
     """A node that waits for its driver is alive, but not ready."""
     port = free_port()

@@ -65,6 +65,7 @@ class ResourceServer:
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
         self._stirred = asyncio.Event()
+        self.standing_by = False  # another process serves the resource
         self._dropped: deque[float] = deque(maxlen=3)  # when a running kubelet ended our stream
         self._known: Service | None = None  # what the kubelet has registered
         self._fields = {"resource": resource}
@@ -89,7 +90,11 @@ class ResourceServer:
                         retry = 1.0
                         await self._until_outdated(service, kubelet, mine)
                     if identity(self._socket) is not None:
-                        await self._stand_by(service.version)
+                        self.standing_by = True
+                        try:
+                            await self._stand_by(service.version)
+                        finally:
+                            self.standing_by = False
             except (Lost, OSError, grpc.aio.AioRpcError) as error:
                 log.warning(
                     "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
