@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -90,14 +91,17 @@ def container(made: Pods, name: str) -> tuple[str, str]:
     return status["containerID"], status["state"]["running"]["startedAt"]
 
 
+def our_pod(lab: Lab) -> dict[str, Any]:
+    """This plugin's pod on the node."""
+    labels = "app.kubernetes.io/name=gpunode-device-plugin"
+    query = urlencode({"labelSelector": labels, "fieldSelector": f"spec.nodeName={NODE}"})
+    (pod,) = lab.request("GET", f"/api/v1/namespaces/gpunode/pods?{query}")["items"]
+    return dict(pod)
+
+
 def ours(lab: Lab) -> str:
     """What this plugin has said on the node."""
-    query = {
-        "labelSelector": "app.kubernetes.io/name=gpunode-device-plugin",
-        "fieldSelector": f"spec.nodeName={NODE}",
-    }
-    (pod,) = lab.request("GET", f"/api/v1/pods?{urlencode(query)}")["items"]
-    return str(lab.request("GET", f"/api/v1/namespaces/gpunode/pods/{pod['metadata']['name']}/log"))
+    return str(lab.request("GET", f"/api/v1/namespaces/gpunode/pods/{our_pod(lab)['metadata']['name']}/log"))
 
 
 def registrations(lab: Lab) -> int:
@@ -181,6 +185,7 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     wait("NVIDIA's plugin to be registered once more", lambda: registrations(lab) == before + 2, 60)
     made.seen(made.make("second", NODE))
     assert ours(lab).count(" allocated ") == 1
+    wait("its pod to be unready", lambda: not our_pod(lab)["status"]["containerStatuses"][0]["ready"], 30)
     ran = gpunode("verify", "--json", "--limit", NODE, inventory=inventory)
     assert (ran.code, f"another device plugin on this node has taken over {GPU}" in ran.stdout) == (
         1,
