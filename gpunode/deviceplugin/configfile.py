@@ -205,6 +205,11 @@ def _devices(key: str, value: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or not value:
         raise BadConfig(f"{key}: expected `all` or a list of indexes and UUIDs, found {value!r}")
+    for one in value:
+        if isinstance(one, int) and one >= 60:
+            raise BadConfig(
+                f'{key}: found {one}; a MIG device needs quotes, "1:0": YAML takes it for 60 (base 60)'
+            )
     return tuple(map(str, value))
 
 

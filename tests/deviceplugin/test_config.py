@@ -112,6 +112,10 @@ def test_nvidias_names_work(arguments, environ, field, value):
             "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 1000000}]}}\n",
             "sharing.timeSlicing.resources[0].replicas: the kubelet takes some 70000 shares",
         ),
+        (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2, devices: [0:0, 1:0]}]}}\n",
+            'sharing.timeSlicing.resources[0].devices: found 60; a MIG device needs quotes, "1:0"',
+        ),
         *(
             (
                 f"flags: {{plugin: {{metricsAddress: '{address}'}}}}\n",
