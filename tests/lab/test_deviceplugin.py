@@ -115,6 +115,36 @@ def test_a_restarted_kubelet_finds_the_plugin_again(lab: Lab) -> None:
     assert restarts(lab) == before
 
 
+def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(
+    lab: Lab, gpunode: Callable[..., Ran]
+) -> None:
+    """The kubelet asks it: the DaemonSet counts it as ready only once the kubelet has its devices."""
+    modern, folder = lab.node("modern"), "/var/lib/kubelet/device-plugins"
+    before = plugin(lab, "modern")["metadata"]["name"]
+    modern.exec(["chmod", "0555", folder])
+    try:
+        lab.request("DELETE", f"/api/v1/namespaces/gpunode/pods/{before}")
+        wait("the next pod to run", lambda: runs(lab, "modern", before), 60)
+        wait("its words", lambda: "may not use" in gpunode("plugin status", "--json").stdout, 30)
+        assert not ready(lab, "modern")
+        assert gpunode("plugin status", "--json").code == 1
+    finally:
+        modern.exec(["chmod", "0755", folder])
+    wait("it to be ready", lambda: ready(lab, "modern"), 60)
+
+
+def runs(lab: Lab, name: str, other: str) -> bool:
+    """Whether the plugin's container runs there, in another pod than before."""
+    pod = plugin(lab, name)
+    states = pod["status"].get("containerStatuses") or [{"state": {}}]
+    return pod["metadata"]["name"] != other and "running" in states[0]["state"]
+
+
+def ready(lab: Lab, name: str) -> bool:
+    conditions = {one["type"]: one["status"] for one in plugin(lab, name)["status"]["conditions"]}
+    return conditions.get("Ready") == "True"
+
+
 def test_a_killed_plugin_is_replaced(lab: Lab) -> None:
     """SIGKILL: the kubelet starts the container anew, and all GPUs are offered again."""
     before = restarts(lab)

@@ -21,9 +21,8 @@ def refused(kubelet: Path) -> str | None:
             continue
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             return f"{folder} is mounted read-only: let the pod write there"
-        user, mode = os.getuid(), f"{status.st_mode & 0o7777:04o}"
-        return (
-            f"user {user} may not use {path}, which belongs to user {status.st_uid} (mode {mode}): run the plugin as "
-            f"user {status.st_uid} (runAsUser), or let user {user} write there"
-        )
+        user, owner = os.getuid(), status.st_uid
+        told = f"user {user} may not use {path}, which belongs to user {owner} (mode {status.st_mode & 0o7777:04o})"
+        instead = f"run the plugin as user {owner} (runAsUser), or " if owner != user else ""
+        return f"{told}: {instead}let user {user} write there"
     return None
