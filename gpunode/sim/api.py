@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import ssl
 import threading
@@ -246,9 +245,8 @@ class _Handler(BaseHTTPRequestHandler):
         found = events(of, query)
         if self._as_table():
             found = tables.rows(of.kind, found, query.get("includeObject", ""))
-        first = next(found, None)  # a refusal comes before the first byte
-        self._chunks("application/json")
-        for event in itertools.chain([first] if first is not None else [], found):
+        self._chunks("application/json")  # at once: who watches waits for that
+        for event in found:
             self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
         self._chunk(b"", last=True)
 

@@ -20,8 +20,7 @@ def wanted(accept: str) -> bool:
 
 def table(kind: str, answer: Object, include: str, *, headers: bool = True) -> Object:
     """A list or an object of a kind as a table. `include` says what goes with each row: Metadata, Object or None."""
-    if include not in {"", "Metadata", "Object", "None"}:
-        raise refusal(400, "BadRequest", f'unrecognized includeObject value: "{include}"')
+    _known(include)
     columns, cells = SHOWN.get(kind, DEFAULT)
     kept = ("resourceVersion", "continue", "remainingItemCount")
     return {
@@ -34,7 +33,12 @@ def table(kind: str, answer: Object, include: str, *, headers: bool = True) -> O
 
 
 def rows(kind: str, events: Iterator[Object], include: str) -> Iterator[Object]:
-    """The events of a watch, each with a table of one row; only the first has headers."""
+    """The events of a watch, each with a table of one row; only the first has headers. Raises Refusal at once."""
+    _known(include)
+    return _rows(kind, events, include)
+
+
+def _rows(kind: str, events: Iterator[Object], include: str) -> Iterator[Object]:
     headers = True
     for event in events:
         item = event["object"]
@@ -42,6 +46,11 @@ def rows(kind: str, events: Iterator[Object], include: str) -> Iterator[Object]:
             item = table(kind, item, include, headers=headers)
             headers = False
         yield {**event, "object": item}
+
+
+def _known(include: str) -> None:
+    if include not in {"", "Metadata", "Object", "None"}:
+        raise refusal(400, "BadRequest", f'unrecognized includeObject value: "{include}"')
 
 
 def _column(name: str) -> Object:

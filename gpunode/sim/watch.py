@@ -16,8 +16,11 @@ INITIAL = "k8s.io/initial-events-end"  # the bookmark after what was there when 
 
 
 def events(of: Resources, query: Mapping[str, str]) -> Iterator[Object]:
-    """Watch events until `timeoutSeconds` have passed."""
-    wanted = selected(of.kind, query)
+    """Watch events until `timeoutSeconds` have passed. Raises Refusal at once, not when the first one is asked for."""
+    return _told(of, query, selected(of.kind, query))
+
+
+def _told(of: Resources, query: Mapping[str, str], wanted: Test) -> Iterator[Object]:
     store = of.store
     end = time.monotonic() + float(query.get("timeoutSeconds") or LONGEST)
     mark = min(time.monotonic() + BOOKMARK, end - 2) if query.get("allowWatchBookmarks") == "true" else end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,6 +169,20 @@ def test_a_watch_that_begins_with_a_list_says_where_that_ends(client: Client) ->
     assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "default")
     assert mark["type"] == "BOOKMARK"
     assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+def test_a_watch_is_answered_before_anything_happens(client: Client) -> None:
+    """`kubectl wait` before 1.36 goes on only then; what cannot be watched is refused all the same."""
+    version = client.ask("GET", NODES)[1]["metadata"]["resourceVersion"]
+    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3"}
+    before = time.monotonic()
+    with client.begin("GET", NODES, **query) as answer:
+        assert time.monotonic() - before < 2
+        assert answer.status == 200
+    with client.begin("GET", NODES, accept=TABLE, includeObject="Half", **query) as answer:
+        assert answer.status == 400
+    with client.begin("GET", NODES, fieldSelector="spec.foo=x", **query) as answer:
+        assert answer.status == 400
 
 
 # As kubectl 1.36 sent them: `create configmap x --from-literal=a=b`, `create secret generic x --from-literal=a=b`.
