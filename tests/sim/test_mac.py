@@ -15,6 +15,8 @@ from gpunode.sim import demo as demos
 from gpunode.sim import hosts, kinds
 from gpunode.sim.demo import Demo, room
 
+from .clusters import until
+
 GPUNODE = [sys.executable, "-m", "gpunode"]
 MAC = Path(__file__).parent / "mac"
 FOLDERS = "/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T"  # where a Mac has temporary files
@@ -74,8 +76,11 @@ def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch: pytest.MonkeyPa
             assert url.startswith("http://127.0.0.1:")
             with urllib.request.urlopen(url, timeout=10) as answer:
                 assert b"registered{" in answer.read()
-        logs = demo.folder.glob("hosts/*/root/var/log/pods/*device-plugin*/*/0.log")
-        assert ["Looking every 2 s instead" in log.read_text() for log in logs] == [True, True]  # no inotify
+        logs = list(demo.folder.glob("hosts/*/root/var/log/pods/*device-plugin*/*/0.log"))
+        assert len(logs) == 2
+        until(
+            lambda: all("Looking every 2 s instead" in log.read_text() for log in logs)
+        )  # there is no inotify
     begun = started.read_text()
     assert "gpunode.sim.server" in begun
     assert "gpunode provision" in begun
