@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpunode.cluster.api import Api
     from gpunode.cluster.offer import Expected
     from gpunode.cluster.plugin import Rollout
-    from gpunode.cluster.vectoradd import NodeResult
+    from gpunode.cluster.results import NodeResult
     from gpunode.report import Report
 
 
@@ -167,10 +167,11 @@ def vectoradd(
 ) -> tuple[NodeResult, ...]:
     """Run it on the free GPUs of the nodes: node → the UUIDs it should have."""
     from gpunode.cluster import vectoradd as pods
+    from gpunode.cluster.results import Target
 
     return pods.run(
         api,
-        [pods.Target(node, tuple(uuids)) for node, uuids in expected.items()],
+        [Target(node, tuple(uuids)) for node, uuids in expected.items()],
         namespace=inventory.cluster.namespace,
         image=image or cluster.image_of(inventory).reference,
         seconds=cluster.PODS_SECONDS,

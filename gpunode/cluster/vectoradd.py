@@ -13,18 +13,17 @@ with one unit shows that pods get there, and on which GPU it was.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from gpunode.cluster import expected, nodes, pods
+from gpunode.cluster import asks, nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
+from gpunode.cluster.results import NodeResult, Result, Target, reported
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig
@@ -36,56 +35,6 @@ LOOK = 2.0  # seconds between two searches for reasons
 GONE = 30.0  # seconds to wait until deleted pods have given their GPUs back
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A node, and the GPUs that it should have: every one not seen by a pod is named. () when not known."""
-
-    node: str
-    uuids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell.
-
-    `limit`: the MiB of its GPU's memory that the driver held it to; None where it had all of it.
-    """
-
-    node: str
-    pod: str
-    uuid: str
-    gpu: str
-    passed: bool
-    seconds: float
-    why: str
-    log: tuple[str, ...]
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeResult:
-    """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile.
-
-    `shared`: there are GPUs shared by memory among them.
-    """
-
-    node: str
-    results: tuple[Result, ...]
-    uncovered: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    why: str = ""
-    shared: bool = False
-
-    @property
-    def passed(self) -> bool:
-        """At least one pod ran, all that ran passed, and only GPUs that others use were left out."""
-        left_out = self.uncovered and not self.users
-        return bool(self.results) and not (self.why or left_out) and all(r.passed for r in self.results)
-
-
-Ask = tuple[str, int]  # a resource, and how much of it
-
-
 @dataclass(slots=True)
 class _Job:
     """One node's part of a run, while it goes on."""
@@ -93,7 +42,7 @@ class _Job:
     target: Target
     wanted: tuple[str, ...] = ()  # UUIDs that the pods are to see
     names: list[str] = field(default_factory=list)
-    asks: dict[str, Ask] = field(default_factory=dict)  # what each pod asks for
+    asks: dict[str, asks.Ask] = field(default_factory=dict)  # what each pod asks for
     users: tuple[str, ...] = ()
     why: str = ""
     offered: int = 0
@@ -169,32 +118,14 @@ class _Run:
                 f"the node is not Ready: {node.why_not_ready}" if node else "the cluster has no such node"
             )
             return
-        on_node = self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0]
-        whole, memory = (_held(on_node, resource) for resource in (pods.GPU, pods.MEMORY))
-        job.users = tuple(f"{name} ({count})" for name, count in whole.items())
-        job.users += tuple(f"{name} ({count} {pods.MEMORY})" for name, count in memory.items())
-        job.offered, job.shared = node.allocatable, node.shared > 0
-        asks = [(pods.GPU, 1)] * (node.allocatable - node.shared - sum(whole.values()))
-        if node.shared:
-            pieces = of_memory(node, sum(memory.values()))
-            if len(pieces) < node.shared:
-                job.wanted = ()  # which GPUs have room left is not known here
-            asks += pieces
-        if named := expected.memory(self.config, node.labels):
-            held = _held(on_node, named)
-            job.users += tuple(f"{name} ({count} {named})" for name, count in held.items())
-            job.wanted = ()  # which GPUs have room left is not known here
-            job.shared = True
-            asks += [(named, 1)] if sum(held.values()) < node.units.get(named, 0) else []
-        for resource, count in node.shares.items():
-            held = _held(on_node, resource)
-            job.users += tuple(f"{name} ({amount} {resource})" for name, amount in held.items())
-            asks += [(resource, 1)] * (count - sum(held.values()))
-        if not asks:
+        free = asks.free(node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config)
+        job.node, job.users, job.shared, job.offered = node, free.users, free.shared, node.allocatable
+        if not free.known:
+            job.wanted = ()
+        if not free.asks:
             users = f"all {job.offered} GPUs are held by {', '.join(job.users)}"
             job.why = users if job.users else "the node offers no GPU; `gpunode verify` says why"
-        job.node = node
-        for ask in asks:
+        for ask in free.asks:
             try:
                 name = self.create(node, ask)
                 job.names.append(name)
@@ -203,7 +134,7 @@ class _Run:
                 job.why = f"a pod could not be made: {error.message}"
                 return
 
-    def create(self, node: Node, ask: Ask) -> str:
+    def create(self, node: Node, ask: asks.Ask) -> str:
         name = f"vectoradd-{self.id}-{self.count}"
         self.count += 1
         self.api.create(self.pod(name, node, ask))
@@ -221,7 +152,7 @@ class _Run:
         job.names[job.names.index(name)] = new
         job.unseen.add(new)
 
-    def pod(self, name: str, node: Node, ask: Ask) -> Object:
+    def pod(self, name: str, node: Node, ask: asks.Ask) -> Object:
         (made,) = rendered(
             "vectoradd.yaml.j2",
             name=name,
@@ -293,7 +224,7 @@ class _Run:
             log = self.api.log(self.namespace, name, CONTAINER)
         except ClusterError as error:
             why = f"its log cannot be read: {error.message}"
-        gpu = _reported(log)
+        gpu = reported(log)
         if not passed:
             last = log.strip().splitlines()[-1:] or [pods.trouble(pod)]
             why = str(gpu.get("error") or last[0])
@@ -332,40 +263,3 @@ class _Run:
             if not left:
                 return
         self.tell(f"still there after {GONE:.0f} s: {', '.join(left)}")
-
-
-def _leaving(pod: Object) -> bool:
-    """Whether it is from an earlier run and about to give its GPU back; the scheduler waits for that."""
-    ours = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "gpunode-vectoradd"
-    return ours and "deletionTimestamp" in pod["metadata"]
-
-
-def of_memory(node: Node, held: int) -> list[Ask]:
-    """What pods ask for on a node whose GPUs are shared by memory, of which pods hold `held` units already."""
-    each, rest = divmod(node.memory, node.shared)
-    if held == 0 and rest == 0:
-        return [(pods.MEMORY, each)] * node.shared
-    return [(pods.MEMORY, 1)] if held < node.memory else []
-
-
-def _held(on_node: Sequence[Object], resource: str) -> dict[str, int]:
-    """How much of a resource each pod holds, by namespace and name."""
-    held = {
-        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.holds(pod, resource)
-        for pod in on_node
-        if not _leaving(pod)
-    }
-    return {name: count for name, count in held.items() if count}
-
-
-def _reported(log: str) -> dict[str, Any]:
-    """The GPU in the plugin image's JSON; {} for other images and for programs that did not come so far."""
-    for line in reversed(log.splitlines()):
-        if line.startswith("{"):
-            try:
-                answer = json.loads(line)
-                gpu = answer["gpus"][0] if answer["gpus"] else {}
-            except (ValueError, KeyError, TypeError):
-                continue
-            return {**gpu, "error": gpu.get("error") or answer.get("error")}
-    return {}

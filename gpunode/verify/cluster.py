@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
 from gpunode.cluster.pods import MEMORY
-from gpunode.cluster.vectoradd import NodeResult, Result
+from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Link
 from gpunode.verify.host import LOST
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, pods, said, vectoradd
+from gpunode.cluster import nodes, offer, plugin, pods, results, said, vectoradd
 from gpunode.cluster.api import Api, connect
 from gpunode.deviceplugin.metrics import PREFIX
 from gpunode.model import Cluster as Access
@@ -66,9 +66,9 @@ class Fleet:
 
     def run(
         self, *machines: Machine, image: str = IMAGE, seconds: float = 60
-    ) -> tuple[vectoradd.NodeResult, ...]:
+    ) -> tuple[results.NodeResult, ...]:
         targets = [
-            vectoradd.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
+            results.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
         ]
         return vectoradd.run(
             self.api, targets, namespace=NS, image=image, seconds=seconds, tell=lambda _: None

@@ -6,7 +6,7 @@ import pytest
 
 from gpunode.cluster import expected
 from gpunode.cluster.nodes import parse
-from gpunode.cluster.vectoradd import NodeResult, Result
+from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Gpu, PluginConfig
 from gpunode.verify.cluster import capacity_link, pod_link, shares_link
 

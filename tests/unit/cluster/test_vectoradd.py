@@ -6,7 +6,7 @@ import pytest
 
 from gpunode.cluster import vectoradd
 from gpunode.cluster.api import Api
-from gpunode.cluster.vectoradd import NodeResult, Target
+from gpunode.cluster.results import NodeResult, Target
 from gpunode.model import PluginConfig
 
 from .conftest import NS, Kubelet, add_node, pod

@@ -1,0 +1,67 @@
+"""What came of vectoradd: pod by pod, and node by node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node, and the GPUs that it should have: every one not seen by a pod is named. () when not known."""
+
+    node: str
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell.
+
+    `limit`: the MiB of its GPU's memory that the driver held it to; None where it had all of it.
+    """
+
+    node: str
+    pod: str
+    uuid: str
+    gpu: str
+    passed: bool
+    seconds: float
+    why: str
+    log: tuple[str, ...]
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile.
+
+    `shared`: there are GPUs shared by memory among them.
+    """
+
+    node: str
+    results: tuple[Result, ...]
+    uncovered: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    why: str = ""
+    shared: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """At least one pod ran, all that ran passed, and only GPUs that others use were left out."""
+        left_out = self.uncovered and not self.users
+        return bool(self.results) and not (self.why or left_out) and all(r.passed for r in self.results)
+
+
+def reported(log: str) -> dict[str, Any]:
+    """The GPU in the plugin image's JSON; {} for other images and for programs that did not come so far."""
+    for line in reversed(log.splitlines()):
+        if line.startswith("{"):
+            try:
+                answer = json.loads(line)
+                gpu = answer["gpus"][0] if answer["gpus"] else {}
+            except (ValueError, KeyError, TypeError):
+                continue
+            return {**gpu, "error": gpu.get("error") or answer.get("error")}
+    return {}
