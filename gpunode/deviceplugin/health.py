@@ -16,11 +16,11 @@ from .xids import Verdict, name, verdict
 class Attention:
     """Which Xids count, as NVIDIA's variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS say.
 
-    DISABLE is `all` or `xids` (nothing is watched) or numbers to ignore; ENABLE is `all` or numbers to heed,
-    and wins over both the table and DISABLE.
+    DISABLE is `all` or `xids`, or numbers to ignore; ENABLE is `all` or numbers to heed, and wins over both the table and
+    DISABLE.
     """
 
-    events: bool = True
+    ignore_all: bool = False
     ignored: frozenset[int] = frozenset()
     heeded: frozenset[int] = frozenset()
     heed_all: bool = False
@@ -31,17 +31,22 @@ class Attention:
         disable = _words("DP_DISABLE_HEALTHCHECKS", environ, ("all", "xids"))
         enable = _words("DP_ENABLE_HEALTHCHECKS", environ, ("all",))
         return cls(
-            events=bool(enable) or not {"all", "xids"} & set(disable),
+            ignore_all=bool({"all", "xids"} & set(disable)),
             ignored=frozenset(int(word) for word in disable if word.isdigit()),
             heeded=frozenset(int(word) for word in enable if word.isdigit()),
             heed_all="all" in enable,
         )
 
+    @property
+    def events(self) -> bool:
+        """Whether there is any Xid to listen for."""
+        return self.heed_all or bool(self.heeded) or not self.ignore_all
+
     def heeds(self, xid: int) -> bool:
         """Whether this Xid makes its GPU Unhealthy."""
         if self.heed_all or xid in self.heeded:
             return True
-        return self.events and xid not in self.ignored and verdict(xid) is not Verdict.APPLICATION
+        return not self.ignore_all and xid not in self.ignored and verdict(xid) is not Verdict.APPLICATION
 
 
 def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:

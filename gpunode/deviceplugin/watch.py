@@ -100,7 +100,7 @@ class Watch(threading.Thread):
                 log.warning(
                     "this GPU reports no Xid events; its health rests on probes", extra={"gpu": self.gpu}
                 )
-                self._attention = Attention(events=False)
+                self._attention = Attention(ignore_all=True)
             else:
                 log.warning("cannot subscribe to Xid events: %s", explain(error), extra={"gpu": self.gpu})
             return None

@@ -245,7 +245,7 @@ def test_every_xid_has_one_verdict_and_an_unknown_one_counts():
         ({"DP_DISABLE_HEALTHCHECKS": "all"}, set(), {79, 13}),
         ({"DP_ENABLE_HEALTHCHECKS": "13"}, {13, 79}, {31}),
         ({"DP_ENABLE_HEALTHCHECKS": "all", "DP_DISABLE_HEALTHCHECKS": "79"}, {13, 79}, set()),
-        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {13}),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {13, 48}),
     ],
 )
 def test_nvidias_variables_choose_the_xids(environ, heeded, ignored):

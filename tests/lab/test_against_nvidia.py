@@ -264,6 +264,8 @@ def test_a_file_that_says_little_is_taken(machines, config):
 def test_cdi_names_and_gives_the_same_devices(machines, machine, resources, env):
     """Under the same names in the same file; each device has the same nodes, and each container the same mounts."""
     pair = machines(machine)
+    for one in (pair.nvidia, pair.gpunode):
+        one.within.run("rm", "-f", SPEC)  # this plugin keeps in it what containers may have from before
     pair.gpunode.within.run(
         str(builds.go(builds.TOOLKIT) / "nvidia-ctk"), "cdi", "generate", f"--output={TOOLKIT}"
     )
@@ -348,6 +350,41 @@ def test_more_shares_than_one_are_refused_in_the_same_words(machines):
         assert "invalid request: maximum request size for shared resources is 1; found 2" in words
 
 
+def after_xids(pair: Pair, *xids: str, last: str, **env: str) -> tuple[set[str], set[str]]:
+    """Indexes of the Unhealthy GPUs when `last` is, after the first GPU had the first of these Xids, and so on."""
+
+    async def sick(kubelet: FakeKubelet) -> set[str]:
+        within = next(
+            one.within for one in (pair.nvidia, pair.gpunode) if one.folder == kubelet.directory.parent
+        )
+        indexes = {
+            one: (await kubelet.allocate(one)).envs["NVIDIA_VISIBLE_DEVICES"] for one in kubelet.devices()
+        }
+        for gpu, xid in enumerate(xids):
+            within.run("lab-gpu", "xid", str(gpu), xid)
+
+        def unhealthy() -> set[str]:
+            return {indexes[one] for one, health in kubelet.devices().items() if health == "Unhealthy"}
+
+        await kubelet.until(lambda: last in unhealthy(), 10)
+        return unhealthy()
+
+    return pair.ask(sick, GPU, DEVICE_ID_STRATEGY="index", **env)
+
+
+@pytest.mark.parametrize(
+    ("env", "xids", "sick"),
+    [
+        ({"DP_DISABLE_HEALTHCHECKS": "48,63"}, ("48", "79"), "1"),
+        ({"DP_ENABLE_HEALTHCHECKS": "13,31"}, ("13",), "0"),
+        ({"DP_DISABLE_HEALTHCHECKS": "48", "DP_ENABLE_HEALTHCHECKS": "48"}, ("48",), "0"),
+    ],
+)
+def test_which_xids_count_is_set_by_the_same_variables(machines, env, xids, sick):
+    """What is enabled wins over what is disabled."""
+    assert after_xids(machines("whole"), *xids, last=sick, **env) == ({sick}, {sick})
+
+
 # What docs/deviceplugin.md says of NVIDIA's plugin.
 
 
@@ -367,25 +404,7 @@ def test_it_passes_over_which_devices_are_shared_and_under_which_name(machines):
 
 def test_an_xid_that_asks_for_an_applications_restart_costs_it_the_gpu(machines):
     """94 does, and 13 as one of the six that it knows does not; 48 costs both of them the GPU."""
-    pair = machines("whole")
-
-    async def sick(kubelet: FakeKubelet) -> set[str]:
-        within = next(
-            one.within for one in (pair.nvidia, pair.gpunode) if one.folder == kubelet.directory.parent
-        )
-        indexes = {
-            one: (await kubelet.allocate(one)).envs["NVIDIA_VISIBLE_DEVICES"] for one in kubelet.devices()
-        }
-        for gpu, xid in enumerate(("13", "94", "48")):
-            within.run("lab-gpu", "xid", str(gpu), xid)
-
-        def unhealthy() -> set[str]:
-            return {indexes[one] for one, health in kubelet.devices().items() if health == "Unhealthy"}
-
-        await kubelet.until(lambda: "2" in unhealthy(), 10)
-        return unhealthy()
-
-    assert pair.ask(sick, GPU, DEVICE_ID_STRATEGY="index") == ({"1", "2"}, {"2"})
+    assert after_xids(machines("whole"), "13", "94", "48", last="2") == ({"1", "2"}, {"2"})
 
 
 def test_a_gpu_that_is_lost_at_the_start_ends_it(machines):
