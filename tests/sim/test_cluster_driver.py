@@ -224,3 +224,9 @@ def test_event_sets_that_are_made_at_once_are_each_watchs_own(
 
     with ThreadPoolExecutor(2) as pool:
         assert len(set(pool.map(make, range(2)))) == 2
+
+
+def test_a_pod_of_mps_daemons_is_told_that_they_are_not_simulated() -> None:
+    """Not that its image lacks a program."""
+    with pytest.raises(CannotStart, match="this host is simulated, and sharing by MPS is not"):
+        words_of({"args": ["-m", "gpunode.deviceplugin.mps"]})
