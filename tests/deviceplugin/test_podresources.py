@@ -180,7 +180,7 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
         settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
         method = "Other" if how == "it knows no v1" else "List"
         wrong = contextlib.nullcontext() if how == "nobody listens" else lister.serving(socket, method)
-        async with contextlib.AsyncExitStack() as first:
+        async with contextlib.AsyncExitStack() as then, contextlib.AsyncExitStack() as first:
             await first.enter_async_context(wrong)
             async with plugin(FakeNvml(Gpu("GPU-a")), **settings):
                 await kubelet.until(kubelet.devices)
@@ -188,8 +188,8 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
                     assert await told(port) == ["pod_resources_up{} 0"]
                 await first.aclose()
                 lister.slow = False
-                async with lister.serving(socket):
-                    assert (await told(port))[-1] == "pod_resources_up{} 1"
+                await then.enter_async_context(lister.serving(socket))  # until after the plugin's end
+                assert (await told(port))[-1] == "pod_resources_up{} 1"
 
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
         play(scene)
