@@ -47,6 +47,8 @@ for module, names in LINUX.items():
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
+if hasattr(os, "process_cpu_count"):
+    os.process_cpu_count = os.cpu_count  # as `os` itself makes it (3.13) where there is no sched_getaffinity
 ctypes.CDLL.__getattr__ = without_inotify
 socket.socket = Socket
 socket.SocketType = Socket
