@@ -14,7 +14,7 @@ from pathlib import Path
 import paramiko
 
 from gpunode.model import Host, Ssh
-from gpunode.sim.command import carry
+from gpunode.sim.host.command import carry
 
 
 @dataclass

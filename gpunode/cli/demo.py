@@ -63,8 +63,9 @@ def stop() -> None:
 
 
 def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
-    from gpunode.sim import faults, kinds
+    from gpunode.sim import faults
     from gpunode.sim.demo import Demo
+    from gpunode.sim.host import kinds
     from gpunode.sim.show import Show, ending, farewell
 
     if fault is not None and fault not in faults.FAULTS:

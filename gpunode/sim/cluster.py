@@ -10,16 +10,18 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpunode.sim import controllers, daemonsets, scheduler, tls
-from gpunode.sim.api import ApiServer
-from gpunode.sim.container import Log
-from gpunode.sim.kubelet import Kubelet
-from gpunode.sim.loop import Loop
-from gpunode.sim.machine import Machine
-from gpunode.sim.outside import Loopback, outside
-from gpunode.sim.refuse import refusal
-from gpunode.sim.state import State
-from gpunode.sim.store import Object, Store
+from gpunode.sim.apiserver import tls
+from gpunode.sim.apiserver.api import ApiServer
+from gpunode.sim.apiserver.log import Log
+from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.store import Object, Store
+from gpunode.sim.controllers import daemonsets, scheduler
+from gpunode.sim.controllers import tidy as controllers
+from gpunode.sim.controllers.loop import Loop
+from gpunode.sim.host.machine import Machine
+from gpunode.sim.host.outside import Loopback, outside
+from gpunode.sim.host.state import State
+from gpunode.sim.node.kubelet import Kubelet
 
 
 def serve(folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> Cluster:

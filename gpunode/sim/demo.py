@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpunode.errors import GpunodeError
-from gpunode.sim import folder, hosts, remains
-from gpunode.sim.machine import Machine
+from gpunode.sim import folder, remains
+from gpunode.sim.host import hosts
+from gpunode.sim.host.machine import Machine
 
 PREFIX = "gpunode-demo-"
 KEPT = "kept"  # in the folder of a demo that goes on without its show

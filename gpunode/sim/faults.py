@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpunode.sim.machine import Machine, Now
-from gpunode.sim.programs import systemd
-from gpunode.sim.state import State
+from gpunode.sim.host.machine import Machine, Now
+from gpunode.sim.host.programs import systemd
+from gpunode.sim.host.state import State
 
 BY_HAND = "A file that does not parse is never overwritten: the person who knows what was meant mends it."
 

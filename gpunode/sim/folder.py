@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from gpunode.sim.kinds import MODELS
-from gpunode.sim.machine import Machine
+from gpunode.sim.host.kinds import MODELS
+from gpunode.sim.host.machine import Machine
 
 ARCHIVE = "plugin.tar"
 IMAGE = "gpunode-deviceplugin:demo"

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpunode import inventory
 from gpunode.model import Host, PluginConfig
-from gpunode.sim import kinds
 from gpunode.sim.folder import ARCHIVE
-from gpunode.sim.machine import Machine
+from gpunode.sim.host import kinds
+from gpunode.sim.host.machine import Machine
 
 DEFAULT = "h100"
 Group = dict[str, Any]

@@ -14,9 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
-from gpunode.sim import folder, remains, sshd
+from gpunode.sim import folder, remains
 from gpunode.sim.cluster import serve as serve_cluster
-from gpunode.sim.state import State
+from gpunode.sim.host import sshd
+from gpunode.sim.host.state import State
 
 
 def main(demo: Path) -> int:

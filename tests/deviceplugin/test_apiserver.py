@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
-from gpunode.sim import tls
+from gpunode.sim.apiserver import tls
 from gpunode.sim.cluster import Cluster, serve
 
 NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-01"}}

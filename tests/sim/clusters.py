@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from gpunode.sim import hosts
-from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
-from gpunode.sim.state import State
+from gpunode.sim.host import hosts
+from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
+from gpunode.sim.host.state import State
 
 IMAGE = "plugin:1"
 APPLY = "application/apply-patch+yaml"

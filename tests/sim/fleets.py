@@ -12,9 +12,10 @@ from unittest import mock
 from gpunode import converge, fleet, inventory, wire
 from gpunode.converge import Visit
 from gpunode.model import Event, Host, Inventory, Outcome
-from gpunode.sim import folder, hosts, remains, sshd
-from gpunode.sim.machine import Machine
-from gpunode.sim.state import State
+from gpunode.sim import folder, remains
+from gpunode.sim.host import hosts, sshd
+from gpunode.sim.host.machine import Machine
+from gpunode.sim.host.state import State
 from gpunode.ssh import Dialer
 
 SETTLE = 0.4  # seconds that a restarted unit must stay up here

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim import store as store_module
-from gpunode.sim import watch
+from gpunode.sim.apiserver import store as store_module
+from gpunode.sim.apiserver import watch
 from gpunode.sim.cluster import Cluster, serve
 
 from .clusters import Client, until

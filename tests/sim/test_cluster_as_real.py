@@ -15,9 +15,9 @@ from gpunode.cluster.kinds import path
 from gpunode.cluster.plugin import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.sim import tables
+from gpunode.sim.apiserver import tables
+from gpunode.sim.apiserver.store import KINDS, Object
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.store import KINDS, Object
 
 from ..lab import api as lab_api
 from ..lab.conftest import lab  # noqa: F401 (a fixture)

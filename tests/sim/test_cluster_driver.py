@@ -18,14 +18,15 @@ import pytest
 
 from gpunode.deviceplugin import directory
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.sim import inside, kinds
-from gpunode.sim.container import CannotStart, environment_of, words_of
-from gpunode.sim.devices import DeviceManager, Unavailable
-from gpunode.sim.machine import Now
-from gpunode.sim.outside import Outside
-from gpunode.sim.stand_ins.driver import Driver
-from gpunode.sim.stand_ins.nvml import Nvml
-from gpunode.sim.state import State
+from gpunode.sim.host import kinds
+from gpunode.sim.host.machine import Now
+from gpunode.sim.host.outside import Outside
+from gpunode.sim.host.state import State
+from gpunode.sim.node import inside
+from gpunode.sim.node.container import CannotStart, environment_of, words_of
+from gpunode.sim.node.devices import DeviceManager, Unavailable
+from gpunode.sim.node.stand_ins.driver import Driver
+from gpunode.sim.node.stand_ins.nvml import Nvml
 
 from .clusters import ready
 

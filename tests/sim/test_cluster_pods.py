@@ -20,11 +20,13 @@ from gpunode.cluster.api import Api, connect
 from gpunode.deviceplugin.metrics import PREFIX
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
-from gpunode.sim import controllers, devices, kinds, life
 from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.controllers import tidy as controllers
 from gpunode.sim.demo import room
-from gpunode.sim.machine import Machine, RuntimeNow, UnitNow
-from gpunode.sim.state import State
+from gpunode.sim.host import kinds
+from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
+from gpunode.sim.host.state import State
+from gpunode.sim.node import devices, life
 
 from .clusters import IMAGE, Client, ready, until
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim.scheduler import quantity, schedule
-from gpunode.sim.store import Object, Store
+from gpunode.sim.apiserver.store import Object, Store
+from gpunode.sim.controllers.scheduler import quantity, schedule
 
 GPU = "nvidia.com/gpu"
 

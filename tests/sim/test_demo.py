@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.sim import demo as demos
-from gpunode.sim import kinds
 from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
 from gpunode.sim.rehearsal import rehearsal
 from tests.sim.clusters import Client, until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.model import Event
-from gpunode.sim import kinds
-from gpunode.sim.state import State
+from gpunode.sim.host import kinds
+from gpunode.sim.host.state import State
 from tests.sim.fleets import Fleet, serving
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpunode.model import Outcome
-from gpunode.sim import faults, kinds
+from gpunode.sim import faults
+from gpunode.sim.host import kinds
 from gpunode.verify import first_broken, host_links, image
 from tests.sim.fleets import Fleet, serving
 

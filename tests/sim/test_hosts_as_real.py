@@ -12,7 +12,7 @@ from gpunode import converge, inventory
 from gpunode.converge import Visit
 from gpunode.kubelet import next_start
 from gpunode.model import Facts, Outcome
-from gpunode.sim.machine import Machine, SimGpu
+from gpunode.sim.host.machine import Machine, SimGpu
 from gpunode.ssh import Dialer
 
 from ..lab import api as lab_api

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim import cells
+from gpunode.sim.apiserver import cells
+from gpunode.sim.apiserver.store import now
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.store import now
 
 from .clusters import Client, until
 

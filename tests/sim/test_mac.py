@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.sim import demo as demos
-from gpunode.sim import hosts, kinds
 from gpunode.sim.demo import Demo, room
+from gpunode.sim.host import hosts, kinds
 
 from .clusters import until
 

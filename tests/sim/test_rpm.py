@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim import hosts, kinds, rpms
-from gpunode.sim.programs.dnf import dnf
-from gpunode.sim.programs.rpm import rpm
-from gpunode.sim.programs.transaction import Unsolvable, bring
-from gpunode.sim.rpms import Rpm
-from gpunode.sim.state import State
+from gpunode.sim.host import hosts, kinds, rpms
+from gpunode.sim.host.programs.dnf import dnf
+from gpunode.sim.host.programs.rpm import rpm
+from gpunode.sim.host.programs.transaction import Unsolvable, bring
+from gpunode.sim.host.rpms import Rpm
+from gpunode.sim.host.state import State
 
 
 @dataclass(frozen=True)

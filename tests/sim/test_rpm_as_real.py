@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim import hosts, kinds, rpms
-from gpunode.sim.rpms import Rpm
+from gpunode.sim.host import hosts, kinds, rpms
+from gpunode.sim.host.rpms import Rpm
 
 MISSING = [name for name in ("dnf", "rpm", "rpmbuild", "createrepo_c") if shutil.which(name) is None]
 pytestmark = [

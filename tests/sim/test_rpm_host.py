@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim import kinds
 from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
 from gpunode.sim.show import farewell
 from gpunode.verify import host_links
 from tests.sim.fleets import Fleet, serving

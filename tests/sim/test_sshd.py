@@ -18,10 +18,10 @@ import pytest
 
 from gpunode import pipeline, wire
 from gpunode.errors import Unreachable
-from gpunode.sim import forkserver, kinds
-from gpunode.sim.forkserver import Fork, ForkServer
-from gpunode.sim.hosts import environment
-from gpunode.sim.state import DOWN
+from gpunode.sim.host import forkserver, kinds
+from gpunode.sim.host.forkserver import Fork, ForkServer
+from gpunode.sim.host.hosts import environment
+from gpunode.sim.host.state import DOWN
 from gpunode.ssh.channel import SshConnection
 from tests.sim.clusters import until
 from tests.sim.fleets import Fleet, serving

@@ -12,8 +12,8 @@ from gpunode.cluster import apply, plugin
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.sim.apiserver.store import Object
 from gpunode.sim.cluster import serve
-from gpunode.sim.store import Object
 
 from .clusters import until
 

@@ -15,7 +15,7 @@ from gpunode.cluster.api import Api, connect
 from gpunode.cluster.refusal import ConnectionLost, HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
-from gpunode.sim import tls
+from gpunode.sim.apiserver import tls
 
 from .conftest import add_node
 from .fake import FakeApi, Fault, plain

@@ -12,7 +12,7 @@ import pytest
 from gpunode.cluster import kubeconfig
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
-from gpunode.sim import tls
+from gpunode.sim.apiserver import tls
 
 GOOD = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],

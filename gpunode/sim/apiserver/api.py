@@ -1,0 +1,260 @@
+"""The simulated cluster's API over HTTPS on this machine, for who has its token; everything else hangs on it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gpunode.sim.apiserver import discovery, protobuf, rbac, tables
+from gpunode.sim.apiserver.log import Log
+from gpunode.sim.apiserver.refuse import Refusal, refusal
+from gpunode.sim.apiserver.resources import Resources
+from gpunode.sim.apiserver.store import KINDS, Object, Store
+from gpunode.sim.apiserver.tls import ADDRESS
+from gpunode.sim.apiserver.watch import events
+
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
+PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+INTO = {"exec", "attach", "portforward"}  # parts of a pod that lead into its containers
+POLL = 0.2  # seconds between two looks at a log that is followed
+
+# The log of a container: asked for by pod, container, and whether its previous life is meant. Raises Refusal.
+Logs: TypeAlias = Callable[[Object, str, bool], Log]
+
+
+class ApiServer:
+    """Answers until it is closed. `users` are names by token; `admin` may do anything, service accounts what RBAC says."""
+
+    def __init__(self, store: Store, users: dict[str, str], logs: Logs, secure: ssl.SSLContext) -> None:
+        self.store, self.users, self.logs = store, users, logs
+        self._server = _Server((ADDRESS, 0), _handler(self))
+        # Hands are shaken in the connection's own thread: who says nothing holds nobody else up.
+        self._server.socket = secure.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"https://{ADDRESS}:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # kept connections are idle threads that end with the process
+    request_queue_size = 128
+
+    def handle_error(self, _request: Any, _address: Any) -> None:
+        """A client that goes away, or speaks no TLS, is nobody's business either."""
+
+
+def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        server_api = api
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_api: ApiServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are nobody's business."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            self._route(body)
+        except Refusal as no:
+            self._send(no.code, no.status)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"the body or query of the request could not be understood: {error!r}"
+            self._send(400, refusal(400, "BadRequest", message).status)
+        except OSError:
+            self.close_connection = True  # nobody listens any more
+
+    def _route(self, body: bytes) -> None:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query))
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        user = self._user()
+        if parts == ["version"]:
+            self._send(200, VERSION)
+            return
+        if parts[0] in {"healthz", "livez", "readyz"}:
+            self._send(200, "ok")
+            return
+        if parts[0] in {"api", "apis", "openapi"} and (known := discovery.found(parts)):
+            self._send(200, known)
+            return
+        api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces":
+            namespace, rest = rest[1], rest[2:]
+        if parts[0] not in {"api", "apis"} or not rest or (api, rest[0]) not in PLACES:
+            self._send(404, "404 page not found\n")
+            return
+        of = Resources(self.server_api.store, PLACES[api, rest[0]], namespace)
+        name, part = [*rest[1:], "", ""][:2]
+        self._allow(user, of, name, part, query)
+        if part:
+            self._part(of, name, part, query, body)
+        elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
+            self._stream(of, query)
+        else:
+            code, answer = self._resource(of, name, query, body)
+            if self.command == "GET" and self._as_table():
+                answer = tables.table(of.kind, answer, query.get("includeObject", ""))
+            self._send(code, answer)
+
+    def _part(self, of: Resources, name: str, part: str, query: dict[str, str], body: bytes) -> None:
+        """A subresource: a pod has some."""
+        if part == "log" and of.kind == "Pod" and self.command == "GET":
+            self._log(of.get(name), query)
+        elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
+            of.delete(name, self._given(body).get("deleteOptions") or {}, query)
+            self._send(
+                201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            )
+        elif part in INTO and of.kind == "Pod":
+            of.get(name)
+            words = "simulated containers are processes of this computer, there is no way into one"
+            raise refusal(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
+        else:
+            self._send(404, "404 page not found\n")
+
+    def _given(self, body: bytes) -> Any:
+        if body.startswith(protobuf.MAGIC):
+            return protobuf.read(body)
+        return json.loads(body) if body else {}
+
+    def _as_table(self) -> bool:
+        return tables.wanted(self.headers.get("Accept", ""))
+
+    def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
+        given = self._given(body)
+        if self.command == "GET":
+            return 200, of.get(name) if name else of.list(query)
+        if self.command == "POST" and not name:
+            return 201, of.create(given, query)
+        if self.command == "PUT" and name:
+            return 200, of.replace(name, given, query)
+        if self.command == "PATCH" and name:
+            content = (self.headers.get("Content-Type") or "").partition(";")[0]
+            item, new = of.patch(name, given, content, query)
+            return (201 if new else 200), item
+        if self.command == "DELETE" and name:
+            return 200, of.delete(name, given, query)
+        raise refusal(
+            405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+        )
+
+    def _user(self) -> str:
+        """Who asks, by the token: nobody in particular without one. Raises Refusal for a wrong one."""
+        said = self.headers.get("Authorization", "")
+        if not said:
+            return "system:anonymous"
+        user = self.server_api.users.get(said.removeprefix("Bearer "))
+        if user is None:
+            raise refusal(401, "Unauthorized", "Unauthorized")
+        return user
+
+    def _allow(self, user: str, of: Resources, name: str, part: str, query: dict[str, str]) -> None:
+        verb = VERBS[self.command]
+        if verb == "get" and not name:
+            verb = "watch" if query.get("watch") else "list"
+        store = self.server_api.store
+        plural = f"{of.plural}/{part}" if part else of.plural
+        if user == "admin" or rbac.allows(store, user, verb, of.group, plural, of.namespace):
+            return
+        called = f'{of.full} "{name}"' if name else of.full
+        where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
+        why = f'User "{user}" cannot {verb} resource "{plural}" in API group "{of.group}" {where}'
+        raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
+
+    def _log(self, pod: Object, query: dict[str, str]) -> None:
+        containers = [one["name"] for one in pod["spec"]["containers"]]
+        container = query.get("container") or containers[0]
+        if container not in containers:
+            name = pod["metadata"]["name"]
+            raise refusal(400, "BadRequest", f"container {container} is not valid for pod {name}")
+        log = self.server_api.logs(pod, container, query.get("previous") == "true")
+        with log.path.open("rb") as file:
+            said = file.read()
+            if "tailLines" in query:
+                count = int(query["tailLines"])
+                said = b"".join(said.splitlines(keepends=True)[-count:]) if count else b""
+            said = said[: int(query.get("limitBytes") or len(said))]
+            if query.get("follow") != "true":
+                self._send(200, said.decode(errors="replace"))
+                return
+            self._chunks("text/plain")
+            self._chunk(said)
+            over = False
+            while not over:
+                time.sleep(POLL)
+                over = log.over()
+                self._chunk(file.read())  # what it wrote last, too: it is read after it has ended
+            self._chunk(b"", last=True)
+
+    def _chunks(self, content: str) -> None:
+        """Begin an answer whose length nobody knows yet."""
+        self.send_response(200)
+        self.send_header("Content-Type", content)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def _chunk(self, data: bytes, *, last: bool = False) -> None:
+        if data or last:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _stream(self, of: Resources, query: dict[str, str]) -> None:
+        found = events(of, query)
+        if self._as_table():
+            found = tables.rows(of.kind, found, query.get("includeObject", ""))
+        self._chunks("application/json")  # at once: who watches waits for that
+        for event in found:
+            self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        self._chunk(b"", last=True)
+
+    def _send(self, code: int, body: Object | str) -> None:
+        plain = isinstance(body, str)
+        data = (body if isinstance(body, str) else json.dumps(body, separators=(",", ":"))).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain; charset=utf-8" if plain else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

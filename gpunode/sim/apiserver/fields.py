@@ -1,0 +1,245 @@
+"""Who set which field of an object: server-side apply, its conflicts, and what others change.
+
+As the API server does it: lists of things with names are merged by name, other lists and a few maps are one value.
+A field's place is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from gpunode.sim.apiserver.store import Object, now
+
+Path: TypeAlias = tuple[str, ...]
+Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
+Owners: TypeAlias = dict[Owner, set[Path]]
+
+# Lists whose items go by a field, and maps that are replaced as a whole (from the kinds' +listType and +mapType).
+KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "imagePullSecrets": "name",
+    "conditions": "type",
+    "ownerReferences": "uid",
+}
+WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution", "fieldRef", "roleRef"}
+# What an object is, and what only the API server sets, belongs to nobody.
+NOBODYS = {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"}
+
+
+class Conflict(Exception):
+    """Somebody else set these fields to something else: (manager, field) pairs, in words of the API."""
+
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.fields = fields
+
+
+def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
+    """The live object after `manager` applied its whole wish: fields it no longer names go. Raises Conflict."""
+    owners = _read(live)
+    mine, new = ("Apply", manager, ""), _leaves(_bare(wish))
+    old = owners.pop(mine, set())
+    lost = [
+        (who, place)
+        for who, places in owners.items()
+        for place in sorted(places & new)
+        if _at(live, place) != _at(wish, place) and not _adds_nothing(wish, live, place)
+    ]
+    if lost and not force:
+        raise Conflict([(who[1], _words(place)) for who, place in lost])
+    for who, place in lost:
+        owners[who].discard(place)
+    result = copy.deepcopy(live)
+    held = set().union(*owners.values())
+    # Whole items of lists first: without the field that it goes by, an item is not found again.
+    for place in sorted(old - new - held, key=lambda place: (place[-1] != ".", -len(place))):
+        _remove(result, place, held | new)
+    _merge(result, _bare(wish))
+    return _written(result, {**owners, mine: new}, live)
+
+
+def updated(before: Object | None, after: Object, manager: str) -> Object:
+    """The object with `manager` as the owner of every field that is not as it was `before`.
+
+    Who owned what stands in `after`: somebody may have changed it there.
+    """
+    was, is_ = _leaves(_bare(before or {})), _leaves(_bare(after))
+    owners = _read(after)
+    changed = {place for place in is_ if place not in was or _at(before, place) != _at(after, place)}
+    for places in owners.values():
+        places.difference_update(changed | (was - is_))
+    owners.setdefault(("Update", manager, ""), set()).update(changed)
+    return _written(copy.deepcopy(after), owners, before or {})
+
+
+def _bare(item: Object) -> Object:
+    """What somebody can own of an object: no name, no bookkeeping, no status (which has a path of its own)."""
+    meta = {name: value for name, value in item.get("metadata", {}).items() if name not in NOBODYS}
+    rest = {
+        name: value
+        for name, value in item.items()
+        if name not in {"apiVersion", "kind", "metadata", "status"}
+    }
+    return {**rest, **({"metadata": meta} if meta else {})}
+
+
+def _leaves(value: Any, name: str = "", place: Path = ()) -> set[Path]:
+    if isinstance(value, dict) and value and name not in WHOLE:
+        return {leaf for key, one in value.items() for leaf in _leaves(one, key, (*place, f"f:{key}"))}
+    if isinstance(value, list) and name in KEYS:
+        found: set[Path] = set()
+        for item in value:
+            inside = (*place, _item(item, KEYS[name]))
+            found |= {(*inside, "."), *_leaves(item, "", inside)}
+        return found
+    return {place} if place else set()
+
+
+def _item(item: Object, by: str) -> str:
+    return "k:" + json.dumps({by: item.get(by)}, separators=(",", ":"))
+
+
+_NONE = object()
+
+
+def _at(value: Any, place: Path) -> Any:
+    """The value at a place; an object of its own where there is none."""
+    for step in place:
+        if step == ".":
+            return True  # two items of the same name are the same item
+        value = _step(value, step)
+        if value is _NONE:
+            return _NONE
+    return value
+
+
+def _step(value: Any, step: str) -> Any:
+    if step.startswith("f:"):
+        return value.get(step[2:], _NONE) if isinstance(value, dict) else _NONE
+    ((by, name),) = json.loads(step[2:]).items()
+    return next((one for one in value if one.get(by) == name), _NONE) if isinstance(value, list) else _NONE
+
+
+def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
+    """Whether an empty map is wished where there is a map already: what others have in it stays as it is."""
+    return _at(wish, place) == {} and isinstance(_at(live, place), dict) and place[-1][2:] not in WHOLE
+
+
+def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
+    """Take a field away, and the maps and lists that it leaves empty."""
+    place = place[:-1] if place[-1] == "." else place
+    if any(one[: len(place)] == place for one in kept):
+        return  # an item, or a map that was empty once, of which somebody has a part
+    parents = [item]
+    for step in place[:-1]:
+        parents.append(_step(parents[-1], step))
+        if parents[-1] is _NONE:
+            return
+    for parent, step in zip(reversed(parents), reversed(place), strict=True):
+        found = _step(parent, step)
+        if found is _NONE:
+            return
+        if isinstance(parent, list):
+            parent.remove(found)
+        else:
+            del parent[step[2:]]
+        if parent:
+            return
+
+
+def _merge(into: Object, wish: Object) -> None:
+    for name, value in wish.items():
+        there = into.get(name)
+        if isinstance(value, dict) and isinstance(there, dict) and name not in WHOLE:
+            _merge(there, value)
+        elif isinstance(value, list) and isinstance(there, list) and name in KEYS:
+            into[name] = _merged(there, value, KEYS[name])
+        else:
+            into[name] = copy.deepcopy(value)
+
+
+def _merged(there: list[Object], wish: list[Object], by: str) -> list[Object]:
+    """Items in the order of the wish; those that it does not have stay before the one that they stood before."""
+    known = {_item(one, by): one for one in there}
+    wished = {_item(one, by) for one in wish}
+    left, merged = list(there), []
+    for one in wish:
+        while left and _item(left[0], by) not in wished:
+            merged.append(left.pop(0))
+        item = known.get(_item(one, by))
+        if item is None:
+            merged.append(copy.deepcopy(one))
+            continue
+        left.remove(item)
+        _merge(item, one)
+        merged.append(item)
+    return merged + left
+
+
+def _read(item: Object) -> Owners:
+    entries = item.get("metadata", {}).get("managedFields") or []
+    return {_owner(one): set(_places(one["fieldsV1"])) for one in entries if one}
+
+
+def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
+    for step, below in tree.items():
+        if below:
+            yield from _places(below, (*place, step))
+        else:
+            yield (*place, step)
+
+
+def _written(item: Object, owners: Owners, before: Object) -> Object:
+    """The object with managedFields. Only who has more fields than before has a new time."""
+    entries = []
+    known = _read(before)
+    times = {
+        _owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or [] if one
+    }
+    for owner, places in owners.items():
+        if not places:
+            continue
+        tree: Object = {}
+        for place in sorted(places):
+            below = tree
+            for step in place:
+                below = below.setdefault(step, {})
+        time = times[owner] if places <= known.get(owner, set()) else now()
+        entry = {"manager": owner[1], "operation": owner[0], "apiVersion": item["apiVersion"], "time": time}
+        entry |= {
+            "fieldsType": "FieldsV1",
+            "fieldsV1": tree,
+            **({"subresource": owner[2]} if owner[2] else {}),
+        }
+        entries.append(entry)
+    order = ("operation", "time", "manager", "subresource")
+    entries.sort(key=lambda entry: [str(entry.get(name, "")) for name in order])
+    meta = {k: v for k, v in item["metadata"].items() if v or k not in {"labels", "annotations"}}
+    item["metadata"] = {
+        **meta,
+        "managedFields": entries,
+    }  # empty maps are left out, as Go's `omitempty` does it
+    return item
+
+
+def _owner(entry: Object) -> Owner:
+    return entry["operation"], entry["manager"], entry.get("subresource", "")
+
+
+def _words(place: Path) -> str:
+    """`.metadata.labels.pool`, `.spec.template.spec.containers[name="c"].image`."""
+    text = ""
+    for step in place:
+        if step.startswith("f:"):
+            text += f".{step[2:]}"
+        elif step.startswith("k:"):
+            ((by, name),) = json.loads(step[2:]).items()
+            text += f"[{by}={json.dumps(name)}]"
+    return text

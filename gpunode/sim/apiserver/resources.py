@@ -1,0 +1,239 @@
+"""What can be asked about the cluster's objects, whoever asks: read, list, create, apply, patch, delete.
+
+Method and path are understood in `api.py`; answers are plain objects, refusals are raised.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from gpunode.sim.apiserver import fields, patch
+from gpunode.sim.apiserver.admit import FOREGROUND, admitted
+from gpunode.sim.apiserver.match import selected
+from gpunode.sim.apiserver.refuse import Refusal, absent, refusal
+from gpunode.sim.apiserver.store import KINDS, Object, Store, key, now
+
+APPLY = "application/apply-patch+yaml"
+PROTECTED = {"default", "kube-system", "kube-public"}  # namespaces that may not be deleted
+
+
+class Resources:
+    """The objects of one kind in one namespace ("": of all, or the cluster's own)."""
+
+    def __init__(self, store: Store, kind: str, namespace: str = "") -> None:
+        self.store, self.kind, self.namespace = store, kind, namespace
+        group, _, version = KINDS[kind].api.rpartition("/")
+        self.plural = KINDS[kind].plural
+        self.group, self.version = group, version
+        self.full = f"{self.plural}.{group}" if group else self.plural
+
+    def get(self, name: str) -> Object:
+        """One object."""
+        found = self.store.get(self.kind, self.namespace, name)
+        if found is None:
+            raise absent(self.full, name)
+        return found
+
+    def list(self, query: Mapping[str, str]) -> Object:
+        """Those that the query selects, in pages of `limit`."""
+        wanted = selected(self.kind, query)
+        with self.store.changed:
+            found = [one for one in self.store.all(self.kind, self.namespace) if wanted(one)]
+            version = self.store.version
+        if query.get("continue"):
+            version, last = json.loads(base64.b64decode(query["continue"]))
+            found = [one for one in found if list(key(one)) > last]
+        limit = int(query.get("limit") or 0) or len(found)
+        meta: Object = {"resourceVersion": str(version)}
+        if len(found) > limit:
+            token = json.dumps([version, key(found[limit - 1])]).encode()
+            meta |= {"continue": base64.b64encode(token).decode(), "remainingItemCount": len(found) - limit}
+        # Items of a list do not say again of what kind they are.
+        items = [{k: v for k, v in one.items() if k not in {"kind", "apiVersion"}} for one in found[:limit]]
+        return {
+            "kind": f"{self.kind}List",
+            "apiVersion": KINDS[self.kind].api,
+            "metadata": meta,
+            "items": items,
+        }
+
+    def create(self, item: Object, query: Mapping[str, str]) -> Object:
+        """A new object."""
+        meta = item.setdefault("metadata", {})
+        if self.namespace:
+            meta["namespace"] = self.namespace
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = meta["generateName"] + secrets.token_hex(3)[:5]
+        if not meta.get("name"):
+            raise self._invalid("", "metadata.name", "Required value: name or generateName is required")
+        item = {**item, "kind": self.kind, "apiVersion": KINDS[self.kind].api}
+        with self.store.changed:
+            if self.store.get(*key(item)):
+                name = meta["name"]
+                message = f'{self.full} "{name}" already exists'
+                raise refusal(409, "AlreadyExists", message, name=name, kind=self.full)
+            made = fields.updated(
+                None, admitted(self.store, item, None), query.get("fieldManager") or "unknown"
+            )
+            return self._kept(made, query)
+
+    def patch(self, name: str, body: Any, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
+        """The object after an apply or another patch, and whether it is a new one."""
+        with self.store.changed:
+            live = self.store.get(self.kind, self.namespace, name)
+            if content == APPLY:
+                return self._apply(name, body, live, query), live is None
+            change = patch.BY_CONTENT.get(content)
+            if change is None:
+                known = ", ".join((*patch.BY_CONTENT, APPLY))
+                message = f"the body of the request was in an unknown format - accepted media types include: {known}"
+                raise refusal(415, "UnsupportedMediaType", message)
+            if live is None:
+                raise absent(self.full, name)
+            return self._updated(live, change(live, body), query), False
+
+    def replace(self, name: str, item: Object, query: Mapping[str, str]) -> Object:
+        """Another object in the place of the one there, whose identity and status remain."""
+        with self.store.changed:
+            live = self.get(name)
+            was = {k: v for k, v in live["metadata"].items() if k in fields.NOBODYS - {"resourceVersion"}}
+            new = {
+                "kind": self.kind,
+                "apiVersion": KINDS[self.kind].api,
+                "metadata": {**item.get("metadata", {}), **was},
+            }
+            status = {"status": live["status"]} if "status" in live else {}
+            return self._updated(live, {**item, **new, **status}, query)
+
+    def _updated(self, live: Object, wish: Object, query: Mapping[str, str]) -> Object:
+        seen, name = wish["metadata"].get("resourceVersion"), live["metadata"]["name"]
+        if seen not in {None, "", live["metadata"]["resourceVersion"]}:
+            message = (
+                f'Operation cannot be fulfilled on {self.full} "{name}": the object has been modified; '
+                "please apply your changes to the latest version and try again"
+            )
+            raise refusal(409, "Conflict", message, name=name, kind=self.full)
+        wish = {
+            **wish,
+            "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
+        }
+        new = admitted(self.store, wish, live)
+        return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), query)
+
+    def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
+        """Remove it, or mark it for whoever has to end something first (a kubelet, a controller)."""
+        with self.store.changed:
+            there = self.get(name)
+            wanted = (options.get("preconditions") or {}).get("uid")
+            uid = there["metadata"]["uid"]
+            if wanted not in {None, uid}:
+                kind = self.full.replace(self.plural, self.kind)  # here, and here only, it is not the plural
+                message = (
+                    f'Operation cannot be fulfilled on {kind} "{name}": the UID in the precondition ({wanted}) '
+                    f"does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+                )
+                raise refusal(409, "Conflict", message, name=name, kind=kind)
+            if self.kind == "Namespace" and name in PROTECTED:
+                message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+                raise refusal(403, "Forbidden", message, name=name, kind="namespaces")
+            if query.get("dryRun") == "All":
+                return _success(name, self.plural, uid)
+            marked = self._marked(there, options)
+            if marked is None:
+                self.store.drop(there)
+                return _success(name, self.plural, uid)
+            return self.store.put(marked)
+
+    def _marked(self, item: Object, options: Mapping[str, Any]) -> Object | None:
+        """The object as it waits for its end; None where nothing has to end first."""
+        marked = copy.deepcopy(item)
+        meta = marked["metadata"]
+        grace = 0
+        if self.kind == "Pod":
+            status = item.get("status", {})
+            runs = item["spec"].get("nodeName") and status.get("phase") not in {"Succeeded", "Failed"}
+            wished = options.get("gracePeriodSeconds")
+            grace = (
+                0 if not runs else item["spec"]["terminationGracePeriodSeconds"] if wished is None else wished
+            )
+            if not grace:
+                return None
+            meta["deletionGracePeriodSeconds"] = min(grace, meta.get("deletionGracePeriodSeconds", grace))
+        elif self.kind == "Namespace":
+            marked["status"] = {**item.get("status", {}), "phase": "Terminating"}
+        elif options.get("propagationPolicy") == "Foreground":
+            meta["finalizers"] = sorted({*meta.get("finalizers", []), FOREGROUND})
+            meta["deletionGracePeriodSeconds"] = 0
+        elif not meta.get("finalizers"):
+            return None
+        meta.setdefault("deletionTimestamp", now())
+        return marked
+
+    def _apply(self, name: str, wish: Object, live: Object | None, query: Mapping[str, str]) -> Object:
+        manager, force = query.get("fieldManager"), query.get("force") == "true"
+        if not manager:
+            why = "Required value: is required for apply patch"
+            cause = {"reason": "FieldValueRequired", "message": why, "field": "fieldManager"}
+            message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
+            raise refusal(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
+        uid = wish["metadata"].get("uid")
+        if uid and live is None:
+            message = (
+                f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: the provided object '
+                f"specified uid {uid}, and no existing object was found"
+            )
+            raise refusal(409, "Conflict", message, name=name, kind=self.full)
+        if uid and live and uid != live["metadata"]["uid"]:
+            raise self._invalid(name, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
+        own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
+        empty = {"kind": self.kind, "apiVersion": KINDS[self.kind].api, "metadata": own}
+        try:
+            merged = fields.applied(live or empty, wish, manager, force=force)
+        except fields.Conflict as conflict:
+            raise self._conflict(conflict) from conflict
+        return self._kept(admitted(self.store, merged, live), query)
+
+    def _kept(self, item: Object, query: Mapping[str, str]) -> Object:
+        if query.get("dryRun") != "All":
+            return self.store.put(item)
+        new = {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": now()}
+        return {**item, "metadata": {**new, **item["metadata"]}}
+
+    def _invalid(self, name: str, field: str, why: str) -> Refusal:
+        cause = {"reason": "FieldValueInvalid", "message": why, "field": field}
+        message = f'{self.kind} "{name}" is invalid: {field}: {why}'
+        return refusal(422, "Invalid", message, name=name, kind=self.kind, causes=[cause])
+
+    def _conflict(self, conflict: fields.Conflict) -> Refusal:
+        api, count = KINDS[self.kind].api, len(conflict.fields)
+        by_manager: dict[str, list[str]] = {}
+        for manager, field in conflict.fields:
+            by_manager.setdefault(manager, []).append(field)
+        if count == 1:
+            ((manager, field),) = conflict.fields
+            words = f' conflict with "{manager}" using {api}: {field}'
+        else:
+            words = " " + "\n".join(
+                "\n- ".join((f'conflicts with "{manager}" using {api}:', *found))
+                for manager, found in by_manager.items()
+            )
+        causes = [
+            {
+                "reason": "FieldManagerConflict",
+                "message": f'conflict with "{manager}" using {api}',
+                "field": field,
+            }
+            for manager, field in conflict.fields
+        ]
+        message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
+        return refusal(409, "Conflict", message, causes=causes)
+
+
+def _success(name: str, plural: str, uid: str) -> Object:
+    details = {"name": name, "kind": plural, "uid": uid}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

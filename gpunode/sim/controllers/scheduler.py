@@ -1,0 +1,155 @@
+"""The scheduler: gives each new pod a node, or says in kube-scheduler's words why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gpunode.sim.apiserver.match import matches
+from gpunode.sim.apiserver.store import Object, Store, now
+from gpunode.sim.controllers.events import tell
+
+UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
+COUNTED = {
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "pods",
+}  # every node has them; others are 0 where not offered
+
+
+def concerns(item: Object) -> bool:
+    """Whether a change of this object may let a pod be scheduled."""
+    return item["kind"] in {"Pod", "Node"}
+
+
+def schedule(store: Store) -> None:
+    """Place every pod that can be placed, oldest first."""
+    pods = store.all("Pod")
+    waiting = [
+        pod for pod in pods if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+    ]
+    if not waiting:
+        return
+    nodes = store.all("Node")
+    used: dict[str, Counter[str]] = {node["metadata"]["name"]: Counter() for node in nodes}
+    for pod in pods:
+        if pod["spec"].get("nodeName") in used and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+            used[pod["spec"]["nodeName"]] += wants(pod)
+    for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
+        why = {
+            node["metadata"]["name"]: _against(pod, node, used[node["metadata"]["name"]]) for node in nodes
+        }
+        fitting = [name for name, reasons in why.items() if not reasons]
+        if fitting:
+            name = min(fitting, key=lambda name: (used[name]["pods"], name))
+            used[name] += wants(pod)
+            _bind(store, pod, name)
+        else:
+            full = [node for node in nodes if not _against(pod, node, Counter())]  # empty, they would do
+            _refuse(store, pod, why, len(full))
+
+
+def wants(pod: Object) -> Counter[str]:
+    """What a pod asks of its node, in units: {"nvidia.com/gpu": 1, "cpu": 0.01, "pods": 1}."""
+    asked: Counter[str] = Counter(pods=1)
+    for container in pod["spec"]["containers"]:
+        for name, amount in (container["resources"].get("requests") or {}).items():
+            asked[name] += quantity(amount)  # type: ignore[assignment]
+    return asked
+
+
+def quantity(text: str) -> float:
+    """A Kubernetes quantity: 250m, 64Mi, 2."""
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    return float(text)
+
+
+def tolerated(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
+    """Whether one of the tolerations is for this taint."""
+    return any(
+        one.get("effect", taint["effect"]) in {taint["effect"], ""}
+        and one.get("key", taint["key"]) in {taint["key"], ""}
+        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
+        for one in tolerations
+    )
+
+
+def wanted(spec: Object, node: Object) -> bool:
+    """Whether the pod's node selector and required node affinity let it onto the node."""
+    labels = node["metadata"].get("labels") or {}
+    if any(labels.get(name) != value for name, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    fields = {"metadata.name": node["metadata"]["name"]}
+    return required is None or any(
+        matches(labels, term.get("matchExpressions") or []) and matches(fields, term.get("matchFields") or [])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def _against(pod: Object, node: Object, used: Counter[str]) -> list[str]:
+    """Why the pod cannot go onto the node; only resources are told of together."""
+    spec = pod["spec"]
+    tolerations = spec.get("tolerations") or []
+    if node["spec"].get("unschedulable"):
+        cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+        if not tolerated(cordon, tolerations):
+            return ["node(s) were unschedulable"]
+    taints = node["spec"].get("taints") or []
+    if any(one["effect"] != "PreferNoSchedule" and not tolerated(one, tolerations) for one in taints):
+        return ["node(s) had untolerated taint(s)"]
+    if not wanted(spec, node):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    there = node["status"].get("allocatable") or {}
+    return [
+        "Too many pods" if name == "pods" else f"Insufficient {name}"
+        for name, amount in wants(pod).items()
+        if (name in there or name not in COUNTED) and used[name] + amount > quantity(there.get(name, "0"))
+    ]
+
+
+def _bind(store: Store, pod: Object, node: str) -> None:
+    def bound(item: Object) -> None:
+        item["spec"]["nodeName"] = node
+        item["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
+        ]
+
+    if store.change(pod, bound):
+        meta = pod["metadata"]
+        words = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
+        tell(store, pod, "default-scheduler", "Normal", "Scheduled", words)
+
+
+def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]], full: int) -> None:
+    """Tell why each node does not do, and what ending other pods would help: on `full` nodes they hold what is asked,
+    but none is of a lower priority."""
+    words = "no nodes available to schedule pods"
+    if why:
+        count = len(why)
+        reasons = Counter(reason for found in why.values() for reason in found)
+        help_ = {
+            "Preemption is not helpful for scheduling": count - full,
+            "No preemption victims found for incoming pod": full,
+        }
+        words = (
+            f"0/{count} nodes are available: {_histogram(reasons)}. no new claims to deallocate, "
+            f"preemption: 0/{count} nodes are available: {_histogram(help_)}."
+        )
+    if any(one.get("message") == words for one in pod["status"].get("conditions") or []):
+        return
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+
+    def refused(item: Object) -> None:
+        item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": now()}]
+
+    store.change(pod, refused)
+    tell(store, pod, "default-scheduler", "Warning", "FailedScheduling", words)
+
+
+def _histogram(reasons: Mapping[str, int]) -> str:
+    return ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items() if number))

@@ -1,0 +1,112 @@
+"""Making simulated hosts: a root folder with the files of a real host of its kind, and its first state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpunode.sim.host import rpms
+from gpunode.sim.host.machine import Machine, Now, PackageNow, UnitNow
+from gpunode.sim.host.programs import kernel, systemd
+from gpunode.sim.host.state import State
+
+OVERLAY = Path(__file__).parent / "overlay"
+PROGRAMS = Path(__file__).parent / "programs"
+REAL = ("cat", "date")  # of this computer, beside its python3: all that a host's programs are made of
+FOLDERS = ("run", "dev", "proc/driver", "sys/firmware", "sys/module", "etc/modprobe.d", "etc/modules-load.d")
+
+
+def lay_out(demo: Path) -> None:
+    """The folder of programs that all hosts of a demo share."""
+    programs = demo / "programs"
+    shutil.copytree(PROGRAMS / "sh", programs)
+    for path in programs.glob("*/*"):
+        path.chmod(0o755)
+    for name in REAL:
+        (programs / "common" / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    (programs / "common/python3").symlink_to(Path(sys.executable).resolve())
+
+
+def create(demo: Path, machine: Machine) -> State:
+    """Make a bare host that has run for some days."""
+    state = State(demo / "hosts" / machine.name)
+    for part in ("common", machine.runtime, machine.os):
+        shutil.copytree(OVERLAY / part, state.root, dirs_exist_ok=True)
+    for name in FOLDERS:
+        (state.root / name).mkdir(parents=True, exist_ok=True)
+    (state.root / "lib").symlink_to("usr/lib")
+    if machine.rpm:
+        (state.root / "lib64").symlink_to("usr/lib64")
+        (state.root / "etc/sysconfig").mkdir()
+        (state.root / "etc/default/kubelet").rename(state.root / "etc/sysconfig/kubelet")
+    _says(state, machine)
+    _bus(state.root, machine)
+    units = [
+        "containerd.service",
+        *(["docker.service"] if machine.runtime == "docker" else []),
+        "kubelet.service",
+    ]
+    now = Now(boot_id=str(uuid.uuid4()), booted=time.time() - 3 * 86400)
+    now.units = {name: UnitNow() for name in units}
+    kubelet = PackageNow(f"{machine.kubelet}-1.1", held=True)
+    now.packages = rpms.first(machine) if machine.rpm else {"kubelet": kubelet}
+    state.create(machine, now)
+    with state.change() as fresh:
+        kernel.boot(state, fresh)
+        for name in units:
+            systemd.start(state, fresh, name)
+    return state
+
+
+def _says(state: State, machine: Machine) -> None:
+    """What never changes of its kernel and of its programs' answers."""
+    old = machine.runtime == "docker"
+    texts = {
+        "root/proc/sys/kernel/hostname": machine.name,
+        "root/proc/sys/kernel/osrelease": machine.kernel,
+        "root/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids",
+        "answers/kubelet-version": f"Kubernetes v{machine.kubelet}",
+        "answers/containerd-version": f"containerd github.com/containerd/containerd {'1.6.20' if old else 'v2.2.0'} 5b4ad7b",
+    }
+    for name, text in texts.items():
+        path = state.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _bus(root: Path, machine: Machine) -> None:
+    devices = root / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    for gpu in machine.gpus:
+        device = devices / gpu.address
+        device.mkdir()
+        facts = {
+            "vendor": "0x10de",
+            "device": f"0x{gpu.device}",
+            "class": "0x030200",
+            "numa_node": str(gpu.numa),
+        }
+        for name, text in facts.items():
+            (device / name).write_text(f"{text}\n", encoding="utf-8")
+
+
+def environment(state: State, machine: Machine) -> dict[str, str]:
+    """What a command on the host is started with: its own root and programs, nothing of this computer's."""
+    demo = state.folder.parents[1]
+    parts = ("docker", "containerd") if machine.runtime == "docker" else ("containerd",)
+    kinds: Iterable[str] = ("rpm" if machine.rpm else "debian", *parts, "common")
+    return {
+        "GPUNODE_ROOT": str(state.root),
+        "GPUNODE_SIM_PYTHON": sys.executable,
+        "GPUNODE_SIM_RUN": str(PROGRAMS / "run.py"),
+        "PATH": os.pathsep.join(
+            [str(state.folder / "bin"), *(str(demo / "programs" / kind) for kind in kinds)]
+        ),
+        "HOME": str(state.root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

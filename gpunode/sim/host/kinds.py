@@ -1,0 +1,95 @@
+"""The kinds of machines that there are in the simulation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from gpunode.sim.host.machine import Machine, SimGpu
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A GPU model: its PCI id, what nvidia-smi calls it, its memory."""
+
+    device: str
+    name: str
+    memory_mib: int
+
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        "k80": Model("102d", "Tesla K80", 11441),
+        "p100": Model("15f8", "Tesla P100-PCIE-16GB", 16384),
+        "v100": Model("1db5", "Tesla V100-SXM2-32GB", 32768),
+        "t4": Model("1eb8", "Tesla T4", 15360),
+        "a100": Model("20b2", "NVIDIA A100-SXM4-80GB", 81920),
+        "a10": Model("2236", "NVIDIA A10", 23028),
+        "l40s": Model("26b9", "NVIDIA L40S", 46068),
+        "l4": Model("27b8", "NVIDIA L4", 23034),
+        "h100": Model("2330", "NVIDIA H100 80GB HBM3", 81559),
+        "h200": Model("2335", "NVIDIA H200", 143771),
+        "b200": Model("2901", "NVIDIA B200", 183359),
+    }
+)
+PACE = 0.08  # seconds for a package, so that the show has something to show
+ADDRESSES = ("0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0000:c3:00.0")
+DEBIAN, UBUNTU, ROCKY = "6.1.0-40-amd64", "5.15.0-161-generic", "5.14.0-570.el9.x86_64"
+
+
+def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
+    """A host's GPUs, with UUIDs that are the same whenever it is made."""
+    kind = MODELS[model]
+    return tuple(
+        SimGpu(
+            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'gpunode demo {host} {address}')}",
+            name=kind.name,
+            device=kind.device,
+            address=address,
+            memory_mib=kind.memory_mib,
+            numa=number // 2,
+        )
+        for number, address in enumerate(ADDRESSES[:count])
+    )
+
+
+def old(name: str, model: str = "p100", count: int = 2) -> Machine:
+    """Ubuntu with docker and a kubelet that still runs its pods with it."""
+    return Machine(name, "ubuntu-22.04", UBUNTU, "docker", "1.23.17", gpus(name, model, count))
+
+
+def new(name: str, model: str = "h100", count: int = 4) -> Machine:
+    """Debian with containerd and a current kubelet."""
+    return Machine(name, "debian-12", DEBIAN, "containerd", "1.36.3", gpus(name, model, count))
+
+
+def nouveau(name: str) -> Machine:
+    """A host whose GPUs the kernel's own driver has taken."""
+    return replace(new(name, "a100", 2), nouveau=True)
+
+
+def rpm(name: str) -> Machine:
+    """A distribution that gpunode installs no packages on yet."""
+    return replace(new(name, "h100", 2), os="rocky-9", kernel=ROCKY)
+
+
+def without(name: str) -> Machine:
+    """A host without a GPU."""
+    return replace(new(name), gpus=())
+
+
+def fleet(hosts: int) -> tuple[Machine, ...]:
+    """So many hosts of the two usual kinds, four new ones for an old one."""
+    made = (
+        old(f"p100-{number:03}") if number % 5 == 1 else new(f"h100-{number:03}")
+        for number in range(1, hosts + 1)
+    )
+    return tuple(made)
+
+
+def usual() -> tuple[Machine, ...]:
+    """The hosts of the show: three that become GPU nodes, each another way, and two that cannot."""
+    made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), rpm("rocky-01"), without("cpu-01"))
+    return tuple(replace(machine, pace=PACE) for machine in made)

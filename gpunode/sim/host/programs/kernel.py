@@ -1,0 +1,71 @@
+"""modprobe of a simulated host."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from gpunode.sim.host import repository
+from gpunode.sim.host.answers import MODULES
+from gpunode.sim.host.machine import Machine, Now
+from gpunode.sim.host.state import State
+
+
+def modprobe(state: State, arguments: list[str]) -> int:
+    """`modprobe NAME` and `modprobe -r NAME`."""
+    name = arguments[-1].replace("-", "_")
+    with state.change() as now:
+        problem = unload(now, name) if "-r" in arguments else load(state.machine(), now, name)
+    if problem:
+        sys.stderr.write(f"modprobe: {problem}\n")
+        return 1
+    return 0
+
+
+def load(machine: Machine, now: Now, name: str) -> str | None:
+    """Load a module as its package built it; why not, if it cannot be."""
+    if name in now.modules:
+        return None
+    driver = repository.driver({package: entry.version for package, entry in now.packages.items()})
+    if driver is None or not _headers(machine, now):
+        return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
+    if "nouveau" in now.modules or "module" in now.faults:
+        return f"ERROR: could not insert '{name}': No such device"
+    if "nvidia" not in now.modules:
+        now.flavour = driver[1]
+        also = MODULES if machine.gpus else ()  # by the rule that the packages bring for udev
+        now.modules |= dict.fromkeys(("nvidia", *also), driver[0])
+    now.modules[name] = driver[0]
+    return None
+
+
+def _headers(machine: Machine, now: Now) -> bool:
+    """Whether modules could be built for the running kernel."""
+    devel = now.packages.get("kernel-devel")
+    built = f"{devel.version}.x86_64" if devel else None
+    return machine.kernel == built or f"linux-headers-{machine.kernel}" in now.packages
+
+
+def unload(now: Now, name: str) -> str | None:
+    """Unload a module and what nobody else uses; why not, if it cannot be."""
+    if name not in now.modules:
+        return None
+    users = [module for module in MODULES if module in now.modules]
+    if name == "nvidia" and users:
+        return f"FATAL: Module {name} is in use."
+    del now.modules[name]
+    return None
+
+
+def boot(state: State, now: Now) -> None:
+    """What the kernel loads by itself: what modules-load.d names, and nouveau where nothing speaks against it."""
+    machine = state.machine()
+    now.modules = {}
+    texts = [path.read_text(encoding="utf-8") for path in (state.root / "etc/modprobe.d").glob("*.conf")]
+    blacklisted = any(re.search(r"^blacklist nouveau", text, re.M) for text in texts)
+    if machine.nouveau and machine.gpus and not blacklisted:
+        now.modules["nouveau"] = ""
+    for path in sorted((state.root / "etc/modules-load.d").glob("*.conf")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line and not line.startswith("#"):
+                load(machine, now, line.strip())

@@ -1,0 +1,41 @@
+"""Starts a host's program that changes something: `run.py NAME ARGUMENT...`, for the host that GPUNODE_ROOT names.
+
+Half of what such a program costs are its imports: what few of them need, they import where they use it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+# Program -> the module and the function that it is.
+PROGRAMS = {
+    "apt-get": ("apt", "get"),
+    "apt-mark": ("apt", "mark"),
+    "apt-cache": ("apt", "cache"),
+    "dnf": ("dnf", "dnf"),
+    "rpm": ("rpm", "rpm"),
+    "systemctl": ("systemd", "systemctl"),
+    "modprobe": ("kernel", "modprobe"),
+    "dockerd": ("runtimes", "dockerd"),
+    "containerd": ("runtimes", "containerd"),
+    "load": ("runtimes", "load"),
+}
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Run it; returns its exit status."""
+    from gpunode.sim.host.state import State
+
+    state = State(Path(os.environ["GPUNODE_ROOT"]).parent)
+    module, function = PROGRAMS[name]
+    program = getattr(import_module(f"gpunode.sim.host.programs.{module}"), function)
+    return int(program(state, arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

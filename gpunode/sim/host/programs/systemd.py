@@ -1,0 +1,98 @@
+"""systemctl of a simulated host, and what starting a unit means there."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from gpunode.sim.host import answers
+from gpunode.sim.host.machine import Machine, Now, UnitNow, log
+from gpunode.sim.host.programs import kernel, kubelet, runtimes
+from gpunode.sim.host.programs.runtimes import Unusable
+from gpunode.sim.host.state import DOWN, State
+
+REBOOT_SECONDS = 2.0
+
+
+def systemctl(state: State, arguments: list[str]) -> int:
+    """The verbs that change something."""
+    verb, *names = [word for word in arguments if not word.startswith("-")]
+    with state.change() as now:
+        if verb == "reboot":
+            reboot(state, now)
+        problems = [problem for name in names if (problem := _act(state, now, verb, name))]
+    for problem in problems:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if problems else 0
+
+
+def _act(state: State, now: Now, verb: str, name: str) -> str | None:
+    unit = now.units.get(name)
+    if unit is None:
+        return f"Failed to {verb} {name}: Unit {name} not found."
+    if verb == "enable":
+        unit.enabled = True
+    elif verb == "stop":
+        unit.active, unit.sub, unit.since, unit.pid = "inactive", "dead", 0.0, 0
+    elif verb == "restart" or (verb == "start" and unit.active != "active"):
+        return start(state, now, name)
+    return None
+
+
+def start(state: State, now: Now, name: str) -> str | None:
+    """Start a unit anew; what systemctl says when it does not come up. A kubelet that crashes is started again."""
+    unit, machine = now.units[name], state.machine()
+    log(unit, f"Starting {name}...")
+    try:
+        _ready(state, machine, now, name)
+    except Unusable as error:
+        log(unit, str(error))
+        unit.since, unit.pid = 0.0, 0
+        if name == "kubelet.service":
+            unit.active, unit.sub, unit.failed = "activating", "auto-restart", time.time()
+            return None
+        unit.active, unit.sub = "failed", "failed"
+        return (
+            f"Job for {name} failed because the control process exited with error code.\n"
+            f'See "systemctl status {name}" and "journalctl -xeu {name}" for details.'
+        )
+    unit.active, unit.sub, unit.since, unit.pid, unit.restarts = (
+        "active",
+        "running",
+        time.time(),
+        answers.pid(),
+        0,
+    )
+    log(unit, f"Started {name}.")
+    return None
+
+
+def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
+    """Read the configuration that a unit's program reads at its start."""
+    etc = state.root / "etc"
+    if name == "docker.service":
+        now.runtime = runtimes.docker_config(etc / "docker/daemon.json")
+    elif name == "containerd.service":
+        found = runtimes.dump(state)[0]
+        if machine.runtime == "containerd":
+            now.runtime = found
+    elif name == "kubelet.service":
+        now.arguments = kubelet.arguments(state.root)
+        kubelet.check(state.root, machine, now)
+
+
+def reboot(state: State, now: Now) -> None:
+    """Down and up again: another boot id, modules as the files say, every enabled unit started."""
+    import uuid
+
+    now.down_until = time.time() + REBOOT_SECONDS
+    (state.folder / DOWN).touch()
+    now.boot_id, now.booted = str(uuid.uuid4()), now.down_until
+    now.lost = []
+    now.xids = []
+    kernel.boot(state, now)
+    for name, unit in now.units.items():
+        now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
+    for name, unit in now.units.items():
+        if unit.enabled:
+            start(state, now, name)

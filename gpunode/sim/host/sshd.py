@@ -1,0 +1,182 @@
+"""The SSH servers of the simulated hosts, all in one process: real keys, real commands, a port for each on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import selectors
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import paramiko
+from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
+
+import gpunode
+from gpunode.sim.host import forkserver, hosts
+from gpunode.sim.host.command import Process, carry
+from gpunode.sim.host.forkserver import ForkServer
+from gpunode.sim.host.state import DOWN, State
+
+BACKLOG = 128
+
+
+def new_key() -> tuple[paramiko.Ed25519Key, str]:
+    """A fresh key and its private half in OpenSSH's format."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    text = (
+        Ed25519PrivateKey.generate()
+        .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        .decode()
+    )
+    return paramiko.Ed25519Key.from_private_key(io.StringIO(text)), text
+
+
+class Server:
+    """Serves hosts until it is closed. `user_key` opens all of them, for any user."""
+
+    def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._forks = ForkServer(Path(gpunode.__file__).with_name("agent.py"))
+        self._doors = {state.folder.name: _Door(state, user_key, self._forks) for state in states}
+        for door in self._doors.values():
+            self._selector.register(door.listener, selectors.EVENT_READ, door)
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="sshd", daemon=True)
+        self._thread.start()
+
+    def port(self, host: str) -> int:
+        """Where a host listens."""
+        return self._doors[host].port
+
+    def known_hosts(self) -> str:
+        """The hosts' keys, as ~/.ssh/known_hosts has them."""
+        lines = (
+            f"[127.0.0.1]:{door.port} {door.key.get_name()} {door.key.get_base64()}\n"
+            for door in self._doors.values()
+        )
+        return "".join(lines)
+
+    def cut(self, host: str) -> None:
+        """Drop a host's connections, as a network does."""
+        self._doors[host].cut()
+
+    def execs(self, host: str) -> int:
+        """How many commands a host was asked to run."""
+        return self._doors[host].execs
+
+    def close(self) -> None:
+        """Drop all connections and stop listening."""
+        self._closing = True
+        self._thread.join()
+        self._selector.close()
+        for door in self._doors.values():
+            door.listener.close()
+            door.cut()
+        self._forks.close()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            self._reboots()
+            for key, _ in self._selector.select(timeout=0.1):
+                door: _Door = key.data
+                with contextlib.suppress(OSError):
+                    door.open(door.listener.accept()[0])
+
+    def _reboots(self) -> None:
+        """A host that reboots takes no connection until it is up again. Its port stays its own meanwhile."""
+        for door in self._doors.values():
+            if not door.down.exists():
+                continue
+            if door.up_at is None:
+                door.cut()
+                door.up_at = door.state.now().down_until
+            elif time.time() > door.up_at:
+                door.up_at = None
+                door.down.unlink(missing_ok=True)
+
+
+class _Door:
+    """One host's SSH server."""
+
+    def __init__(self, state: State, user_key: paramiko.PKey, forks: ForkServer) -> None:
+        self.state, self.user_key, self.forks = state, user_key, forks
+        self.key, _ = new_key()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self.port: int = self.listener.getsockname()[1]
+        self.environment = hosts.environment(state, state.machine())
+        self.execs = 0
+        self.down = state.folder / DOWN
+        self.up_at: float | None = None  # when it is up again, while it reboots
+        self._transports: list[paramiko.Transport] = []
+
+    def open(self, client: socket.socket) -> None:
+        if self.down.exists() or "unreachable" in self.state.now().faults:
+            client.close()
+            return
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport = paramiko.Transport(client)
+        transport.add_server_key(self.key)
+        self._transports = [*(one for one in self._transports if one.is_active()), transport]
+        # With an event it does not wait for the handshake.
+        transport.start_server(event=threading.Event(), server=_Login(self))
+
+    def start(self, command: str) -> Process:
+        """A command with the host's programs, in its root folder. Raises OSError."""
+        agent = forkserver.bootstrap(command)
+        if agent is not None:
+            return self.forks.start(agent, self.environment, self.state.root)
+        pipe = subprocess.PIPE
+        words = ["/bin/sh", "-c", command]
+        return subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.state.root
+        )
+
+    def cut(self) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
+class _Login(paramiko.ServerInterface):
+    """One connection: publickey for everybody, commands, no forwarding."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
+        return OPEN_SUCCEEDED
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:  # noqa: ARG002
+        good = key.asbytes() == self._door.user_key.asbytes()
+        return AUTH_SUCCESSFUL if good else AUTH_FAILED
+
+    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
+        return "publickey"
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self._door.execs += 1
+        threading.Thread(target=_run, args=(channel, command.decode(), self._door), daemon=True).start()
+        return True
+
+
+def _run(channel: paramiko.Channel, command: str, door: _Door) -> None:
+    slow = door.state.now().faults.get("slow")
+    if slow:
+        time.sleep(float(slow))
+    try:
+        process = door.start(command)
+    except OSError:  # the host's folder is being removed
+        channel.close()
+        return
+    carry(channel, process)
+
+
+def write_key(path: Path, text: str) -> None:
+    """A private key's file, for its owner only."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The simulated nodes: kubelets, their pods, and what containers see of GPUs."""

@@ -1,0 +1,242 @@
+"""The kubelet's device manager: takes registrations on its socket, and gives devices to containers.
+
+It speaks the device plugin protocol v1beta1 in both directions, as kubelets since 1.26 do: a plugin that registers is
+called back before it gets its answer. On its other socket, as kubelets since 1.20, it tells who has which devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.sim.apiserver.store import Object
+from gpunode.sim.host.outside import Outside
+
+SECONDS = 10.0  # that a plugin has for an answer
+GRACE = 300.0  # seconds after which the devices of a plugin that has gone are forgotten
+
+
+class Unavailable(Exception):
+    """A pod cannot have the devices it asks for; says why, in the kubelet's words."""
+
+
+class Plugin:
+    """One registered plugin: a channel to it, and the devices it told of last."""
+
+    def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
+        self.devices: dict[str, bool] = {}  # id -> whether it is healthy
+        self._gone = 0.0  # when it went; monotonic
+        self._changed = changed
+        # A pool of its own: else the channel would wait as long as one before it, which met no socket there.
+        options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
+        self.options = self.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        stream = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )
+        self._thread = threading.Thread(target=self._watch, args=(stream(api.Empty()),), daemon=True)
+        self._thread.start()
+
+    def call(self, method: str, request: Any, response: Any) -> Any:
+        """One question, one answer."""
+        ask = self._channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return ask(request, timeout=SECONDS)
+
+    def forgotten(self) -> bool:
+        """Whether it went so long ago that its devices no longer count."""
+        return bool(self._gone) and time.monotonic() - self._gone > GRACE
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+        self._thread.join()
+
+    def _watch(self, answers: Any) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for answer in answers:
+                self.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
+                self._changed()
+        self._gone = time.monotonic()
+        self.devices = dict.fromkeys(self.devices, False)  # nobody answers for them any more
+        self._changed()
+
+
+class Given(NamedTuple):
+    """Devices of a resource that a container has."""
+
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+
+class DeviceManager:
+    """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does.
+
+    `pods` gives the pods of the node, for a kubelet that tells what they have; None: it is older than that.
+    """
+
+    def __init__(
+        self, place: Outside, changed: Callable[[], None], pods: Callable[[], Iterable[Object]] | None = None
+    ) -> None:
+        self._folder, self._resources, self._changed, self._pods = (
+            place.plugins,
+            place.resources,
+            changed,
+            pods,
+        )
+        self._servers: list[Any] = []
+        self._plugins: dict[str, Plugin] = {}
+        self._known: dict[str, int] = {}  # resource -> its last capacity
+        self._given: dict[str, list[Given]] = {}  # by pod's uid
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Serve anew: what the folder holds is of an earlier kubelet, and plugins have to register again.
+
+        Of what it offered before, it knows the names: there are none of them until then.
+        """
+        self._known = dict.fromkeys(self._known, 0)
+        for path in self._folder.iterdir():
+            if not path.is_dir():
+                path.unlink()
+        register = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=api.RegisterRequest.FromString,
+            response_serializer=api.Empty.SerializeToString,
+        )
+        tell = grpc.unary_unary_rpc_method_handler(
+            self._tell,
+            request_deserializer=podresources.ListPodResourcesRequest.FromString,
+            response_serializer=podresources.ListPodResourcesResponse.SerializeToString,
+        )
+        self._servers = [_serving(self._folder, "v1beta1.Registration", {"Register": register})]
+        if self._pods is not None:
+            self._servers.append(_serving(self._resources, "v1.PodResourcesLister", {"List": tell}))
+
+    def stop(self) -> None:
+        """End the servers and the streams; a stopped kubelet leaves its socket."""
+        for server in self._servers:
+            server.stop(grace=None).wait()
+        self._servers = []
+        with self._lock:
+            plugins, self._plugins = list(self._plugins.values()), {}
+        for plugin in plugins:
+            plugin.close()
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Resource -> how many there are, and how many are healthy; (0, 0) of what was offered before."""
+        with self._lock:
+            now = {name: {} if one.forgotten() else one.devices for name, one in self._plugins.items()}
+            self._known |= {name: len(devices) for name, devices in now.items()}
+            return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
+
+    def allocate(self, pod: str, container: str, asked: Mapping[str, int]) -> dict[str, str]:
+        """Give a container of a pod (its uid) its devices; the environment that it gets with them. Raises Unavailable."""
+        environment: dict[str, str] = {}
+        for resource, count in asked.items():
+            with self._lock:
+                plugin = self._plugins.get(resource)
+                held = self._held(resource)
+                healthy = [one for one, well in plugin.devices.items() if well] if plugin else []
+                free = [one for one in healthy if one not in held]
+            if plugin is None or len(free) < count:
+                raise Unavailable(
+                    f"Allocate failed due to requested number of devices unavailable for {resource}. "
+                    f"Requested: {count}, Available: {len(free)}, which is unexpected"
+                )
+            try:
+                ids = self._preferred(plugin, free, count)
+                request = api.AllocateRequest(
+                    container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
+                )
+                answer = plugin.call("Allocate", request, api.AllocateResponse)
+            except grpc.RpcError as error:
+                words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
+                raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
+            with self._lock:
+                self._given.setdefault(pod, []).append(Given(container, resource, tuple(ids)))
+            environment |= dict(answer.container_responses[0].envs)
+        return environment
+
+    def free(self, pod: str) -> None:
+        """The devices of a pod (its uid) may be given to others."""
+        with self._lock:
+            self._given.pop(pod, None)
+
+    def _held(self, resource: str) -> set[str]:
+        return {
+            one
+            for found in self._given.values()
+            for given in found
+            if given.resource == resource
+            for one in given.ids
+        }
+
+    def _tell(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:
+        answer = podresources.ListPodResourcesResponse()
+        for pod in self._pods() if self._pods else ():
+            meta = pod["metadata"]
+            shown = answer.pod_resources.add(name=meta["name"], namespace=meta["namespace"])
+            with self._lock:
+                given = list(self._given.get(meta["uid"], ()))
+            for container in pod["spec"]["containers"]:
+                devices = [
+                    podresources.ContainerDevices(resource_name=one.resource, device_ids=one.ids)
+                    for one in given
+                    if one.container == container["name"]
+                ]
+                shown.containers.add(name=container["name"], devices=devices)
+        return answer
+
+    def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
+        if not plugin.options.get_preferred_allocation_available:
+            return free[:count]
+        wish = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
+        request = api.PreferredAllocationRequest(container_requests=[wish])
+        answer = plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+        return [*preferred, *(one for one in free if one not in preferred)][:count]
+
+    def _register(self, request: Any, context: Any) -> Any:
+        if request.version != "v1beta1":
+            context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f'requested API version "{request.version}" is not supported by kubelet. '
+                'Supported version is "v1beta1"',
+            )
+        try:
+            plugin = Plugin(self._folder / request.endpoint, self._changed)
+        except grpc.RpcError as error:
+            context.abort(grpc.StatusCode.UNKNOWN, f"failed to connect to the plugin: {error.details()}")
+            raise  # not reached: abort raises
+        with self._lock:
+            before = self._plugins.pop(request.resource_name, None)
+            self._plugins[request.resource_name] = plugin
+        if before is not None:
+            before.close()
+        return api.Empty()
+
+
+def _serving(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
+    """A server of the kubelet on its socket in the folder."""
+    (folder / "kubelet.sock").unlink(missing_ok=True)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    server.add_insecure_port(f"unix:{folder}/kubelet.sock")
+    server.start()
+    return server

@@ -1,0 +1,90 @@
+"""`python -m gpunode.sim.node.inside MODULE ARGUMENTS`: runs a module as in a container of a simulated host.
+
+The module is the real one, unchanged, and so is all that it imports. Only the driver's two libraries are stand-ins:
+what `ctypes.CDLL` gives for them answers from the state of the host that GPUNODE_SIM_HOST names, and they are there
+only where the nvidia runtime would have put them. And its servers listen at its pod's address, not at all of this
+computer's. The process ends when its standard input does: with its kubelet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gpunode.sim.host.outside import Outside
+from gpunode.sim.node.stand_ins.cuda import Cuda
+from gpunode.sim.node.stand_ins.driver import Driver
+from gpunode.sim.node.stand_ins.nvml import Nvml
+
+# Library -> its stand-in, and the driver capability that a container must have asked for to get it.
+LIBRARIES: dict[str, tuple[Any, str]] = {
+    "libnvidia-ml.so.1": (Nvml, "utility"),
+    "libcuda.so.1": (Cuda, "compute"),
+}
+_real = ctypes.CDLL
+
+
+class Libraries(ctypes.CDLL):
+    """In the place of ctypes.CDLL."""
+
+    def __new__(cls, name: Any = None, *arguments: Any, **more: Any) -> Any:
+        """The stand-in of a driver's library, or the real library of that name."""
+        if name in LIBRARIES:
+            made, capability = LIBRARIES[name]
+            asked = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+            if "GPUNODE_SIM_HOST" not in os.environ or not {capability, "all"} & set(asked):
+                raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+            return made(Driver(Path(os.environ["GPUNODE_SIM_HOST"]), os.environ))
+        library = _real(name, *arguments, **more)
+        if name is None and not hasattr(library, "inotify_init1"):
+            return WithoutInotify()
+        return library
+
+
+class WithoutInotify:
+    """The C library of a Mac, where the plugin would be on Linux: with no inotify instance left."""
+
+    def inotify_init1(self, _flags: int) -> int:
+        ctypes.set_errno(errno.EMFILE)
+        return -1
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(3)
+    os._exit(143)
+
+
+def _at(address: str) -> None:
+    """Have servers that name no address listen where the container's pod has its own: HOST:PORT, as Outside has them."""
+    host, _, port = address.rpartition(":")
+    place = Outside(Path(), Path(), host, int(port))
+    start = asyncio.start_server
+
+    async def started(answer: Any, named: Any, asked: int, **more: Any) -> asyncio.Server:
+        return await start(answer, named or host, place.at(asked), **more)
+
+    asyncio.start_server = started  # type: ignore[assignment]
+
+
+def main() -> None:
+    _at(os.environ["GPUNODE_SIM_ADDRESS"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    ctypes.CDLL = Libraries  # type: ignore[misc]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

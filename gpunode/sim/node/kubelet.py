@@ -1,0 +1,244 @@
+"""The kubelet of a simulated machine: there while the machine's kubelet unit runs, with all that it does for pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from gpunode.sim.apiserver.fields import updated
+from gpunode.sim.apiserver.log import Log
+from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.store import Object, Store
+from gpunode.sim.controllers.events import tell
+from gpunode.sim.controllers.loop import Loop
+from gpunode.sim.controllers.tidy import NodeHealth
+from gpunode.sim.host.machine import Now
+from gpunode.sim.host.outside import Outside
+from gpunode.sim.host.programs import kubelet as start
+from gpunode.sim.host.programs.runtimes import Unusable
+from gpunode.sim.host.state import State
+from gpunode.sim.node import registration as node
+from gpunode.sim.node.container import CannotStart
+from gpunode.sim.node.devices import DeviceManager
+from gpunode.sim.node.life import Life
+from gpunode.sim.node.pods import PodRun
+
+TICK = 0.2  # seconds between two looks at the machine and at the processes of its pods
+
+
+class Kubelet:
+    """One machine's. `place` is where it meets this computer, `pullable` what a registry would have.
+
+    `accounts` gives the variables that lead a service account (namespace, name) to the API.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state: State,
+        place: Outside,
+        health: NodeHealth,
+        pullable: Collection[str],
+        accounts: Callable[[str, str], Mapping[str, str]],
+    ) -> None:
+        self.store, self.host, self.outside = store, state.folder, place
+        self.machine = state.machine()
+        self.name = self.machine.name
+        self._state, self._health, self._pullable = state, health, pullable
+        self._accounts = accounts
+        self._file = state.folder / "state.json"
+        self._stamp: object = None
+        self._now = state.now()
+        self._since = 0.0  # when the kubelet that now runs was started; 0: none runs
+        self._runtime = (self._now.boot_id, 0.0)
+        self._runs: dict[str, PodRun] = {}  # by pod's uid
+        self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
+        self._news = store.listen(self._concerns)
+        self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._look, TICK)
+        tells = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
+        self.devices = DeviceManager(place, self._loop.stirred.set, self._pods if tells else None)
+        self._loop.start()
+
+    def close(self) -> None:
+        """End it and every process of its pods."""
+        self._loop.close()
+        self.devices.stop()
+        for run in self._runs.values():
+            run.kill()
+
+    def image(self, reference: str) -> str:
+        """The id of an image that is there, or that a registry would have."""
+        known = self._now.images.get(reference)
+        if known is None and reference not in self._pullable:
+            raise CannotStart(
+                "rpc error: code = Unknown desc = "
+                + (
+                    f"Error response from daemon: pull access denied for {reference}, repository does not exist or "
+                    "may require 'docker login'"
+                    if self.machine.runtime == "docker"
+                    else f'failed to pull and unpack image "{reference}": failed to resolve reference '
+                    f'"{reference}": pull access denied, repository does not exist or may require authorization'
+                )
+            )
+        return known or reference
+
+    def account(self, pod: Object) -> Mapping[str, str]:
+        """Where the API is; and, where the pod wants one, the folder with the token of its service account."""
+        if not pod["spec"].get("automountServiceAccountToken", True):
+            return {}
+        return self._accounts(pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"])
+
+    def config(self, namespace: str, name: str) -> Object | None:
+        """A ConfigMap, or None."""
+        return self.store.get("ConfigMap", namespace, name)
+
+    def tell(self, about: Object, kind: str, reason: str, message: str) -> None:
+        """An event."""
+        tell(self.store, about, "kubelet", kind, reason, message, self.name)
+
+    def log(self, pod: Object, container: str, *, previous: bool) -> Log:
+        """What a container wrote, in this life or the one before. Raises Refusal."""
+        name = pod["metadata"]["name"]
+        if not self._since:
+            where = f"https://127.0.0.1:10250/containerLogs/{pod['metadata']['namespace']}/{name}/{container}"
+            words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
+            raise refusal(500, "InternalError", words)
+        run = self._runs.get(pod["metadata"]["uid"])
+        life = next((one for one in run.lives if one.name == container), None) if run else None
+        logs = life.logs if life else []
+        if previous:
+            return Log(_previous(life, logs, container, name), lambda: True)
+        if not logs or life is None:
+            reason = life.state.get("waiting", {}).get("reason", "") if life else "ContainerCreating"
+            words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
+            raise refusal(400, "BadRequest", words)
+        process = life.process
+        if process is None or process.log != logs[-1]:
+            return Log(logs[-1], lambda: True)
+        return Log(process.log, lambda: process.ended() is not None)
+
+    def _pods(self) -> list[Object]:
+        return [run.pod for run in list(self._runs.values())]
+
+    def _concerns(self, item: Object) -> bool:
+        if item["kind"] == "Node":
+            return bool(item["metadata"]["name"] == self.name)
+        return bool(item["kind"] == "Pod" and item["spec"].get("nodeName") == self.name)
+
+    def _look(self) -> None:
+        changed = self._read_state()
+        host = self._now
+        self._deaths(host)
+        running = host.running("kubelet.service") and time.time() >= host.down_until
+        if not running:
+            if self._since:
+                self.devices.stop()
+                self._since = 0.0
+            return
+        self._health.beat(self.name)
+        since = host.units["kubelet.service"].since
+        if since != self._since:
+            self._begin(host)
+            self._since, changed = since, True
+        if self._news.is_set():
+            self._news.clear()
+            changed = True
+            self._receive()
+        self._tend(host)
+        if changed or self._counts != self.devices.counts():
+            self._post(host)
+
+    def _read_state(self) -> bool:
+        stat = self._file.stat()
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        if stamp == self._stamp:
+            return False
+        self._stamp, self._now = stamp, self._state.now()
+        return True
+
+    def _deaths(self, host: Now) -> None:
+        """Containers do not outlive their machine, nor dockerd; containerd's do outlive theirs."""
+        docker = host.units.get("docker.service")
+        runtime = (host.boot_id, docker.since if docker else 0.0)
+        if runtime != self._runtime or time.time() < host.down_until:
+            for run in self._runs.values():
+                run.kill()
+        self._runtime = runtime
+
+    def _begin(self, host: Now) -> None:
+        """The kubelet starts."""
+        self.devices.stop()
+        if _offers_devices(self._state.root, host):
+            self.devices.start()
+        with self.store.changed:
+            if self.store.get("Node", "", self.name) is None:
+                self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
+        self._news.set()
+        self.tell(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
+
+    def _receive(self) -> None:
+        """The pods that are bound to this node now."""
+        bound = [pod for pod in self.store.all("Pod") if pod["spec"].get("nodeName") == self.name]
+        for pod in bound:
+            uid = pod["metadata"]["uid"]
+            if uid in self._runs:
+                self._runs[uid].pod = pod
+            elif pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+                self._runs[uid] = PodRun(pod, self)
+        for uid in self._runs.keys() - {pod["metadata"]["uid"] for pod in bound}:
+            self._runs[uid].kill()  # it was deleted by force
+            self._forget(uid)
+
+    def _tend(self, host: Now) -> None:
+        for uid, run in list(self._runs.items()):
+            run.step(host)
+            if run.leaving and run.ended:
+                self._forget(uid)
+                self.store.drop(run.pod)
+                continue
+            status = run.status()
+            if status["phase"] in {"Succeeded", "Failed"} and run.ended:
+                self.devices.free(uid)
+            if status != run.pod["status"]:
+                run.pod = self.store.change(run.pod, _with(status)) or run.pod
+
+    def _forget(self, uid: str) -> None:
+        self.devices.free(uid)
+        self._runs.pop(uid).volumes.remove()
+
+    def _post(self, host: Now) -> None:
+        """The node's status."""
+        self._counts = self.devices.counts()
+        there = self.store.get("Node", "", self.name)
+        if there is not None:
+            was = there["status"]
+            status = node.status(was, self.machine, host, self._state.root, self._counts)
+            self.store.change(there, _with(status))
+            if not _ready(was) and _ready(status):
+                words = f"Node {self.name} status is now: NodeReady"
+                self.tell(there, "Normal", "NodeReady", words)
+
+
+def _offers_devices(root: Path, host: Now) -> bool:
+    """Whether it was started with a device manager: the gate of old kubelets may have turned it off."""
+    try:
+        return start.gates(root, host.arguments).get("DevicePlugins", True)
+    except Unusable:  # what it was started with has been written over since
+        return True
+
+
+def _with(status: Object) -> Callable[[Object], None]:
+    return lambda item: item.update(status=status)
+
+
+def _ready(status: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
+
+
+def _previous(life: Life | None, logs: list[Path], container: str, pod: str) -> Path:
+    found = logs if life is not None and life.process is None else logs[:-1]
+    if life is None or not life.restarts or not found:
+        words = f'previous terminated container "{container}" in pod "{pod}" not found'
+        raise refusal(400, "BadRequest", words)
+    return found[-1]

@@ -1,0 +1,186 @@
+"""One container of a pod on a simulated node, over all its lives: started, ended, started again."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.host.machine import Now
+from gpunode.sim.host.outside import Outside
+from gpunode.sim.node.container import CannotStart, Container, environment_of, words_of
+from gpunode.sim.node.probe import Probe
+from gpunode.sim.node.volumes import Volumes
+
+BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second start that follows another, doubled each time
+RETRY = 5.0  # seconds between two tries at an image
+TAIL = 2048  # bytes of its log that a failed container's status keeps
+
+
+class Place(Protocol):
+    """What a container knows of the node that it is on."""
+
+    host: Path
+    outside: Outside
+
+    def image(self, reference: str) -> str:
+        """The id of an image that is there, pulled if need be. Raises CannotStart."""
+        ...
+
+    def account(self, pod: Object) -> Mapping[str, str]:
+        """The variables of a pod's containers that lead to the API, and to the pod's token for it."""
+        ...
+
+    def config(self, namespace: str, name: str) -> Object | None:
+        """A ConfigMap, or None."""
+        ...
+
+    def tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
+        """An event about the pod."""
+        ...
+
+
+class Life:
+    """A container as its pod's specification has it. `logs` are those of its lives, the newest last."""
+
+    def __init__(self, spec: Object, place: Place, volumes: Volumes) -> None:
+        self.spec, self.name = spec, spec["name"]
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        self.process: Container | None = None
+        self.logs: list[Path] = []
+        self.starts = 0
+        self.restarts = 0
+        self._place, self._volumes = place, volumes
+        self._last: Object = {}
+        self._image = self._id = ""
+        self._due = 0.0  # when it is to be started; monotonic
+        self._probe = Probe(spec, place.outside)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended and is not started again."""
+        return "terminated" in self.state
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs, and says so where it is asked."""
+        return self.process is not None and self._probe.ready
+
+    def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
+        """Start it if it is to be started now. `devices` is what the device manager gave with its devices."""
+        if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
+            return
+        self.starts += 1
+        runtime = "docker" if "docker.service" in host.units else "containerd"
+        self._id = f"{runtime}://{secrets.token_hex(32)}"
+        asked = {
+            **self._place.account(pod),
+            **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
+        }
+        asked = self._volumes.outside(self.spec, asked)
+        meta, place = pod["metadata"], self._place
+        folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
+        try:
+            environment = environment_of({**asked, **devices}, place.host, host, handler, place.outside)
+            self.process = Container(words_of(self.spec), environment, log)
+        except CannotStart as no:
+            place.tell(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
+            reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
+            self._ended(pod, 128, reason, time.time(), str(no))
+            return
+        self._probe = Probe(self.spec, place.outside)
+        self.logs.append(log)
+        self.state = {"running": {"startedAt": stamp(self.process.started)}}
+        place.tell(pod, "Normal", "Pulled", self._brought())
+        place.tell(pod, "Normal", "Created", f"Created container: {self.name}")
+        place.tell(pod, "Normal", "Started", f"Started container {self.name}")
+
+    def look(self, pod: Object) -> None:
+        """Notice that its process has ended; ask whether it is ready."""
+        if self.process is None:
+            return
+        if (code := self.process.ended()) is None:
+            if (why := self._probe.look()) and "deletionTimestamp" not in pod["metadata"]:
+                self._place.tell(pod, "Warning", "Unhealthy", why)
+            return
+        message = ""
+        if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = self.process.log.read_bytes()[-TAIL:].decode(errors="replace")
+        began, self.process = self.process.started, None
+        self._ended(pod, code, "Error" if code else "Completed", began, message)
+
+    def stop(self, pod: Object, grace: float) -> None:
+        """Ask it to end, and end it when it has not after `grace` seconds. To be called until it has ended."""
+        if self.process is None:
+            return
+        if not self.process.asked:
+            self._place.tell(pod, "Normal", "Killing", f"Stopping container {self.name}")
+        self.process.stop(grace)
+
+    def status(self) -> Object:
+        """Its part of the pod's status."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "lastState": self._last,
+            "ready": self.ready,
+            "started": "running" in self.state,
+            "restartCount": self.restarts,
+            "image": self.spec["image"],
+            "imageID": self._image,
+            **({"containerID": self._id} if self._id else {}),
+        }
+
+    def _brought(self) -> str:
+        reference = self.spec["image"]
+        if self._image == reference:  # it has no id but that which a registry gives it
+            return f'Successfully pulled image "{reference}"'
+        return f'Container image "{reference}" already present on machine'
+
+    def _pulled(self, pod: Object) -> bool:
+        reference = self.spec["image"]
+        try:
+            self._image = self._place.image(reference)
+        except CannotStart as no:
+            again = "Pull" in self.state.get("waiting", {}).get("reason", "")
+            back_off = f'Back-off pulling image "{reference}": ErrImagePull: {no}'
+            reason, message = ("ImagePullBackOff", back_off) if again else ("ErrImagePull", str(no))
+            self.state = {"waiting": {"reason": reason, "message": message}}
+            self._due = time.monotonic() + RETRY
+            self._place.tell(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
+            return False
+        return True
+
+    def _ended(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
+        end = {"exitCode": code, "reason": reason, "startedAt": stamp(began), "finishedAt": now()}
+        self.state = {"terminated": {**end, **({"message": message} if message else {})}}
+        policy, meta = pod["spec"]["restartPolicy"], pod["metadata"]
+        if policy == "Never" or (policy == "OnFailure" and not code) or "deletionTimestamp" in meta:
+            return
+        self._last = self.state
+        wait = min(BACK_OFF * 2 ** (self.restarts - 1), LONGEST) if self.restarts else 0.0
+        self.restarts += 1
+        self._due = time.monotonic() + wait
+        self.state = {"waiting": {"reason": "ContainerCreating"}}
+        if wait:
+            called = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+            words = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
+            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+            told = f"Back-off restarting failed container {self.name} in pod {called}"
+            self._place.tell(pod, "Warning", "BackOff", told)
+
+
+def stamp(seconds: float) -> str:
+    """A time as the API writes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _value(variable: Object, pod: Object) -> str:
+    """A variable's value: a text, or the field of the pod that is asked for most."""
+    field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+    return str(pod["spec"]["nodeName"]) if field == "spec.nodeName" else str(variable.get("value", ""))

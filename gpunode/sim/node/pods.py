@@ -1,0 +1,169 @@
+"""A pod on a simulated node, from its admission by the kubelet to its end, and its status."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.host.machine import Now
+from gpunode.sim.node import life
+from gpunode.sim.node import registration as node
+from gpunode.sim.node.devices import DeviceManager, Unavailable
+from gpunode.sim.node.life import Life, stamp
+from gpunode.sim.node.volumes import CannotMount, Volumes
+
+RETRY = 5.0  # seconds between two tries at a sandbox or a volume
+
+
+class Place(life.Place, Protocol):
+    """What a pod knows of the node that it is on."""
+
+    devices: DeviceManager
+
+
+class PodRun:
+    """A pod that was bound to this node. `step` is to be called again and again; it never waits long."""
+
+    def __init__(self, pod: Object, place: Place) -> None:
+        self.pod, self._place = pod, place
+        self.volumes = Volumes(pod, place.host, place.config)
+        self.lives = [Life(container, place, self.volumes) for container in pod["spec"]["containers"]]
+        self._began = time.time()
+        self._given: dict[str, dict[str, str]] | None = (
+            None  # container -> environment of its devices, once it has them
+        )
+        self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
+        self._due: dict[str, float] = {}  # reason of an event -> when it is told again; monotonic
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is being deleted."""
+        return "deletionTimestamp" in self.pod["metadata"]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process of it is left."""
+        return all(one.process is None for one in self.lives)
+
+    def step(self, host: Now) -> None:
+        """Go on with what is due."""
+        for one in self.lives:
+            one.look(self.pod)
+        if self.leaving or self._refused:
+            self._stop()
+        elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
+            words = "Pod was active on the node longer than the specified deadline"
+            self._refused = ("DeadlineExceeded", words)
+        elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
+            handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
+            for one in self.lives:
+                one.start(self.pod, host, handler, (self._given or {}).get(one.name, {}))
+
+    def kill(self) -> None:
+        """End its processes at once: its node went down, or its runtime with all its containers."""
+        for one in self.lives:
+            if one.process is not None:
+                one.process.kill()
+
+    def status(self) -> Object:
+        """The status as the kubelet posts it."""
+        before = {one["type"]: one for one in self.pod["status"].get("conditions") or []}
+        scheduled = before.get("PodScheduled", {"type": "PodScheduled", "status": "True"})
+        status: Object = {
+            "phase": self._phase(),
+            "qosClass": self.pod["status"].get("qosClass"),
+            "startTime": stamp(self._began),
+            "hostIP": node.ADDRESS,
+            "hostIPs": [{"ip": node.ADDRESS}],
+        }
+        if self._refused:
+            status |= {"reason": self._refused[0], "message": self._refused[1]}
+        if self._refused and self._given is None:
+            return {**status, "conditions": [scheduled]}  # no container ever was
+        unready = [one.name for one in self.lives if not one.ready]
+        words = f"containers with unready status: [{' '.join(unready)}]"
+        why = {"reason": "ContainersNotReady", "message": words} if unready else {}
+        conditions: list[Object] = [
+            {"type": "Initialized", "status": "True"},
+            {"type": "Ready", "status": str(not unready), **why},
+            {"type": "ContainersReady", "status": str(not unready), **why},
+        ]
+        for one in conditions:
+            known = before.get(one["type"], {})
+            same = known.get("status") == one["status"]
+            one["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
+        address = self._place.outside.address
+        return {
+            **status,
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": [*conditions, scheduled],
+            "containerStatuses": [one.status() for one in self.lives],
+        }
+
+    def _phase(self) -> str:
+        if self._refused:
+            return "Failed"
+        if all(one.over for one in self.lives):
+            return "Failed" if any(one.state["terminated"]["exitCode"] for one in self.lives) else "Succeeded"
+        return "Running" if all(one.starts for one in self.lives) else "Pending"
+
+    def _admitted(self) -> bool:
+        """Give it its devices, once; a pod that cannot have them is over."""
+        if self._given is None:
+            devices = self._place.devices
+            try:
+                self._given = {
+                    one.name: devices.allocate(self.pod["metadata"]["uid"], one.name, _limits(one.spec))
+                    for one in self.lives
+                }
+            except Unavailable as no:
+                self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
+                self._place.tell(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
+        return self._given is not None
+
+    def _running(self, host: Now) -> bool:
+        return host.running(f"{_runtime(host)}.service")
+
+    def _mounted(self) -> bool:
+        """Whether its volumes are there, with what they show now."""
+        try:
+            self.volumes.bring()
+        except CannotMount as no:
+            self._warn("FailedMount", str(no))
+            return False
+        return True
+
+    def _sandboxed(self, host: Now) -> bool:
+        """Whether the runtime has the handler that the pod's class asks for; dockershim has none."""
+        handler = self.pod["spec"].get("runtimeClassName")
+        docker = _runtime(host) == "docker"
+        if not handler or (handler in host.runtime.handlers and not docker):
+            return True
+        none = f'failed to get sandbox runtime: no runtime for "{handler}" is configured'
+        why = f'RuntimeHandler "{handler}" not supported' if docker else none
+        words = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
+        self._warn("FailedCreatePodSandBox", words)
+        return False
+
+    def _warn(self, reason: str, words: str) -> None:
+        """An event about what is tried again and again, not at every try."""
+        if time.monotonic() >= self._due.get(reason, 0.0):
+            self._due[reason] = time.monotonic() + RETRY
+            self._place.tell(self.pod, "Warning", reason, words)
+
+    def _stop(self) -> None:
+        grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
+        for one in self.lives:
+            one.stop(self.pod, self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace)
+
+
+def _runtime(host: Now) -> str:
+    return "docker" if "docker.service" in host.units else "containerd"
+
+
+def _limits(container: Object) -> dict[str, int]:
+    """The devices that a container asks for."""
+    limits = container["resources"].get("limits") or {}
+    return {name: int(count) for name, count in limits.items() if "/" in name}

@@ -1,0 +1,162 @@
+# ruff: noqa: N802 (the names are those of the library)
+"""libnvidia-ml.so.1, as far as the device plugin asks it: NVIDIA's own Python binding calls these functions.
+
+Every function gives an nvmlReturn_t and writes its answers where the caller's pointers show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from gpunode.sim.host.machine import SimGpu
+from gpunode.sim.node.stand_ins.driver import Driver
+
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 0, 1, 2, 3, 6
+DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
+WORDS = {
+    UNINITIALIZED: b"Uninitialized",
+    INVALID_ARGUMENT: b"Invalid Argument",
+    NOT_SUPPORTED: b"Not Supported",
+    NOT_FOUND: b"Not Found",
+    DRIVER_NOT_LOADED: b"Driver Not Loaded",
+    TIMEOUT: b"Timeout",
+    GPU_IS_LOST: b"GPU is lost",
+    LIB_RM_VERSION_MISMATCH: b"Driver/library version mismatch",
+}
+XID, NO_INSTANCE = 0x8, 0xFFFFFFFF
+LOOK = 0.2  # seconds between two looks for an Xid
+SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
+
+
+class Nvml:
+    """The library. Handles are 1 + the number of a GPU among those that the container sees."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._started = False
+        self._sets: dict[int, tuple[list[str], int]] = {}  # event set -> GPUs, and Xids seen
+        self._numbers = count(1)  # of event sets; each GPU's thread makes its own
+
+        def words(code: int) -> bytes:
+            return WORDS.get(code, b"Unknown Error")
+
+        self.nvmlErrorString: Callable[[int], bytes] = words  # a function, for its caller sets its restype
+
+    def nvmlInitWithFlags(self, _flags: int) -> int:
+        module = self._driver.module()
+        if not module:
+            return DRIVER_NOT_LOADED
+        if module != self._driver.version:
+            return LIB_RM_VERSION_MISMATCH
+        self._started = True
+        return SUCCESS
+
+    def nvmlShutdown(self) -> int:
+        self._started = False
+        return SUCCESS
+
+    def nvmlSystemGetDriverVersion(self, text: Any, _size: Any) -> int:
+        text.value = self._driver.module().encode()
+        return SUCCESS
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = len(self._driver.gpus)
+        return SUCCESS if self._started else UNINITIALIZED
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
+        if index.value >= len(self._driver.gpus):
+            return INVALID_ARGUMENT
+        return self._handle(index.value, handle)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
+        for number, gpu in enumerate(self._driver.gpus):
+            if gpu.uuid.encode() == uuid.value:
+                return self._handle(number, handle)
+        return NOT_FOUND
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
+        text.value = self._gpu(handle).uuid.encode()
+        return SUCCESS
+
+    def nvmlDeviceGetName(self, handle: Any, text: Any, _size: Any) -> int:
+        text.value = self._gpu(handle).name.encode()
+        return SUCCESS
+
+    def nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
+        info._obj.busId = (
+            f"0000{self._gpu(handle).address}".upper().encode()
+        )  # NVML's domain has eight digits
+        return SUCCESS
+
+    def nvmlDeviceGetMinorNumber(self, handle: Any, number: Any) -> int:
+        number._obj.value = self._driver.minors[self._gpu(handle).uuid]
+        return SUCCESS
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        gpu = self._gpu(handle)
+        memory._obj.total = memory._obj.free = gpu.memory_mib * 1024 * 1024
+        return GPU_IS_LOST if self._driver.lost(gpu) else SUCCESS
+
+    def nvmlDeviceGetMigMode(self, _handle: Any, _current: Any, _pending: Any) -> int:
+        return NOT_SUPPORTED
+
+    def nvmlDeviceGetRemappedRows(self, _handle: Any, *_counts: Any) -> int:
+        return NOT_SUPPORTED
+
+    def nvmlDeviceGetFieldValues(self, _handle: Any, _count: Any, _values: Any) -> int:
+        return NOT_SUPPORTED
+
+    def nvmlDeviceGetNvLinkState(self, _handle: Any, _link: Any, _active: Any) -> int:
+        return NOT_SUPPORTED
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, _one: Any, _other: Any, level: Any) -> int:
+        level._obj.value = SYSTEM
+        return SUCCESS
+
+    def nvmlEventSetCreate(self, handle: Any) -> int:
+        number = next(self._numbers)
+        self._sets[number] = ([], len(self._driver.xids()))
+        _point(handle, number)
+        return SUCCESS
+
+    def nvmlDeviceRegisterEvents(self, handle: Any, _types: Any, events: Any) -> int:
+        self._sets[_number(events)][0].append(self._gpu(handle).uuid)
+        return SUCCESS
+
+    def nvmlEventSetWait_v2(self, events: Any, data: Any, milliseconds: Any) -> int:
+        number, end = _number(events), time.monotonic() + milliseconds.value / 1000
+        while time.monotonic() < end:
+            watched, seen = self._sets[number]
+            for uuid, xid in self._driver.xids()[seen:]:
+                seen += 1
+                self._sets[number] = (watched, seen)
+                if uuid in watched:
+                    data._obj.eventType, data._obj.eventData = XID, xid
+                    data._obj.gpuInstanceId = data._obj.computeInstanceId = NO_INSTANCE
+                    return SUCCESS
+            time.sleep(LOOK)
+        return TIMEOUT
+
+    def nvmlEventSetFree(self, events: Any) -> int:
+        self._sets.pop(_number(events), None)
+        return SUCCESS
+
+    def _handle(self, number: int, handle: Any) -> int:
+        _point(handle, number + 1)
+        return GPU_IS_LOST if self._driver.lost(self._driver.gpus[number]) else SUCCESS
+
+    def _gpu(self, handle: Any) -> SimGpu:
+        return self._driver.gpus[_number(handle) - 1]
+
+
+def _point(pointer: Any, number: int) -> None:
+    """Make the caller's opaque pointer a number that it can hand back."""
+    ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))[0] = number
+
+
+def _number(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
