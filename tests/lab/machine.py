@@ -27,6 +27,9 @@ PACKAGES = (
     "gcc",
     "libc6-dev",
     "python3-pip",
+    "createrepo-c",  # these: to compare the simulation's RPM host with
+    "dnf",
+    "rpm",
 )
 MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
 MORE_GIB = 3  # each further lab

@@ -1,7 +1,7 @@
 """dnf and rpm of a simulated host say and do what the real ones do, with the same packages in the same repositories.
 
-The packages are made of the simulation's own catalogue, small, and served on loopback. Debian has all that it takes:
-apt install dnf rpm createrepo-c. Compared are exit status, words and what is installed; not sizes, rates, widths of
+The packages are made of the simulation's own catalogue, small, and served on loopback. Debian has all that it takes,
+and `make lab` installs it. Compared are exit status, words and what is installed; not sizes, rates, widths of
 columns and the order among packages that do not need each other.
 """
 
@@ -26,6 +26,7 @@ from gpunode.sim.host.rpms import Rpm
 
 MISSING = [name for name in ("dnf", "rpm", "rpmbuild", "createrepo_c") if shutil.which(name) is None]
 pytestmark = [
+    pytest.mark.lab,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.skipif(os.geteuid() != 0, reason="dnf installs into a folder as root only"),
 ]
