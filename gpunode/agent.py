@@ -335,7 +335,10 @@ def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, An
     if answer.status:
         return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.words}
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
-    return {"gpus": [row for row in rows if len(row) == 5], "error": None}
+    # Each call may take a second or more, so MIG devices are asked for only where the kernel shows some.
+    cut = glob.glob(below("/proc/driver/nvidia/capabilities/gpu*/mig/gi*"))
+    listed = run("nvidia-smi", "-L", timeout=15).out if cut else ""
+    return {"gpus": [row for row in rows if len(row) == 5], "error": None, "list": listed}
 
 
 def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpunode.model import (
     Gpu,
     GpuUser,
     Kubelet,
+    MigDevice,
     Module,
     Os,
     Package,
@@ -28,6 +30,7 @@ def parse(raw: Raw) -> Facts:
     """The facts of one probe, from the `facts` message of the agent."""
     docker, containerd, kubelet = raw.get("docker"), raw.get("containerd"), raw.get("kubelet")
     smi = raw.get("smi") or {"gpus": [], "error": None}
+    mig = _mig(smi.get("list") or "")
     running = raw.get("running")
     cgroup = raw.get("cgroup")
     return Facts(
@@ -43,7 +46,7 @@ def parse(raw: Raw) -> Facts:
         modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
         module_banner=raw.get("module_banner"),
         library_version=raw.get("library_version"),
-        gpus=tuple(_gpu(row) for row in smi["gpus"]),
+        gpus=tuple(_gpu(row, mig) for row in smi["gpus"]),
         smi_error=smi["error"],
         packages={name: Package(name, **entry) for name, entry in (raw.get("packages") or {}).items()},
         files={path: File(path, **entry) for path, entry in (raw.get("files") or {}).items()},
@@ -70,10 +73,29 @@ def _os(release: Raw, arch: str) -> Os:
     )
 
 
-def _gpu(row: list[str]) -> Gpu:
+def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
+    """UUID of a GPU -> its MIG devices, as `nvidia-smi -L` prints them: each in a line of its own below its GPU.
+
+    GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)
+      MIG 1g.5gb      Device  0: (UUID: MIG-…)
+
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
+    """
+    found: dict[str, tuple[MigDevice, ...]] = {}
+    gpu = ""
+    for line in listed.splitlines():
+        if head := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
+            gpu = head[1]
+        elif part := re.match(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (\S+)\)", line):
+            found[gpu] = (*found.get(gpu, ()), MigDevice(int(part[2]), part[3], part[1]))
+    return found
+
+
+def _gpu(row: list[str], mig: Mapping[str, tuple[MigDevice, ...]]) -> Gpu:
     index, uuid, name, pci, memory = row
     # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs without memory of their own say [N/A].
-    return Gpu(int(index), uuid, name, pci.lower()[-12:], int(memory) if memory.isdigit() else 0)
+    mib = int(memory) if memory.isdigit() else 0
+    return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid, ()))
 
 
 def _unit(name: str, entry: Raw) -> Unit:

@@ -153,14 +153,24 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A part of a GPU as `nvidia-smi -L` lists it."""
+
+    number: int  # on its GPU
+    uuid: str
+    profile: str  # e.g. 1g.10gb
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as nvidia-smi reports it."""
+    """A GPU as nvidia-smi reports it, and the MIG devices that it is cut into."""
 
     index: int
     uuid: str
     name: str
     pci: str
     memory_mib: int
+    mig: tuple[MigDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,18 @@ def bring_up(
     _, conflicts = cluster.label(api, chosen, found)
     troubles: cluster.Troubles = {**missing, **conflicts}
     names = {host: node.name for host, node in found.items() if host not in conflicts}
-    gpus = {name: [gpu.uuid for gpu in seen.gpus] for name in names if (seen := good[name].facts)}
+    config = inventory.cluster.plugin_config
+    set_now = {host.name: cluster.wished(host) for host in chosen}  # after the nodes were read
+    labels = {host: {**node.labels, **set_now[host]} for host, node in found.items()}
+    gpus = {
+        name: expected.uuids(config, seen.gpus, labels[name]) for name in names if (seen := good[name].facts)
+    }
     if names:
         rollout = plugin.deploy(
             api,
             inventory.cluster.namespace,
             cluster.image_of(inventory),
-            inventory.cluster.plugin_config,
+            config,
             inventory.cluster.plugin_voice,
             seconds=cluster.PLUGIN_SECONDS,
             tell=tell,
@@ -58,9 +63,6 @@ def bring_up(
             hopeless=[names[host] for host in names if (seen := good[host].facts) and seen.smi_error],
         )
         troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
-        config = inventory.cluster.plugin_config
-        set_now = {host.name: cluster.wished(host) for host in chosen}  # after the nodes were read
-        labels = {host: {**node.labels, **set_now[host]} for host, node in found.items()}
         counts: dict[str, Expected] = {
             names[host]: expected.units(config, seen.gpus, labels[host]) or len(seen.gpus)
             for host in gpus
@@ -84,7 +86,7 @@ def bring_up(
                 *_verdict(
                     troubles.get(host.name),
                     by_node.get(names.get(host.name, "")),
-                    len(gpus.get(host.name, ())),
+                    gpus.get(host.name, ()),
                 ),
             )
             for host in chosen
@@ -133,9 +135,14 @@ def _without(outcome: Outcome, node: str, rollout: Rollout) -> ClusterError | No
     return None
 
 
-def _verdict(trouble: ClusterError | None, result: NodeResult | None, gpus: int) -> tuple[str, str]:
+def _verdict(
+    trouble: ClusterError | None, result: NodeResult | None, uuids: Sequence[str]
+) -> tuple[str, str]:
     """Whether a host is verified, and what shows it."""
-    count = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    parts = sum(uuid.startswith("MIG-") for uuid in uuids)
+    kinds = [(len(uuids) - parts, "GPU"), (parts, "MIG device")]
+    several = [f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number]
+    count = " and ".join(several) or "0 GPUs"
     if trouble:
         return "not verified", trouble.message.splitlines()[0]
     if result is None:
@@ -146,7 +153,7 @@ def _verdict(trouble: ClusterError | None, result: NodeResult | None, gpus: int)
     if result.uncovered:
         free = len(result.results)
         return "verified", f"vectoradd passed on {free} of {count}; in use by {', '.join(result.users)}"
-    if len(result.results) < gpus:
+    if len(result.results) < len(uuids):
         return "verified", f"{count}, vectoradd passed in a share of {result.results[0].uuid or 'one'}"
     return "verified", f"{count}, vectoradd passed on each"
 

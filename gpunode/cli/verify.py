@@ -183,7 +183,10 @@ def _judged(
         results = proof.vectoradd(
             api,
             work.inventory,
-            {node: [gpu.uuid for gpu in seen[host].gpus] for host, node in sound.items()},
+            {
+                node: expected.uuids(config, seen[host].gpus, found[host].labels)
+                for host, node in sound.items()
+            },
             work.report,
         )
         plugins = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
@@ -193,6 +196,9 @@ def _judged(
             failed = not all(one.passed for one in result.results)
             words = said.trouble(api, node, pod) if pod and failed else ""
             unlimited = said.unlimited(api, node, pod) if pod and result.shared else ""
-            chains[host].append(links.pod_link(result, words, unlimited))
+            link = links.pod_link(result, words, unlimited)
+            if link.status == "broken" and (cut := expected.cut(config, seen[host].gpus, node.labels)):
+                link = replace(link, cause="\n".join(filter(None, (cut, link.cause))))
+            chains[host].append(link)
     layers = ("node", "plugin", "capacity", "pod")[: 4 if run else 3]
     return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import yaml
 
 from gpunode.deviceplugin import configfile
 from gpunode.deviceplugin.config import GPU, GPU_MEM, LABEL, Config, choice
 from gpunode.deviceplugin.devices import MIB, Device
-from gpunode.deviceplugin.resources import Unfit, offers
+from gpunode.deviceplugin.resources import Unfit, Unit, offers
 from gpunode.model import Gpu, PluginConfig
 
 
 def units(
     config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]
 ) -> Mapping[str, int] | None:
-    """Units of each resource where GPUs are shared by time-slicing or MPS, or by memory under a name of its own, on a
-    node with these labels; None where they are not, and where it cannot be told from here (MIG devices, which the
-    host's facts do not have; a label that names no configuration, so that the one of before is in force)."""
+    """Units of each resource where MIG devices of GPUs are offered, or GPUs shared by time-slicing or MPS, or by memory
+    under a name of its own, on a node with these labels; None where they are not, and where it cannot be told from here
+    (a label that names no configuration, so that the one of before is in force)."""
     settings = _settings(config, labels)
-    if settings is None or settings.mig_strategy != "none":
+    if settings is None:
         return None
-    if not any(share.resource == GPU for share in settings.shares) and not _named(settings):
+    cut = settings.mig_strategy != "none" and any(gpu.mig for gpu in gpus)
+    if not (cut or any(share.resource == GPU for share in settings.shares) or _named(settings)):
         return None
-    devices = [
-        Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, gpu.memory_mib * MIB) for gpu in gpus
-    ]
-    try:
-        offered = offers(devices, settings.mig_strategy, settings.shares, settings.memory)
-    except Unfit:
-        return None
-    return {resource: len(several) for resource, several in offered.items()}
+    offered = _offered(settings, gpus)
+    return {resource: len(several) for resource, several in offered.items()} if offered else None
+
+
+def uuids(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs and MIG devices that pods on a node with these labels can have; all GPUs where it cannot be told."""
+    settings = _settings(config, labels)
+    offered = _offered(settings, gpus) if settings else None
+    if not offered:
+        return tuple(gpu.uuid for gpu in gpus)
+    return tuple(dict.fromkeys(unit.device.uuid for several in offered.values() for unit in several))
+
+
+def cut(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> str:
+    """Why pods cannot use GPUs as they are given them: they are given whole, but are cut into MIG devices; "" if not so."""
+    settings = _settings(config, labels)
+    indexes = ", ".join(str(gpu.index) for gpu in gpus if gpu.mig)
+    if settings is None or settings.mig_strategy != "none" or not indexes:
+        return ""
+    return (
+        f"GPU {indexes}: cut into MIG devices, but given to pods whole, as the plugin's migStrategy is none; "
+        "set flags.migStrategy to mixed in its configuration (cluster.plugin.config), or turn MIG off"
+    )
 
 
 def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
@@ -46,13 +63,31 @@ def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     return settings is not None and settings.device_list_strategy == ("cdi-cri",)
 
 
+def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:
+    """What the plugin makes of them; None where it would refuse."""
+    devices = []
+    for gpu in gpus:
+        whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, gpu.memory_mib * MIB)
+        devices.append(replace(whole, mig_enabled=bool(gpu.mig)))
+        devices += [
+            replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)
+            for part in gpu.mig
+        ]
+    try:
+        return offers(devices, settings.mig_strategy, settings.shares, settings.memory)
+    except Unfit:
+        return None
+
+
 def _named(settings: Config) -> str:
     return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""
 
 
 def _settings(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
-    """The configuration for a node with these labels; None where there is none."""
-    text = config.text if config else None
-    if config and config.files:
-        text = config.files.get(choice(config.files.keys(), labels.get(LABEL, "")))
+    """The configuration for a node with these labels, the plugin's own where the inventory has none; None where the
+    label names none."""
+    if config is None:
+        return Config()
+    named = choice(config.files.keys(), labels.get(LABEL, ""))
+    text = config.files.get(named) if config.files else config.text
     return Config(**configfile.values(yaml.safe_load(text))) if text else None

@@ -55,8 +55,12 @@ class Node:
 
     @property
     def shares(self) -> Mapping[str, int]:
-        """What is allocatable of resources that shares of GPUs have been renamed to."""
-        return {name: count for name, count in self.units.items() if _renamed(name)}
+        """What is allocatable of MIG devices, and of resources that shares of GPUs have been renamed to."""
+        return {
+            name: count
+            for name, count in self.units.items()
+            if name.startswith("nvidia.com/") and name != GPU
+        }
 
 
 def parse(item: Object) -> Node:
@@ -104,12 +108,6 @@ def parse(item: Object) -> Node:
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
         said=(meta.get("annotations") or {}).get(SAID, ""),
-    )
-
-
-def _renamed(resource: str) -> bool:
-    return (
-        resource.startswith("nvidia.com/") and resource != GPU and not resource.startswith("nvidia.com/mig-")
     )
 
 

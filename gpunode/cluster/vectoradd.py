@@ -4,7 +4,7 @@ The scheduler and the device plugin choose which GPU a pod gets, so aiming is no
 many pods as it has free GPUs, and every pod keeps its GPU (by a second container that only sleeps) until all are
 done: together they cover each free GPU once. Which one it was, each pod says in its log.
 
-Shares of GPUs by time-slicing or MPS are covered as GPUs are: all that are free are held at once.
+MIG devices, and shares of GPUs by time-slicing or MPS, are covered as GPUs are: all that are free are held at once.
 
 GPUs shared by memory are covered in the same way by pods that each ask for as much as one GPU has, where nobody has any
 of it and the GPUs are alike. Elsewhere, and where memory has a name of its own, by which GPUs are not counted, one pod
@@ -119,7 +119,8 @@ class _Run:
             )
             return
         free = asks.free(node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config)
-        job.node, job.users, job.shared, job.offered = node, free.users, free.shared, node.allocatable
+        job.node, job.users, job.shared = node, free.users, free.shared
+        job.offered = node.allocatable + sum(node.shares.values())
         if not free.known:
             job.wanted = ()
         if not free.asks:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import agent, facts, kubelet, wire
-from gpunode.model import GpuUser, PciDevice, Run, Watch
+from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect
 
 POD = "1b2c3d4e-1111-2222-3333-444455556666"
@@ -92,6 +92,27 @@ def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
     first, second = facts.parse(host.probe()).gpus
     assert (first.name, first.pci, first.memory_mib) == ("Tesla P100-PCIE-16GB", "0000:3b:00.0", 16384)
     assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", 0)
+
+
+def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host) -> None:
+    """Asked for only where the kernel shows some: each call of nvidia-smi may cost a second."""
+    host.program(
+        "nvidia-smi",
+        'if [ "$1" = -L ]; then\n'
+        'echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"\n'
+        'echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)"\n'
+        'echo "  MIG 3g.40gb     Device  0: (UUID: MIG-3)"\n'
+        'echo "  MIG 1g.10gb+me  Device  1: (UUID: MIG-4)"\n'
+        "else\n"
+        'echo "0, GPU-1, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559"\n'
+        'echo "1, GPU-2, NVIDIA H100 80GB HBM3, 00000000:5E:00.0, 81559"\n'
+        "fi",
+    )
+    assert [gpu.mig for gpu in facts.parse(host.probe()).gpus] == [(), ()]
+    host.write("/proc/driver/nvidia/capabilities/gpu1/mig/gi1/access", "DeviceFileMinor: 12\n")
+    first, second = facts.parse(host.probe()).gpus
+    assert first.mig == ()
+    assert second.mig == (MigDevice(0, "MIG-3", "3g.40gb"), MigDevice(1, "MIG-4", "1g.10gb+me"))
 
 
 def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:

@@ -370,6 +370,29 @@ def test_mig_mixed_names_each_profile(
     made.seen(made.make("legacy", "legacy"))  # a kubelet without CDI goes by the variable
 
 
+def test_verify_runs_a_pod_on_each_whole_gpu_and_each_mig_device(
+    lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran], cut: Callable[[int, list[str]], list[str]]
+) -> None:
+    """What the host's own nvidia-smi lists is what the node has to offer, and what pods have to have seen."""
+    modern = lab.node("modern")
+    parts = cut(0, ["3g.40gb", "1g.10gb", "1g.10gb"])
+    modern.exec(["systemctl", "restart", "nvidia-cdi-refresh"])
+    deploy(json.dumps({"version": "v1", "flags": {"migStrategy": "mixed"}}), "modern")
+    offered(lab, "modern", 2, "nvidia.com/mig-1g.10gb")
+    ran = gpunode("verify", "--json", "--limit=modern", inventory=lab.inventory.with_name("modes.yaml"))
+    assert ran.code == 0, ran
+    said = {link["layer"]: link["text"] for link in ran.of("link", "modern")}
+    for some in (
+        "3 of 3 nvidia.com/gpu",
+        "2 of 2 nvidia.com/mig-1g.10gb",
+        "1 of 1 nvidia.com/mig-3g.40gb",
+    ):
+        assert some in said["capacity"]
+    for uuid in (*uuids(modern)[1:], *parts):
+        assert uuid in said["pod"]
+    assert uuids(modern)[0] not in said["pod"]
+
+
 def test_mig_single_counts_devices_as_gpus(
     lab: Lab, deploy: Deploy, made: Pods, cut: Callable[[int, list[str]], list[str]]
 ) -> None:

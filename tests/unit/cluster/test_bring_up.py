@@ -12,7 +12,7 @@ import pytest
 from gpunode import report
 from gpunode.cli import cluster, proof
 from gpunode.cluster.api import Api
-from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginConfig, PluginImage, Ssh
+from gpunode.model import Cluster, Gpu, Host, Inventory, MigDevice, Outcome, PluginConfig, PluginImage, Ssh
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node
@@ -278,6 +278,32 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     said = capsys.readouterr().out
     assert code == 0, said
     assert "2 GPUs, vectoradd passed in a share of a-1" in said
+
+
+def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first GPU is not missing: it is offered in parts."""
+    config = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
+    inventory = Inventory(
+        "inventory.yaml", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config)
+    )
+    add_node(fake, "a", 1)
+    offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "2"}
+    fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-1", "MIG-0", "MIG-1"]})
+    (first, _) = with_gpus("0", "1")
+    assert first.facts
+    whole, other = first.facts.gpus
+    parts = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2))
+    first = replace(first, facts=replace(first.facts, gpus=(replace(whole, mig=parts), other)))
+
+    code = proof.bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "1 GPU and 2 MIG devices, vectoradd passed on each" in said
 
 
 def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(

@@ -16,7 +16,7 @@ from gpunode.cli import app, cluster
 from gpunode.cluster import said
 from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
-from gpunode.model import Outcome
+from gpunode.model import MigDevice, Outcome
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -190,6 +190,24 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
     assert verified.exit_code == 1
     assert "element 7 is 0.0" in verified.output
     assert "the plugin says: GPU 0 is Unhealthy: Xid 48" in verified.output
+
+
+def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_pod_failed(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the pod the driver sees no GPU, which says nothing of MIG."""
+    add_node(fake, "inside", 1, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy")
+    _, seen = right()
+    gpu = replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),))
+    outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,)))
+    monkeypatch.setattr(converge, "look", lambda *_: outcome)
+    Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
+    verified = command("verify", "--limit", "gpu-1")
+    assert verified.exit_code == 1
+    assert "GPU 0: cut into MIG devices, but given to pods whole" in verified.output
+    assert "element 7 is 0.0" in verified.output
 
 
 @pytest.mark.parametrize("annotation", [True, False])

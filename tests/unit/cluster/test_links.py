@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpunode.cluster import expected
 from gpunode.cluster.nodes import parse
 from gpunode.cluster.results import NodeResult, Result
-from gpunode.model import Gpu, PluginConfig
+from gpunode.model import Gpu, MigDevice, PluginConfig
 from gpunode.verify.cluster import capacity_link, pod_link, shares_link
 
 from .conftest import add_node
@@ -83,7 +85,59 @@ def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
     """By the plugin's own code; what it would refuse is not expected of a node."""
     assert expected.units(config(sharing), GPUS, {}) == units
     assert expected.units(None, GPUS, {}) is None
-    assert expected.units(config(sharing, mig="single"), GPUS, {}) is None
+    assert expected.units(config(sharing, mig="single"), GPUS, {}) == units  # none of them is cut
+
+
+def cut(gpu: Gpu, *profiles: str) -> Gpu:
+    """This GPU, in MIG devices of these profiles."""
+    parts = (MigDevice(n, f"MIG-{gpu.index}-{n}", profile) for n, profile in enumerate(profiles))
+    return replace(gpu, mig=tuple(parts))
+
+
+FIRST_CUT = (cut(GPUS[0], "3g.40gb", "1g.10gb+me"), *GPUS[1:])
+ALL_CUT = tuple(cut(gpu, "3g.40gb", "3g.40gb") for gpu in GPUS)
+SLICED = "timeSlicing: {resources: [{name: nvidia.com/mig-3g.40gb, replicas: 5}]}"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mig", "sharing", "units", "uuids"),
+    [
+        (
+            FIRST_CUT,
+            "mixed",
+            "",
+            {"nvidia.com/gpu": 3, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb.me": 1},
+            ["GPU-1", "GPU-2", "GPU-3", "MIG-0-0", "MIG-0-1"],
+        ),
+        (
+            FIRST_CUT[:1],
+            "mixed",
+            SLICED,
+            {"nvidia.com/mig-3g.40gb": 5, "nvidia.com/mig-1g.10gb.me": 1},
+            ["MIG-0-0", "MIG-0-1"],
+        ),
+        (ALL_CUT, "single", "", {"nvidia.com/gpu": 8}, [f"MIG-{g}-{n}" for g in range(4) for n in range(2)]),
+        (FIRST_CUT, "single", "", None, [gpu.uuid for gpu in GPUS]),  # the plugin refuses, in words
+        (FIRST_CUT, "none", "", None, [gpu.uuid for gpu in GPUS]),
+        (GPUS, "mixed", "", None, [gpu.uuid for gpu in GPUS]),
+    ],
+)
+def test_mig_devices_are_expected_as_the_plugin_offers_them(
+    gpus: tuple[Gpu, ...], mig: str, sharing: str, units: dict[str, int] | None, uuids: list[str]
+) -> None:
+    """By strategy: under the name of their profile, as GPUs, or not at all; pods are to see every one of them."""
+    assert expected.units(config(sharing, mig), gpus, {}) == units
+    assert list(expected.uuids(config(sharing, mig), gpus, {})) == uuids
+
+
+def test_a_gpu_that_is_cut_and_given_whole_is_told() -> None:
+    """By strategy none, which is the plugin's own as well."""
+    assert expected.cut(None, FIRST_CUT, {}).startswith(
+        "GPU 0: cut into MIG devices, but given to pods whole"
+    )
+    assert expected.cut(config("", "none"), ALL_CUT, {}).startswith("GPU 0, 1, 2, 3: cut")
+    assert expected.cut(None, GPUS, {}) == ""
+    assert expected.cut(config("", "mixed"), FIRST_CUT, {}) == ""
 
 
 def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:

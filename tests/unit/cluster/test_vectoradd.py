@@ -303,6 +303,22 @@ def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
     assert result.users == ((f"ml/train (3 {named})",) if held else ())
 
 
+def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Each by the name of its profile, so that every one has been seen; one that no pod saw is named."""
+    small = "nvidia.com/mig-1g.10gb"
+    add_node(fake, "m", 1)
+    offers = {"nvidia.com/gpu": "1", small: "2"}
+    fake.update("Node", "m", status={"allocatable": offers, "capacity": offers})
+    uuids = ("GPU-1", "MIG-0", "MIG-1")
+    kubelet = Kubelet(fake, {"m": [*uuids, "GPU-1", "MIG-0", "MIG-0"]})
+    (result,) = run(api, told, Target("m", uuids))
+    assert result.passed, result
+    assert kubelet.asked == [{"nvidia.com/gpu": 1}, {small: 1}, {small: 1}]
+    (again,) = run(api, told, Target("m", uuids))
+    assert again.uncovered == ("MIG-1",)
+    assert not again.passed
+
+
 def test_shares_of_gpus_are_covered_with_the_whole_ones(api: Api, fake: FakeApi, told: list[str]) -> None:
     """All that are free at once, so that none of their GPUs is left out; who holds some is named."""
     add_node(fake, "m", 1, gpu_shared=3)
