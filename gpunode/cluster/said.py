@@ -15,15 +15,18 @@ from gpunode.errors import ClusterError
 COMPONENT = "gpunode-device-plugin"
 CONTAINER = "device-plugin"  # in its pod
 UNREADY = "INFO not ready: "  # in its log
+LEFT_OUT = " is not offered: "  # in its log, of a GPU
 BESIDE = "GPUMemoryNotLimited"  # the reason of its warnings that keep no GPU from being offered
 
 
 def last(api: Api, node: Node, pod: Object) -> str:
-    """Why GPUs are missing, in the plugin's words; "" where it says nothing. The best source that there is counts."""
+    """Why GPUs are missing, in the plugin's words; "" where it says nothing. The best source that there is counts: of the
+    log the last line, unless it has left out a GPU, which it says once."""
     if said := trouble(api, node, pod):
         return said
-    lines = pods.last_words(api, pod, CONTAINER)
-    return f"the plugin's log: {lines.splitlines()[-1]}" if lines else ""
+    lines = pods.last_words(api, pod, CONTAINER, lines=50).splitlines()
+    told = next((line for line in reversed(lines) if LEFT_OUT in line), lines[-1] if lines else "")
+    return f"the plugin's log: {told}" if told else ""
 
 
 def unready(api: Api, node: Node, pod: Object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gpunode.deviceplugin.cluster.events import COMPONENT
 from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
 from gpunode.deviceplugin.config import Config
 from gpunode.deviceplugin.devices import Device
+from gpunode.deviceplugin.resources import left_out
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
@@ -401,6 +403,22 @@ def test_the_plugins_own_words_are_the_cause(api: Api, fake: FakeApi, told: list
         assert (
             why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
         )  # left over
+
+
+def test_a_gpu_that_the_plugin_leaves_out_is_the_cause_whatever_it_has_logged_since(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """It says so once, before it registers: what follows tells nothing of the GPU that is missing."""
+    add_node(fake, "a", 3, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    (words,) = left_out([replace(GPU, mig_enabled=True)], "mixed")
+    log = f"WARNING {words}\n" + "INFO registered\n" * 10
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    assert why(api, "a", 4) == (
+        "the kubelet counts 3 GPUs, the host has 4; the plugin's log: "
+        "WARNING GPU 1 is not offered: MIG is on, but no MIG device was made on it"
+    )
 
 
 def test_what_is_read_is_what_the_plugin_writes() -> None:
