@@ -38,10 +38,13 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
     log = f"; {words}" if words else ""
     if node.capacity == 0:
         return f"the plugin runs, but the kubelet does not count its GPUs yet{log}"
+    lost = node.capacity - node.allocatable
+    if lost > 0 and said.holders(words):
+        return f"{lost} of {node.capacity} {_counted(node)} held back: {words}"
     if node.allocatable == 0:
         return f"the kubelet offers none of its {node.capacity} GPUs yet{log}"
     if node.allocatable < node.capacity:
-        return f"{node.capacity - node.allocatable} of {node.capacity} GPUs are unhealthy{log}"
+        return f"{lost} of {node.capacity} {_counted(node)} are unhealthy{log}"
     return f"the kubelet counts {node.capacity} GPUs, the host has {expected}{log}"
 
 
@@ -82,6 +85,11 @@ def _offers(node: Node, expected: Expected) -> bool:
     if isinstance(expected, str):
         return node.units.get(expected, 0) > 0
     return bool(node.offers) if expected is None else node.allocatable == expected
+
+
+def _counted(node: Node) -> str:
+    """What the node's capacity counts: of nvidia.com/gpu one may be a share."""
+    return "GPUs" if node.shared else pods.GPU
 
 
 def _part(node: Node | None, expected: Expected) -> str:

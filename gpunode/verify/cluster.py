@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpunode.cluster import said
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
 from gpunode.cluster.pods import MEMORY
@@ -51,9 +52,8 @@ def capacity_link(node: Node, expected: int, why: str) -> Link:
         text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {node.memory} {MEMORY}"
     if node.allocatable != expected:
         unhealthy = node.allocatable < node.capacity
-        return Link(
-            "capacity", "broken", text, why, LOST if unhealthy else f"kubectl describe node {node.name}"
-        )
+        fix = LOST if unhealthy else f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", text, why, _held(why) or fix)
     return Link("capacity", "ok", text)
 
 
@@ -61,8 +61,22 @@ def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
     """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
-        return Link("capacity", "broken", f"{text} allocatable", why, f"kubectl describe node {node.name}")
+        fix = _held(why) or f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", f"{text} allocatable", why, fix)
     return Link("capacity", "ok", f"{text} allocatable")
+
+
+def _held(why: str) -> str:
+    """What to do where GPUs only wait for pods that have them by an earlier configuration; "" where more is wrong."""
+    holders = said.holders(why)
+    if not holders:
+        return ""
+    ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in holders)
+    several = len(holders) > 1
+    return (
+        f"Nothing to mend: it is given again when {' and '.join(holders)} end{'' if several else 's'} "
+        f"(`{ends}` ends {'them' if several else 'it'})."
+    )
 
 
 def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:

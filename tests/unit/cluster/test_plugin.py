@@ -13,9 +13,13 @@ from gpunode.deviceplugin.cluster.events import COMPONENT
 from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
 from gpunode.deviceplugin.config import Config
 from gpunode.deviceplugin.devices import Device
+from gpunode.deviceplugin.holds import Hold
+from gpunode.deviceplugin.kubelet import returns
+from gpunode.deviceplugin.logfmt import Logfmt
 from gpunode.deviceplugin.resources import left_out
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.verify.cluster import capacity_link, shares_link
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod
 from .fake import FakeApi
@@ -238,7 +242,7 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
     fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
     rows = {row.node: row for row in plugin.status(api, NS)}
     assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
-    assert rows["some"].wrong == "1 of 4 GPUs are unhealthy"
+    assert rows["some"].wrong == "1 of 4 nvidia.com/gpu are unhealthy"
     assert rows["all"].wrong == ""
     assert {row.trouble for row in rows.values()} == {""}, "the plugin itself runs"
 
@@ -336,7 +340,7 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     assert "no label gpunode.dev/gpu=true" in why(api, "plain", 4)
     assert why(api, "a", 8) == "the kubelet counts 4 GPUs, the host has 8"
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
-    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy"
+    assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
     assert why(api, "a", 4) == "the kubelet offers none of its 4 GPUs yet"
     crashed = {"exitCode": 2, "reason": "Error"}
@@ -378,31 +382,82 @@ def test_the_plugins_own_words_are_the_cause(api: Api, fake: FakeApi, told: list
         )
 
     say(0, "Warning", "another's words", "kubelet")
-    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
+    assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"
     say(1, "Warning", "GPU 0 is Unhealthy: Xid 79")
-    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    assert (
+        why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    )
     say(2, "Warning", "containers may exceed what they asked for", reason=said.BESIDE)
-    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    assert (
+        why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
+    )
     say(3, "Normal", "GPU 0 is Healthy again")
-    assert why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
+    assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"
     seen = View({"GPU-1": GPU}, {"nvidia.com/gpu": 4}, {"GPU-1": "Xid 95"})
     keeps = {"name": "NODE_ANNOTATION", "value": "true"}
     for text, words in (
-        (summary(seen, Config()), "the plugin says: GPU-1: Xid 95"),
-        (summary(View(missing="no driver"), Config()), "the plugin says: no driver"),
+        (summary(seen, Config()), "; the plugin says: GPU-1: Xid 95"),
+        (summary(View(missing="no driver"), Config()), "; the plugin says: no driver"),
         (
             summary(View({"GPU-1": GPU}, held={"GPU-1": "for a/b"}), Config()),
-            "the plugin says: GPU-1: for a/b",
+            "; the plugin says: GPU-1: for a/b",
         ),
-        ("[not ours", "the plugin's log: INFO the last line"),
+        ("[not ours", ""),
     ):
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
         fake.update("Node", "a", metadata={"annotations": {ANNOTATION: text}})
-        assert why(api, "a", 4) == f"1 of 4 GPUs are unhealthy; {words}"
+        assert why(api, "a", 4) == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
-        assert (
-            why(api, "a", 4) == "1 of 4 GPUs are unhealthy; the plugin's log: INFO the last line"
-        )  # left over
+        assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
+
+
+HOLD = Hold(
+    "nvidia.com/gpu",
+    "GPU-1",
+    frozenset(["GPU-1"]),
+    "container c of pod default/m1 still has 40 GiB of it as aliyun.com/gpu-mem, by an earlier configuration",
+)
+
+
+def logged(caplog: pytest.LogCaptureFixture, before: tuple[Hold, ...], after: tuple[Hold, ...]) -> str:
+    """What the plugin logs when this changes."""
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        returns._tell(before, after)
+    return "".join(f"{Logfmt().format(record)}\n" for record in caplog.records)
+
+
+@pytest.mark.parametrize("by_log", [True, False])
+def test_a_gpu_that_is_held_back_for_a_pod_is_not_called_unhealthy(
+    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture, by_log: bool
+) -> None:
+    """Whatever was logged since; and nothing is to be mended: the pod has it by an earlier configuration."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    log, free = logged(caplog, (), (HOLD,)), logged(caplog, (HOLD,), ())
+    if by_log:
+        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"{log}2026-01-01T00:00:00Z INFO registered\n"
+    else:
+        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
+        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
+        seen = summary(View({"GPU-1": GPU}, held={"GPU-1": HOLD.why}), Config())
+        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: seen}})
+    cause = why(api, "a", 4)
+    assert cause.startswith("1 of 4 nvidia.com/gpu held back: the plugin")
+    assert "pod default/m1 still has 40 GiB" in cause
+    node = nodes.every(api)[0]
+    mend = "Nothing to mend: it is given again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
+    assert capacity_link(node, 4, cause).fix == mend
+    assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == mend
+    ill = f"{cause}; GPU-2: Xid 79"
+    assert "gpu-reset" in capacity_link(node, 4, ill).fix, "more is wrong than that"
+    if by_log:
+        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log + free
+        assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy", "it was given back"
+        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"ERROR unhealthy: Xid 79 device=GPU-2\n{log}"
+        assert why(api, "a", 4).startswith("1 of 4 nvidia.com/gpu are unhealthy; ")
 
 
 def test_a_gpu_that_the_plugin_leaves_out_is_the_cause_whatever_it_has_logged_since(
