@@ -5,6 +5,7 @@ Heavy libraries are imported by the commands that use them, so that `--help` and
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -16,7 +17,7 @@ from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
-    "4 refused or declined · 5 changes wait (plan --exit-code)"
+    "4 refused or declined · 5 changes wait (plan --exit-code) · 130 interrupted"
 )
 
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
@@ -61,6 +62,9 @@ def root(
 
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a ✓ that an encoding lacks is no reason to say nothing
     try:
         app()
     except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
@@ -69,6 +73,12 @@ def main() -> None:
     except GpunodeError as error:
         typer.echo(f"gpunode: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        why = _unwritable()
+        if why is None:
+            raise
+        typer.echo(f"gpunode: cannot write the report: {why}", err=True)
+        raise SystemExit(1) from error
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
@@ -81,3 +91,13 @@ def main() -> None:
         os._exit(
             INTERRUPTED
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _unwritable() -> str | None:
+    """Why stdout takes no more, if so; what it still holds is then dropped, or Python would try again as it ends."""
+    try:
+        print(flush=True)  # unbuffered, it holds nothing that could be tried again
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error.strerror or str(error)
+    return None

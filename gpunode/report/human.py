@@ -123,7 +123,11 @@ class Human:
         if not sys.stdin.isatty():
             return False
         self._err.print(f"{escape(question)} [bold]\\[y]es / \\[n]o:[/] ", end="")
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        try:
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:  # as an answer it is a no: nothing is under way
+            self._err.print()
+            return False
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
         counts = Counter(WORDS[outcome.status] for outcome in outcomes)

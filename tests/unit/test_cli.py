@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -47,3 +50,37 @@ def test_an_interrupt_ends_the_program_at_once() -> None:
     assert done.returncode == 130
     assert "goes on there" in done.stderr
     assert time.monotonic() - start < 30
+
+
+REPORT = """
+import sys
+from gpunode import cli
+from gpunode.report import make
+
+@cli.app.command("report")
+def report():
+    make(json=False, quiet=True).rows("label", ("node", "result"), [("gpu-01", "✓")])
+
+sys.argv[1:] = ["report"]
+cli.main()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_report_that_cannot_be_written_is_one_line() -> None:
+    """A full disk is no bug of gpunode's, and needs no traceback."""
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-c", REPORT]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "gpunode: cannot write the report: No space left on device\n"
+
+
+def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-c", REPORT]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].rstrip() == "gpu-01  ?"

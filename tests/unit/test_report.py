@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -69,3 +70,13 @@ def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture
         "gpu-01  0",
         "gpu-02  1",
     ]
+
+
+def test_an_interrupt_at_a_question_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
+    """While a person is asked nothing is under way that could go on."""
+    with mock.patch("sys.stdin") as stdin:
+        stdin.isatty.return_value = True
+        stdin.readline.side_effect = KeyboardInterrupt
+        assert not Human(quiet=False).ask("Apply to 2 hosts?")
+
+    assert capsys.readouterr().err == "Apply to 2 hosts? [y]es / [n]o: \n"
