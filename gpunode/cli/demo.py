@@ -81,6 +81,12 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         for words in read.left_out:
             typer.echo(f"{inventory}: {words}")
         machines, described = read.machines, (read.groups, read.cluster, read.files)
+    possible = faults.possible(machines)
+    if fault is not None and fault not in possible:
+        raise _usage(
+            f"--break {fault}: it can happen to none of these hosts; "
+            f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
+        )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     try:

@@ -60,7 +60,7 @@ def bring_up(
             tell=tell,
             only=list(names.values()),
             renew=renew,
-            hopeless=[names[host] for host in names if (seen := good[host].facts) and seen.smi_error],
+            hopeless=[names[host] for host in names if _no_driver(good[host])],
         )
         troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
         counts: dict[str, Expected] = {
@@ -127,12 +127,18 @@ def _without(outcome: Outcome, node: str, rollout: Rollout) -> ClusterError | No
     trouble = next((row.trouble for row in rollout.rows if row.node == node and row.trouble), "")
     if trouble:
         return ClusterError(f"{node}: {trouble}")
-    if outcome.facts and outcome.facts.smi_error:
-        said = outcome.facts.smi_error.strip().splitlines()[0]
-        return ClusterError(
-            f"{outcome.host}: nvidia-smi fails there: {said}", hint="`gpunode verify` says why."
-        )
-    return None
+    words = _no_driver(outcome)
+    return ClusterError(f"{outcome.host}: {words}", hint="`gpunode verify` says why.") if words else None
+
+
+def _no_driver(outcome: Outcome) -> str:
+    """Why no plugin can find GPUs on the host; empty where one may."""
+    seen = outcome.facts
+    if seen and seen.smi_error:
+        return f"nvidia-smi fails there: {seen.smi_error.strip().splitlines()[0]}"
+    if seen and not seen.gpus and "nvidia" not in seen.modules:
+        return "no nvidia module is loaded there"
+    return ""
 
 
 def _verdict(

@@ -36,6 +36,11 @@ def inflict(name: str, states: Sequence[State]) -> str:
     raise LookupError(f"no host that {name} can happen to")
 
 
+def possible(machines: Sequence[Machine]) -> list[str]:
+    """The faults that can happen to one of these machines."""
+    return [name for name, fault in FAULTS.items() if any(fault.suits(machine) for machine in machines)]
+
+
 def _edit(state: State, path: str, old: str, new: str) -> None:
     file = state.root / path
     text = file.read_text(encoding="utf-8")

@@ -68,13 +68,19 @@ def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tu
 
 
 def invented(host: Host) -> Machine:
-    """A machine that the host may well be: its GPUs by what its names say, its runtime by what is wished of it."""
+    """A machine that the host may well be: its GPUs by what its names say, its runtime by what is wished of it; with
+    the driver and the toolkit that `driver: none` and `toolkit: none` take for granted."""
     words = " ".join((host.name, *host.groups, *host.labels.values())).lower()
     model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in words), None)
     recent = host.runtime == "class" or set(host.feature_gates) - {"DevicePlugins"}
     if (model in ("p100", "k80") or "docker" in words or host.feature_gates) and not recent:
-        return kinds.old(host.name, model or "p100")
-    return kinds.new(host.name, model or DEFAULT)
+        made, model = kinds.old(host.name, model or "p100"), model or "p100"
+    else:
+        made, model = kinds.new(host.name, model or DEFAULT), model or DEFAULT
+    # What the inventory leaves to others, they have done.
+    driver = (kinds.driver(model), f"linux-headers-{made.kernel}") if host.driver == "none" else ()
+    toolkit = ("nvidia-container-toolkit",) if host.toolkit == "none" else ()
+    return replace(made, has=(*driver, *toolkit))
 
 
 def wishes(host: Host) -> dict[str, Any]:

@@ -16,7 +16,9 @@ import pytest
 
 from gpunode.sim import demo as demos
 from gpunode.sim.demo import Demo
-from gpunode.sim.host import kinds
+from gpunode.sim.host import hosts, kinds
+from gpunode.sim.host.answers import nvml
+from gpunode.sim.host.programs import systemd
 from gpunode.sim.rehearsal import rehearsal
 from tests.sim.clusters import Client, until
 
@@ -151,6 +153,37 @@ def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
     )
     assert show.returncode == 2
     assert "xid" in show.stderr
+
+
+def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path) -> None:
+    """Not after a minute, at its end."""
+    written = room / "inventory.yaml"
+    written.write_text("groups: {h100: {hosts: [a]}}\n")
+    show = subprocess.run(
+        [*GPUNODE, "demo", "--inventory", written, "--break", "daemon.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (show.returncode, show.stdout) == (2, "")
+    assert "none of these hosts; choose one of xid, " in show.stderr
+
+
+@pytest.mark.parametrize("name", ["h100-1", "p100-1", "k80-1"])
+def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Path, name: str) -> None:
+    """`none` says that they are there; they are still there after a reboot."""
+    written = room / "inventory.yaml"
+    written.write_text(f"groups: {{gpu: {{hosts: [{name}], driver: none, toolkit: none}}}}\n")
+    (machine,) = rehearsal(written).machines
+    state = hosts.create(room, machine)
+    with state.change() as now:
+        systemd.reboot(state, now)
+    now = state.now()
+    assert now.modules["nvidia"] == now.library
+    assert nvml(machine, now)[0] == 0
+    assert "nvidia-container-toolkit" in now.packages
+    written.write_text(f"groups: {{gpu: {{hosts: [{name}]}}}}\n")
+    assert rehearsal(written).machines[0].has == ()
 
 
 def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpunode.sim.host import rpms
+from gpunode.sim.host import repository, rpms
 from gpunode.sim.host.machine import Machine, Now, PackageNow, UnitNow
 from gpunode.sim.host.programs import kernel, systemd
 from gpunode.sim.host.state import State
@@ -55,6 +55,13 @@ def create(demo: Path, machine: Machine) -> State:
     now.units = {name: UnitNow() for name in units}
     kubelet = PackageNow(f"{machine.kubelet}-1.1", held=True)
     now.packages = rpms.first(machine) if machine.rpm else {"kubelet": kubelet}
+    if machine.has:
+        there = repository.installed(machine.has, machine.os, machine.kernel)
+        now.packages |= {name: PackageNow(version) for name, version in there.items()}
+        driver = repository.driver(there)
+        if driver:
+            now.library = driver[0]
+            (state.root / "etc/modules-load.d/nvidia.conf").write_text("nvidia\n", encoding="utf-8")
     state.create(machine, now)
     with state.change() as fresh:
         kernel.boot(state, fresh)

@@ -80,6 +80,13 @@ def without(name: str) -> Machine:
     return replace(new(name), gpus=())
 
 
+def driver(model: str) -> str:
+    """The package of a driver that fits the GPUs and that somebody may have installed before."""
+    if model == "k80":
+        return "cuda-drivers-470"
+    return "cuda-drivers-580" if model in ("p100", "v100") else "nvidia-open-580"
+
+
 def fleet(hosts: int) -> tuple[Machine, ...]:
     """So many hosts of the two usual kinds, four new ones for an old one."""
     made = (

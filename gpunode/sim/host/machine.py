@@ -33,6 +33,7 @@ class Machine:
     kubelet: str  # 1.36.3
     gpus: tuple[SimGpu, ...] = ()
     nouveau: bool = False  # its kernel has nouveau, which takes the GPUs at boot unless it is blacklisted
+    has: tuple[str, ...] = ()  # of NVIDIA's packages, with all that they need, when it is made
     pace: float = 0.0  # seconds that a package takes to install
 
     @property

@@ -6,7 +6,7 @@ Source: NVIDIA's repositories for Debian 12 and Ubuntu 22.04, and its container 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 RELEASES = {
@@ -107,6 +107,15 @@ def _ubuntu(version: str, open_module: bool) -> Iterator[str]:
     ]
     yield from (f"{name}-{branch}" for name in names)
     yield from (f"nvidia-{part}-{branch}{'-open' if open_module else ''}" for part in ("dkms", "driver"))
+
+
+def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
+    """The packages that these and all that they need are, with their versions."""
+    found: dict[str, str] = {}
+    for name in names:
+        version = versions(name, "", nvidia=True, kernel=kernel)[-1]
+        found |= dict(closure(name, version, system))
+    return found
 
 
 def driver(packages: dict[str, str]) -> tuple[str, str] | None:

@@ -68,7 +68,9 @@ class State:
 
 
 def _machine(data: dict[str, Any]) -> Machine:
-    return Machine(**{**data, "gpus": tuple(SimGpu(**gpu) for gpu in data["gpus"])})
+    return Machine(
+        **{**data, "gpus": tuple(SimGpu(**gpu) for gpu in data["gpus"]), "has": tuple(data["has"])}
+    )
 
 
 def _now(data: dict[str, Any]) -> Now:

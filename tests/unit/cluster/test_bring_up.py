@@ -199,17 +199,24 @@ def with_gpus(*uuids: str) -> list[Outcome]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ({"smi_error": "GPU is lost"}, "nvidia-smi fails there: GPU is lost"),
+        ({"modules": {}, "smi_error": None}, "no nvidia module is loaded there"),
+    ],
+)
 def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], lacks: dict[str, Any], words: str
 ) -> None:
-    """Its plugin is never ready; the command ends at once all the same, with the driver's words."""
+    """Its plugin is never ready; the command ends at once all the same, with what is wrong there."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2)
     PluginController(fake, {"b": NOT_READY})
     Kubelet(fake, {"a": ["a-0", "a-1"]})
     first, second = with_gpus("0", "1")
     assert second.facts
-    second = replace(second, facts=replace(second.facts, gpus=(), smi_error="GPU is lost"))
+    second = replace(second, facts=replace(second.facts, gpus=(), **lacks))
 
     began = time.monotonic()
     code = proof.bring_up(
@@ -218,7 +225,7 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
 
     assert code == 1
     assert time.monotonic() - began < 20
-    assert "b: nvidia-smi fails there: GPU is lost" in capsys.readouterr().err
+    assert f"b: {words}" in capsys.readouterr().err
 
 
 def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
