@@ -182,3 +182,6 @@ def _rows(out: Report, rows: Sequence[Row]) -> None:
             for row in rows
         ],
     )
+    for row in rows:
+        if row.note:
+            out.note(f"{row.node}: {row.note}")

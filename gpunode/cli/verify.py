@@ -132,6 +132,7 @@ def _judged(
 ) -> Mapping[str, Sequence[Link]]:
     from gpunode.cli import cluster, proof
     from gpunode.cluster import daemonset, expected, offer, plugin, said
+    from gpunode.deviceplugin.config import LABEL
     from gpunode.model import Link
     from gpunode.verify import cluster as links
     from gpunode.verify import image
@@ -160,14 +161,18 @@ def _judged(
     for host, node in found.items():
         gpus = seen[host].gpus
         shares = expected.units(config, gpus, node.labels)
-        if shares is not None:
+        if misnamed := expected.misnamed(config, node.labels):
+            capacity = links.misnamed_link(node, misnamed, LABEL)
+        elif shares is not None:
             right = all(node.units.get(name, 0) == count for name, count in shares.items())
             capacity = links.shares_link(
                 node, shares, "" if right else offer.why_not(api, node, None, namespace)
             )
         else:
-            why = "" if node.allocatable == len(gpus) else offer.why_not(api, node, len(gpus), namespace)
-            capacity = links.capacity_link(node, len(gpus), why)
+            capacity = links.capacity_link(node, len(gpus), "")
+            if capacity.status == "broken":
+                why = offer.why_not(api, node, len(gpus), namespace)
+                capacity = links.capacity_link(node, len(gpus), why)
         row = rows.get(node.name)
         if (
             row and capacity.status == "ok"

@@ -8,8 +8,9 @@ from dataclasses import replace
 import yaml
 
 from gpunode.deviceplugin import configfile
-from gpunode.deviceplugin.config import GPU, GPU_MEM, LABEL, Config, choice
+from gpunode.deviceplugin.config import GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.deviceplugin.devices import MIB, Device
+from gpunode.deviceplugin.memory import counts
 from gpunode.deviceplugin.resources import Unfit, Unit, offers
 from gpunode.model import Gpu, PluginConfig
 
@@ -61,6 +62,30 @@ def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether containers on a node with these labels are told their devices by the kubelet's CDI field and nothing else."""
     settings = _settings(config, labels)
     return settings is not None and settings.device_list_strategy == ("cdi-cri",)
+
+
+def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> bool:
+    """Whether any device may be offered as this resource on a node with these labels; True where it cannot be told."""
+    settings = _settings(config, labels)
+    if settings is None:
+        return True
+    shared, whole = settings.memory, [share for share in settings.shares if share.resource == GPU]
+    if shared and (resource == shared.resource or (resource == GPU_COUNT and counts(shared))):
+        return True
+    if any(share.rename == resource for share in settings.shares):
+        return True
+    if resource == GPU:
+        return not (shared and not shared.devices) and all(share.devices for share in whole)
+    return settings.mig_strategy == "mixed" and resource.startswith("nvidia.com/mig-")
+
+
+def misnamed(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
+    """That the label of a node with these labels names no configuration; "" where it does or there is no choice."""
+    named = labels.get(LABEL, "")
+    if not config or not config.files or not named or named in config.files:
+        return ""
+    there = ", ".join(sorted(config.files))
+    return f"label {LABEL} names `{named}`; there {'is' if len(config.files) == 1 else 'are'} {there}"
 
 
 def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:

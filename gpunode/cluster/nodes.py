@@ -103,7 +103,7 @@ def parse(item: Object) -> Node:
         short={
             name: lost
             for name in status.get("capacity") or {}
-            if (name.startswith("nvidia.com/") or name == SHARED)
+            if (name.startswith("nvidia.com/") or name in (SHARED, MEMORY))
             and name not in counted
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },

@@ -38,6 +38,8 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
     log = f"; {words}" if words else ""
     if node.capacity == 0:
         return f"the plugin runs, but the kubelet does not count its GPUs yet{log}"
+    if node.shared and node.allocatable == node.capacity == expected:  # then memory is missing
+        return words or "the plugin offers not all of their memory yet"
     lost = node.capacity - node.allocatable
     if lost > 0 and said.holders(words):
         return f"{lost} of {node.capacity} {_counted(node)} held back: {words}"

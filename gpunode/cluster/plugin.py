@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ NAMED = 3  # nodes whose reasons one sentence holds
 @dataclass(frozen=True, slots=True)
 class Row:
     """The plugin on one node. `pod` is "" where there is none; `trouble` is "" where it runs, and `lacks` then says why
-    the node offers not all of its GPUs."""
+    the node offers not all of its GPUs. `note` is what looks wrong and is not."""
 
     node: str
     pod: str
@@ -35,6 +35,7 @@ class Row:
     trouble: str
     last_line: str = ""
     lacks: str = ""
+    note: str = ""
 
     @property
     def wrong(self) -> str:
@@ -182,18 +183,22 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         pod = by_node.get(node.name)
         waiting = pod is None or daemonset.ending(pod) or not pods.ready(pod)
         found = _row(api, namespace, node, pod, waiting, log=True)
+        misnamed = expected.misnamed(config, node.labels)
+        if not found.trouble and misnamed:
+            return replace(found, lacks=misnamed)
         named = expected.memory(config, node.labels)
         offers = node.offers or node.units.get(named)
         if not found.trouble and (not offers or 0 < node.allocatable < node.capacity):
             return replace(found, lacks=offer.lacking(api, node, named or None, namespace))
-        if not found.trouble and node.short:
-            lost = ", ".join(f"{count} of {name}" for name, count in node.short.items())
-            return replace(
-                found,
-                lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)} "
-                "(a resource of an earlier configuration is forgotten by the kubelet after 5 minutes)",
-            )
-        return found
+        old = [
+            name
+            for name in node.short
+            if not node.units.get(name) and not expected.makes(config, node.labels, name)
+        ]
+        lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
+        if not found.trouble and lost:
+            return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
+        return replace(found, note=_old({name: node.short[name] for name in old}))
 
     with ThreadPoolExecutor(8) as pool:
         return tuple(pool.map(row, known))
@@ -215,6 +220,18 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: Tell) -> tuple[str
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
     said = tuple(annotation.title(node) for node in annotation.remove(api))
     return tuple(title(pod) for pod in left) + removed + said
+
+
+def _old(counts: Mapping[str, int]) -> str:
+    """That the kubelet still counts what is offered no more: of device plugins that have gone it tells so for a while."""
+    if not counts:
+        return ""
+    names = ", ".join(f"{name} ({count})" for name, count in counts.items())
+    several = len(counts) > 1
+    return (
+        f"{names} {'are' if several else 'is'} of the earlier configuration; "
+        f"the kubelet forgets {'them' if several else 'it'} within 5 minutes"
+    )
 
 
 def _unsaid(names: Collection[str]) -> tuple[apply.Difference, ...]:

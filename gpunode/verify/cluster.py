@@ -48,9 +48,11 @@ def plugin_link(row: Row | None, fix: str) -> Link:
 def capacity_link(node: Node, expected: int, why: str) -> Link:
     """The node offers every GPU that its host has; `why` not, if it does not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
+    lost = node.short.get(MEMORY, 0) if node.shared else 0
     if node.shared:
-        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {node.memory} {MEMORY}"
-    if node.allocatable != expected:
+        units = f"{node.memory} of {node.memory + lost}" if lost else f"{node.memory}"
+        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {units} {MEMORY}"
+    if node.allocatable != expected or lost:
         unhealthy = node.allocatable < node.capacity
         fix = LOST if unhealthy else f"kubectl describe node {node.name}"
         return Link("capacity", "broken", text, why, _held(why) or fix)
@@ -64,6 +66,12 @@ def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
         fix = _held(why) or f"kubectl describe node {node.name}"
         return Link("capacity", "broken", f"{text} allocatable", why, fix)
     return Link("capacity", "ok", f"{text} allocatable")
+
+
+def misnamed_link(node: Node, why: str, label: str) -> Link:
+    """The node's label names no configuration, so what it should offer is not known: `why`."""
+    text = ", ".join(f"{node.units[name]} {name}" for name in node.offers) or "no GPU"
+    return Link("capacity", "broken", f"{text} allocatable", why, f"kubectl label node {node.name} {label}-")
 
 
 def _held(why: str) -> str:

@@ -176,6 +176,26 @@ def test_devices_that_are_out_beside_whole_gpus_are_told_where_the_capacity_hold
     assert "the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
 
 
+def test_a_label_that_names_no_configuration_has_its_fix(
+    command: Command, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of the configuration of before are not said to be too many GPUs."""
+    add_node(fake, "inside", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
+    inventory = json.loads((tmp_path / "inventory.yaml").read_text())
+    (tmp_path / "plugin.yaml").write_text("version: v1\n")
+    inventory["cluster"]["plugin"]["configs"] = {"default": "plugin.yaml", "shared": "plugin.yaml"}
+    (tmp_path / "inventory.yaml").write_text(json.dumps(inventory))
+    PluginController(fake)
+    command("plugin", "deploy")
+    looked(monkeypatch)
+    verified = command("verify", "--limit", "gpu-1", "--no-run")
+    assert verified.exit_code == 1, verified.output
+    assert "✗ capacity  16 nvidia.com/gpu allocatable" in verified.output
+    assert "names `nosuch`; there are default, shared" in verified.output
+    assert "kubectl label node inside nvidia.com/device-plugin.config-" in verified.output
+    assert command("plugin", "status", "--limit", "gpu-1").exit_code == 1
+
+
 def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -599,13 +599,57 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     """The whole GPUs of the node are all there; the reason is in another pod than the plugin's."""
     add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=4)
     PluginController(fake)
+    shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
+    config = PluginConfig(f"version: v1\nsharing: {{mps: {shares}}}\n")
     plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
     daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
     daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
     event(fake, fake.put(daemon), PULL)
-    (row,) = plugin.status(api, NS)
+    (row,) = plugin.status(api, NS, config)
     assert row.lacks.startswith(
         "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, which keeps MPS control"
     )
     assert PULL in row.lacks
+
+
+def test_what_an_earlier_configuration_offered_is_no_trouble(
+    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet counts it for 5 minutes more. What the configuration still makes is missed, though."""
+    add_node(fake, "a", 16, labels=GPU_NODE, shared=(4, 316))
+    PluginController(fake)
+    memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
+    plugin.deploy(api, NS, IMAGE, memory, seconds=10, tell=told.append)
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "2026-01-01T00:00:00Z INFO registered\n"
+    left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
+    fake.update("Node", "a", status={"allocatable": left})
+    (row,) = plugin.status(api, NS, memory)
+    assert row.wrong == ""
+    note = "nvidia.com/gpu (16) is of the earlier configuration; the kubelet forgets it within 5 minutes"
+    assert row.note == note
+    some = PluginConfig("version: v1\nsharing: {memory: {devices: [0]}}\n")
+    (row,) = plugin.status(api, NS, some)
+    assert row.wrong.startswith("16 of nvidia.com/gpu not offered: ")
+    assert "INFO" not in row.wrong
+    fake.update("Node", "a", status={"allocatable": {**left, "aliyun.com/gpu-mem": "237"}})
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = logged(caplog, (), (HOLD,))
+    (row,) = plugin.status(api, NS, memory)
+    assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
+    (node,) = nodes.every(api)
+    link = capacity_link(node, 4, why(api, "a", 4))
+    assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
+    assert link.status == "broken"
+    assert link.fix.startswith("Nothing to mend: it is given again when default/m1 ends")
+
+
+def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """The plugin goes on with the one of before, so that nothing else shows it."""
+    config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
+    add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, config, seconds=10, tell=told.append)
+    (row,) = plugin.status(api, NS, config)
+    assert row.wrong == "label nvidia.com/device-plugin.config names `nosuch`; there are default, shared"
+    fake.update("Node", "a", metadata={"labels": {"nvidia.com/device-plugin.config": "shared"}})
+    assert plugin.status(api, NS, config)[0].wrong == ""
