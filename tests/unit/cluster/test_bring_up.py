@@ -12,7 +12,18 @@ import pytest
 from gpunode import report
 from gpunode.cli import cluster, proof
 from gpunode.cluster.api import Api
-from gpunode.model import Cluster, Gpu, Host, Inventory, MigDevice, Outcome, PluginConfig, PluginImage, Ssh
+from gpunode.model import (
+    Cluster,
+    Gpu,
+    Host,
+    Inventory,
+    MigDevice,
+    Module,
+    Outcome,
+    PluginConfig,
+    PluginImage,
+    Ssh,
+)
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node
@@ -30,8 +41,9 @@ NOT_READY: dict[str, Any] = {
 
 
 def outcomes() -> list[Outcome]:
-    seen = cases.facts("modern")
-    return [Outcome(host.name, "right", replace(seen, hostname=host.name, gpus=())) for host in HOSTS]
+    loaded = {"nvidia": Module("595.91.07", 0)}
+    seen = replace(cases.facts("modern"), modules=loaded, gpus=())
+    return [Outcome(host.name, "right", replace(seen, hostname=host.name)) for host in HOSTS]
 
 
 def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
