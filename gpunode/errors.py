@@ -1,6 +1,7 @@
 """What can go wrong, as one tree. Every error says what failed, where, and what to do next.
 
 * GpunodeError                 exit code
+  + UsageError                 2    the options of a command do not fit together
   + InventoryError             2    mistakes in the inventory, all of them at once
   + TemplateError              2    a template does not render
   + HostError                  1    something about one host
@@ -32,6 +33,12 @@ class GpunodeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(GpunodeError):
+    """The command line asks for nothing that can be done."""
+
+    exit_code = 2
 
 
 class InventoryError(GpunodeError):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpunode.errors import GpunodeError
+from gpunode.errors import UsageError
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -69,9 +69,11 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
     from gpunode.sim.show import Show, ending, farewell
 
     if fault is not None and fault not in faults.FAULTS:
-        raise _usage(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
+        raise UsageError(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
     if hosts is not None and inventory is not None:
-        raise _usage("--hosts and --inventory exclude each other: an inventory says which hosts there are")
+        raise UsageError(
+            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
+        )
     machines = kinds.fleet(hosts) if hosts else kinds.usual()
     described: tuple[Any, ...] = ()
     if inventory is not None:
@@ -105,9 +107,3 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _usage(message: str) -> GpunodeError:
-    error = GpunodeError(message)
-    error.exit_code = 2
-    return error

@@ -36,10 +36,10 @@ def label(
     from gpunode.cli import cluster
     from gpunode.cluster import labels, nodes
     from gpunode.compat import gpus
-    from gpunode.errors import ClusterError
+    from gpunode.errors import ClusterError, UsageError
 
     if not accelerator:
-        raise typer.BadParameter("say which label: --accelerator")
+        raise UsageError("no label is named", hint="For instance: gpunode label --accelerator inventory.yaml")
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:

@@ -22,7 +22,7 @@ Exclude = Annotated[
     list[str] | None, typer.Option("--exclude", help="All but these hosts or groups.", metavar="NAMES")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on stdout, never a question.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results only, no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results only, no progress; with --json, too.")]
 Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same time.", min=1)]
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")

@@ -28,20 +28,25 @@ def plan(
     """
     from gpunode import converge
     from gpunode.cli import cluster
+    from gpunode.errors import ClusterError
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as run:
         outcomes = run.each(converge.look)
         run.report.plans(outcomes, diff=diff)
-        objects = 0
+        objects = failed = 0
         if run.inventory.cluster.plugin is not None:
             hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
             hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
-            api = cluster.connect(run.inventory)
-            objects = cluster.plan(api, run.inventory, hosts, hostnames, run.report)
+            try:
+                api = cluster.connect(run.inventory)
+                objects = cluster.plan(api, run.inventory, hosts, hostnames, run.report)
+            except ClusterError as error:  # the hosts' plans are told, and counted
+                run.report.problem(error)
+                failed = error.exit_code
         run.report.summary(outcomes, cluster=objects)
-    code = exit_code(outcomes)
+    code = failed or exit_code(outcomes)
     if not code and exit_with and (objects or any(outcome.plan for outcome in outcomes)):
         code = 5
     raise typer.Exit(code)

@@ -224,4 +224,6 @@ def _only(key: str, section: Any, known: tuple[str, ...]) -> None:
         raise BadConfig(f"{key}: expected keys {', '.join(known)}")
     for name in section:
         if name not in known:
-            raise BadConfig(f"{key}.{name}: unknown key; known are {', '.join(known)}")
+            near = difflib.get_close_matches(str(name), known, 1)
+            meant = f"; is {near[0]} meant?" if near else ""
+            raise BadConfig(f"{key}.{name}: unknown key; known are {', '.join(known)}{meant}")

@@ -67,7 +67,7 @@ def make(*, json: bool, quiet: bool) -> Report:
     if json:
         from gpunode.report.lines import Lines
 
-        return Lines()
+        return Lines(quiet=quiet)
     from gpunode.report.human import Human
 
     return Human(quiet=quiet)

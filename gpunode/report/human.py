@@ -97,15 +97,18 @@ class Human:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:
             return
-        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        cells = [[_cell(cell) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
-        if width > 2 * (self._out.width if self._out.is_terminal else PIPED):
+        words = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
+        room = self._out.width if self._out.is_terminal else PIPED
+        if width > 2 * room or (words - 2 > room and self._out.is_terminal):
             self._say(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place in used:
-            table.add_column(columns[place].upper(), overflow="fold")
+            word = all(" " not in row[place] for row in cells)
+            table.add_column(columns[place].upper(), overflow="fold", no_wrap=word)
         for row in cells:
             table.add_row(*(escape(row[place]) for place in used))
         self._out.print(table)
@@ -152,8 +155,20 @@ def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
     yield from _trouble(outcome, width)
 
 
+def _cell(value: object) -> str:
+    """A float is seconds, of which the kubelet tells only whole ones."""
+    if isinstance(value, float):
+        return f"{value:g}" if value >= 1 else "<1"
+    return "" if value is None else str(value)
+
+
+def _word(text: str) -> int:
+    """How long the longest word is: with less room a table would cut it."""
+    return max(map(len, text.split()), default=0)
+
+
 def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
-    """A table whose rows would take three lines of the terminal, or more: a line for every cell."""
+    """A table whose rows would take three lines of the terminal, or more, or cut words: a line for every cell."""
     _, *names = columns
     wide = max((len(name) for name in names), default=0)
     for first, *cells in rows:

@@ -18,7 +18,8 @@ from gpunode.report.about import notes
 
 
 class Lines:
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
         self._start = time.monotonic()
 
     @contextmanager
@@ -26,7 +27,8 @@ class Lines:
         yield
 
     def event(self, event: Event) -> None:
-        self._write({"type": event.type, "host": event.host, "message": event.message, **event.data})
+        if not self._quiet:
+            self._write({"type": event.type, "host": event.host, "message": event.message, **event.data})
 
     def finished(self, outcome: Outcome) -> None:
         self._write({"type": "outcome", **self._outcome(outcome)})

@@ -98,6 +98,10 @@ def test_nvidias_names_work(arguments, environ, field, value):
             "sharing.timeSlicing.resources[0].device: unknown key; known are name, replicas, rename, devices",
         ),
         (
+            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replica: 2}]}}\n",
+            "replica: unknown key; known are name, replicas, rename, devices; is replicas meant?",
+        ),
+        (
             "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3}]}}\n",
             "a resource is there twice",
         ),

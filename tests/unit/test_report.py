@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from gpunode.model import Event
+from gpunode.model import Event, Outcome
+from gpunode.report import make
 from gpunode.report.human import Human
 from gpunode.report.live import Live
 
@@ -80,3 +81,41 @@ def test_an_interrupt_at_a_question_is_a_no(capsys: pytest.CaptureFixture[str]) 
         assert not Human(quiet=False).ask("Apply to 2 hosts?")
 
     assert capsys.readouterr().err == "Apply to 2 hosts? [y]es / [n]o: \n"
+
+
+def test_a_table_that_would_cut_words_is_a_line_for_every_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words of a sentence wrap; a label's value is one word."""
+    columns = ("node", "accelerator", "result")
+    for width, lines in (
+        ("32", [" p100-01", "   accelerator  nvidia-tesla-p100", "   result       would change"]),
+        (
+            "38",
+            ["NODE     ACCELERATOR        RESULT", "p100-01  nvidia-tesla-p100  would", " " * 28 + "change"],
+        ),
+    ):
+        for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", width), ("TERM", "xterm")):
+            monkeypatch.setenv(name, value)
+        Human(quiet=False).rows("label", columns, [("p100-01", "nvidia-tesla-p100", "would change")])
+
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+        assert [line.rstrip() for line in shown] == lines
+
+
+def test_whole_seconds_that_are_none_are_less_than_one(capsys: pytest.CaptureFixture[str]) -> None:
+    Human(quiet=False).rows("vectoradd", ("node", "seconds"), [("gpu-01", 0.0), ("gpu-02", 12.0)])
+
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["gpu-01", "<1"],
+        ["gpu-02", "12"],
+    ]
+
+
+def test_quiet_json_lines_are_results_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet, count in ((True, 1), (False, 2)):
+        report = make(json=True, quiet=quiet)
+        report.event(Event("stage", "gpu-01", "probe"))
+        report.finished(Outcome("gpu-01", "right"))
+
+        assert len(capsys.readouterr().out.splitlines()) == count

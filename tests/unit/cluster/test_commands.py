@@ -16,12 +16,13 @@ from gpunode.cli import app, cluster
 from gpunode.cluster import said
 from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
+from gpunode.errors import UsageError
 from gpunode.model import MigDevice, Outcome
 from tests import cases
 from tests.unit.test_verify import right
 
 from .conftest import DAEMONSET, GPU_NODE, NS, Kubelet, PluginController, add_node
-from .fake import FakeApi
+from .fake import FakeApi, Fault
 
 Command = Callable[..., Result]
 
@@ -269,3 +270,24 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert "cause     the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
     assert verified.exit_code == 1
+
+
+def test_a_plan_that_the_cluster_refuses_ends_with_its_summary_too(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the hosts would change is told and counted; the refusal is a line of its own."""
+    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right"))
+    fake.fail("GET", "/nodes", Fault(403, "Forbidden", "nodes is forbidden"))
+    planned = command("plan", "--json")
+    *_, error, last = map(json.loads, planned.stdout.splitlines())
+
+    assert planned.exit_code == 1
+    assert error["type"] == "error"
+    assert (last["type"], last["right"]) == ("summary", 2)
+
+
+def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) -> None:
+    ended = command("label")
+
+    assert isinstance(ended.exception, UsageError)
+    assert "gpunode label --accelerator inventory.yaml" in ended.exception.hint
