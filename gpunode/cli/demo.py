@@ -85,7 +85,7 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         machines, described = read.machines, (read.groups, read.cluster, read.files)
     possible = faults.possible(machines)
     if fault is not None and fault not in possible:
-        raise _usage(
+        raise UsageError(
             f"--break {fault}: it can happen to none of these hosts; "
             f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
         )
