@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpunode.errors import ClusterError
-from gpunode.model import Event, Host, Inventory, PluginImage
+from gpunode.model import Event, Host, Inventory, Outcome, PluginImage
 
 if TYPE_CHECKING:
     from gpunode.cli.session import Session
@@ -112,7 +112,19 @@ def find_or_ask(api: Api, work: Session, tell: Callable[[str], None]) -> tuple[d
             )
     asked = [host for host in strangers if host.name in hostnames]
     named, still = find(api, asked, hostnames, seconds=0, tell=tell)
+    still = {
+        outcome.host: no_node(outcome, still[outcome.host]) for outcome in outcomes if outcome.host in still
+    }
     return found | named, {name: error for name, error in missing.items() if name not in named} | still
+
+
+def no_node(outcome: Outcome, error: ClusterError) -> ClusterError:
+    """Why a host that was looked at is no node: a host that is refused need not become one."""
+    if outcome.error is None:
+        return error
+    return ClusterError(
+        f"{outcome.host}: {outcome.error}; it is no node of the cluster either", hint=outcome.hint
+    )
 
 
 def label(

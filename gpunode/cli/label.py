@@ -50,11 +50,12 @@ def label(
         hosts = [host for host in work.hosts if host.name in seen]
         hostnames = {name: facts.hostname for name, facts in seen.items()}
         found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+        told = {outcome.host: outcome for outcome in outcomes}
         rows = []
         refused = False
         for host in hosts:
             if host.name not in found:
-                work.report.problem(missing[host.name], host.name)
+                work.report.problem(cluster.no_node(told[host.name], missing[host.name]), host.name)
                 continue
             node = found[host.name]
             wish = {} if remove else labels.accelerator(gpus(seen[host.name].pci))

@@ -27,14 +27,20 @@ def bring_up(
     *,
     run: bool,
 ) -> int:
-    """Label the nodes, deploy the plugin, wait for every GPU, run vectoradd on each, and say which hosts are verified.
+    """Label the nodes of the hosts that are right, deploy the plugin, wait for every GPU, run vectoradd on each, and say
+    which hosts are verified; of the others, why not.
 
-    Returns the exit code.
+    Returns the exit code, in which those others do not count.
     """
     from gpunode.cluster import expected, plugin
 
     tell = cluster.tells(report)
-    good = {outcome.host: outcome for outcome in outcomes}
+    good = {outcome.host: outcome for outcome in outcomes if outcome.status in ("right", "changed")}
+    left = {
+        outcome.host: ClusterError(f"{outcome.status}: {outcome.error}")
+        for outcome in outcomes
+        if outcome.host not in good
+    }
     chosen = [host for host in hosts if host.name in good]
     hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
     found, missing = cluster.find(api, chosen, hostnames, seconds=cluster.REGISTER_SECONDS, tell=tell)
@@ -84,12 +90,12 @@ def bring_up(
                 host.name,
                 names.get(host.name, ""),
                 *_verdict(
-                    troubles.get(host.name),
+                    troubles.get(host.name) or left.get(host.name),
                     by_node.get(names.get(host.name, "")),
                     gpus.get(host.name, ()),
                 ),
             )
-            for host in chosen
+            for host in hosts
         ],
     )
     return 0 if not troubles and all(result.passed for result in results) else 1

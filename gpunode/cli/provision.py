@@ -50,10 +50,10 @@ def provision(
         api = cluster.connect(work.inventory) if wanted else None  # before any host is touched
         outcomes = _hosts(work, api, yes=yes, batch=batch, max_fail=max_fail)
         code = exit_code(outcomes)
-        good = [outcome for outcome in outcomes if outcome.status in ("right", "changed")]
+        good = any(outcome.status in ("right", "changed") for outcome in outcomes)
         if api is not None and good:
             try:
-                code = proof.bring_up(api, work.inventory, work.hosts, good, work.report, run=run) or code
+                code = proof.bring_up(api, work.inventory, work.hosts, outcomes, work.report, run=run) or code
             except ClusterError as error:
                 work.report.problem(error)
                 code = error.exit_code

@@ -140,7 +140,8 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
     raise ClusterError(
         f"{host.name}: no node of the cluster has its hostname `{hostname or host.name}`"
         f" or its address {host.ssh.address}",
-        hint=f"Name its node with `node:` in the inventory. The nodes: {_few(by_name)}.",
+        hint="Join it to the cluster; or, if it is a node under another name, name that with `node:` in the inventory. "
+        f"The nodes: {_few(by_name)}.",
     )
 
 

@@ -351,3 +351,26 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
     cluster.plan(api, INVENTORY, HOSTS, {"a": "a", "b": "b"}, report.make(json=False, quiet=True))
 
     assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
+
+
+def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last table holds every host; the exit code is of those that were brought up."""
+    add_node(fake, "a", 2)
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-0", "a-1"]})
+    first, _ = with_gpus("0", "1")
+    refused = Outcome("b", "refused", error="no NVIDIA GPU on the PCI bus", hint="Check that it is seated.")
+
+    code = proof.bring_up(
+        api, INVENTORY, HOSTS, [first, refused], report.make(json=True, quiet=True), run=True
+    )
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = [(line["host"], line["result"], line["proof"]) for line in lines if line["type"] == "verified"]
+    assert code == 0
+    assert rows == [
+        ("a", "verified", "2 GPUs, vectoradd passed on each"),
+        ("b", "not verified", "refused: no NVIDIA GPU on the PCI bus"),
+    ]

@@ -291,3 +291,28 @@ def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) 
 
     assert isinstance(ended.exception, UsageError)
     assert "gpunode label --accelerator inventory.yaml" in ended.exception.hint
+
+
+@pytest.mark.parametrize("words", [("plugin", "deploy"), ("run", "vectoradd"), ("label", "--accelerator")])
+def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Its own refusal says more than that it is no node."""
+    add_node(fake, "gpu-2", 1)
+    PluginController(fake)
+    Kubelet(fake, {"gpu-2": ["GPU-2"]})
+    why, hint = "no NVIDIA GPU on the PCI bus", "Check that it is seated."
+
+    def look(visit: Visit, _: Any) -> Outcome:
+        facts = replace(cases.facts("modern"), hostname=visit.host.name)
+        if visit.host.name == "gpu-1":
+            return Outcome("gpu-1", "refused", facts, error=why, hint=hint)
+        return Outcome("gpu-2", "right", facts)
+
+    monkeypatch.setattr(converge, "look", look)
+    ended = command(*words)
+
+    assert ended.exit_code == 1
+    assert f"gpu-1: {why}; it is no node of the cluster either" in ended.output
+    assert hint in ended.output
+    assert "`node:`" not in ended.output

@@ -54,7 +54,10 @@ def test_a_host_without_a_node_learns_the_way_out() -> None:
     """The nodes there are; for a mistyped `node:`, the nearest."""
     with pytest.raises(ClusterError) as caught:
         nodes.of(host("x"), FLEET, "x")
-    assert "Name its node with `node:`" in caught.value.hint
+    assert (
+        "Join it to the cluster; or, if it is a node under another name, name that with `node:`"
+        in caught.value.hint
+    )
     assert "gpu-01, gpu-02.example.org, ip-10-0-0-3" in caught.value.hint
     with pytest.raises(ClusterError, match="Did you mean `gpu-01`"):
         nodes.of(host("x", node="gpu-1"), FLEET)
