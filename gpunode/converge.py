@@ -97,7 +97,7 @@ class Visit:
 def look(visit: Visit, tell: Tell) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
     tell(Event("stage", visit.host.name, "probe"))
-    return _planned(visit, _probe(visit))
+    return planned(visit.host, _probe(visit), visit.image)
 
 
 def follow(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
@@ -160,7 +160,7 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
-    after = _planned(visit, seen or _probe(visit))
+    after = planned(visit.host, seen or _probe(visit), visit.image)
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
         return replace(after, status="failed", error=error.message, hint=error.hint)
@@ -245,11 +245,13 @@ def _probe(visit: Visit) -> Facts:
     return seen
 
 
-def _planned(visit: Visit, seen: Facts) -> Outcome:
-    host = visit.host
+def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
+    """What is to change on a host that is seen like this, or why nothing may be."""
     try:
-        wish = desired.decide(host, seen, visit.image)
+        wish = desired.decide(host, seen, image)
         plan = pipeline.plan(host, seen, wish)
     except Refused as refused:
-        return Outcome(host.name, "refused", seen, error=refused.message, hint=refused.hint)
+        return Outcome(
+            host.name, "refused", seen, error=refused.message, hint=refused.hint, layer=refused.layer
+        )
     return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)

@@ -20,6 +20,9 @@ traceback, in a host's story as that host's failure.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GpunodeError(Exception):
     """An expected failure. `hint` is the next thing to do, in one sentence."""
@@ -91,9 +94,26 @@ class AgentFailed(HostError):
 
 
 class Refused(HostError):
-    """gpunode will not touch this host as it stands; the message says why, the hint the way out."""
+    """gpunode will not touch this host as it stands; the message says why, the hint the way out.
+
+    `layer` is the link of verify's chain that it is about.
+    """
 
     exit_code = 4
+
+    def __init__(self, host: str, message: str, *, hint: str = "", layer: str = "") -> None:
+        super().__init__(host, message, hint=hint)
+        self.layer = layer
+
+
+@contextmanager
+def about(layer: str) -> Iterator[None]:
+    """A refusal in here that names no link of its own is about this one."""
+    try:
+        yield
+    except Refused as refused:
+        refused.layer = refused.layer or layer
+        raise
 
 
 class ClusterError(GpunodeError):

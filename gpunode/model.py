@@ -437,7 +437,10 @@ Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one host's story ended. `plan` is what is left (or would be done); `error` and `hint` when it is bad."""
+    """How one host's story ended. `plan` is what is left (or would be done); `error` and `hint` when it is bad.
+
+    `layer` is the link of verify's chain that a refusal is about.
+    """
 
     host: str
     status: Status
@@ -447,14 +450,31 @@ class Outcome:
     applied: tuple[Change, ...] = ()
     error: str | None = None
     hint: str = ""
+    layer: str = ""
     seconds: float = 0.0
+
+
+Layer: TypeAlias = Literal[
+    "ssh",  # only where the host's answer is missing, or not whole
+    "PCI",
+    "module",
+    "library",
+    "NVML",
+    "toolkit",
+    "runtime",
+    "kubelet",
+    "node",
+    "plugin",
+    "capacity",
+    "pod",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """One link of the chain from the PCI bus to a finished pod. `unknown`: it follows from an earlier broken one."""
 
-    layer: str  # PCI | module | library | NVML | toolkit | runtime | kubelet | node | plugin | capacity | pod
+    layer: Layer
     status: Literal["ok", "broken", "unknown"]
     text: str
     cause: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from gpunode import compat
 from gpunode.errors import Refused
@@ -20,6 +20,19 @@ STEPS: tuple[tuple[str, ModuleType], ...] = (
     ("containerd", containerd),
     ("kubelet", kubelet),
     ("image", image),
+)
+# The link of verify's chain that a step's refusal is about.
+LAYERS = MappingProxyType(
+    {
+        "repository": "toolkit",
+        "nouveau": "module",
+        "driver": "module",
+        "toolkit": "toolkit",
+        "docker": "runtime",
+        "containerd": "runtime",
+        "kubelet": "kubelet",
+        "image": "plugin",
+    }
 )
 
 
@@ -42,13 +55,13 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
     """The changes that make the host right, in the order they are made; a reboot comes last, and once."""
     steps: list[StepPlan] = []
     reboots: list[Reboot] = []
-    try:
-        for name, module in STEPS:
+    for name, module in STEPS:
+        try:
             changes: tuple[Change, ...] = module.plan(facts, desired)
-            reboots += [change for change in changes if isinstance(change, Reboot)]
-            steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
-    except Unfit as unfit:
-        raise Refused(host.name, unfit.message, hint=unfit.hint) from unfit
+        except Unfit as unfit:
+            raise Refused(host.name, unfit.message, hint=unfit.hint, layer=LAYERS[name]) from unfit
+        reboots += [change for change in changes if isinstance(change, Reboot)]
+        steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
         steps.append(StepPlan("reboot", (Reboot(why),)))

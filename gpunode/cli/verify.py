@@ -15,7 +15,7 @@ from gpunode.cli.session import Session, session
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
-    from gpunode.model import Link, Outcome
+    from gpunode.model import Layer, Link, Outcome
 
 
 def verify(
@@ -72,7 +72,7 @@ def verify(
     raise typer.Exit(0 if not broken else 3 if broken == unreachable else 1)
 
 
-def _unknown(*layers: str) -> list[Link]:
+def _unknown(*layers: Layer) -> list[Link]:
     from gpunode.model import Link
 
     return [Link(layer, "unknown", "") for layer in layers]
@@ -205,5 +205,5 @@ def _judged(
             if link.status == "broken" and (cut := expected.cut(config, seen[host].gpus, node.labels)):
                 link = replace(link, cause="\n".join(filter(None, (cut, link.cause))))
             chains[host].append(link)
-    layers = ("node", "plugin", "capacity", "pod")[: 4 if run else 3]
+    layers: Sequence[Layer] = ("node", "plugin", "capacity", "pod") if run else ("node", "plugin", "capacity")
     return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpunode import apt, compat
 from gpunode.desired import driver, node
-from gpunode.errors import Refused
+from gpunode.errors import Refused, about
 from gpunode.model import Desired, DriverWish, Facts, Host, PluginImage, Repository, Source
 
 
@@ -16,14 +16,19 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         raise _no_gpu(host, facts)
     notes: list[str] = []
     if host.driver != "none" or host.toolkit != "none":
-        _system(host, facts)
-    wish = None if host.driver == "none" else driver.wish(host, facts, gpus, notes)
+        with about("toolkit" if host.driver == "none" else "module"):
+            _system(host, facts)
+    with about("module"):
+        wish = None if host.driver == "none" else driver.wish(host, facts, gpus, notes)
     if wish is None and "nvidia" not in facts.modules:
         notes.append("No nvidia module is loaded, and `driver: none` leaves that to others.")
-    minor = node.minor(host, facts)
-    node.check(host, facts, minor)
-    runtime = node.runtime(host, facts, minor)
-    gates, reasons = node.gates(host, facts, minor)
+    with about("kubelet"):
+        minor = node.minor(host, facts)
+        node.check(host, facts, minor)
+    with about("runtime"):
+        runtime = node.runtime(host, facts, minor)
+    with about("kubelet"):
+        gates, reasons = node.gates(host, facts, minor)
     toolkit = () if host.toolkit == "none" else _toolkit(host, facts)
     return Desired(
         runtime=runtime,
@@ -60,6 +65,7 @@ def _readable(host: Host, facts: Facts) -> None:
             host.name,
             "not everything that a plan rests on could be read\n" + "\n".join(failed),
             hint="Mend what the host complains about, then run again.",
+            layer="ssh",
         )
 
 
@@ -71,6 +77,7 @@ def _no_gpu(host: Host, facts: Facts) -> Refused:
         f"no NVIDIA GPU on the PCI bus{seen}",
         hint="Check that it is seated, powered and passed through (`lspci -d 10de:`), "
         "or take the host out of the inventory.",
+        layer="PCI",
     )
 
 
@@ -112,7 +119,8 @@ def _sources(
         if not packages:
             continue
         if repository is None:
-            _must_be_known(host, facts, purpose, packages)
+            with about("module" if purpose == "driver" else "toolkit"):
+                _must_be_known(host, facts, purpose, packages)
         elif not any(apt.same_uri(source.uri, repository.uri) for source in sources):
             sources.append(Source(f"gpunode-{purpose}", repository.uri, repository.key))
     return tuple(sources)

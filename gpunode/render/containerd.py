@@ -44,9 +44,12 @@ def parse(text: str, path: str) -> dict[str, Any]:
     except ParseError as error:
         reason = re.sub(r"\s*at line \d+ col \d+$", "", str(error))
         reason = "the file ends too early" if "\\x00" in reason else reason
-        raise Unfit(f"{path}:{error.line}:{error.col + 1}: not valid TOML: {reason}", hint=HINT) from None
+        # tomlkit calls the line's end, which the string runs into, a control character
+        reason = "a string is not closed" if re.search(r"use \\u000[ad] instead", reason) else reason
+        where = f"{path}:{error.line}:{error.col + 1}"
+        raise Unfit(f"{path} does not parse\n{where}: not valid TOML: {reason}", hint=HINT) from None
     except TOMLKitError as error:
-        raise Unfit(f"{path}: not valid TOML: {error}", hint=HINT) from None
+        raise Unfit(f"{path} does not parse\nnot valid TOML: {error}", hint=HINT) from None
 
 
 def section(data: Mapping[str, Any], path: str, version: int = 1) -> Path:

@@ -58,7 +58,8 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise Unfit(f"{at(path, text, error.pos)}: not valid JSON: {error.msg}", hint=HINT) from None
+        where = at(path, text, error.pos)
+        raise Unfit(f"{path} does not parse\n{where}: not valid JSON: {error.msg}", hint=HINT) from None
     if not isinstance(document, dict):
         raise Unfit(f"{at(path, text, 0)}: not a JSON object", hint=HINT)
     for member, first in _twice(text, len(text) - len(text.lstrip())):

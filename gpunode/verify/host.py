@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from gpunode import compat, diff
 from gpunode.compat import gpus
-from gpunode.model import Facts, Link, Outcome, StepPlan
+from gpunode.model import Facts, KernelModule, Layer, Link, Outcome, StepPlan, Unit
+from gpunode.verify import fault
 
 Check: TypeAlias = Callable[[Outcome, Facts], Link]
 
@@ -33,17 +34,26 @@ def links(outcome: Outcome) -> tuple[Link, ...]:
     if seen is None:
         return (Link("ssh", "broken", outcome.error or "no answer", fix=outcome.hint),)
     chain = [check(outcome, seen) for check in CHECKS]
-    if outcome.status == "refused" and all(link.status == "ok" for link in chain):
-        chain.append(Link("stack", "broken", "no right state exists", outcome.error or "", outcome.hint))
+    if outcome.status == "refused":
+        if outcome.layer == "ssh":
+            chain.insert(0, Link("ssh", "ok", "it answers"))
+        chain = [_refused(outcome, link) for link in chain]
     return first_broken(chain)
+
+
+def _refused(outcome: Outcome, link: Link) -> Link:
+    """The link with the refusal that is about it, unless something is to be seen there already."""
+    if link.layer != outcome.layer or link.status != "ok":
+        return link
+    what, _, why = (outcome.error or "").partition("\n")
+    return Link(link.layer, "broken", what, why, outcome.hint)
 
 
 def image(outcome: Outcome) -> Link | None:
     """The plugin's link where the node lacks the plugin's image: its pods cannot start anew. None where it does not."""
-    step = _waiting(outcome, "image")
-    if step is None:
+    if outcome.facts is None or _waiting(outcome, "image") is None:
         return None
-    return _judge(outcome, "plugin", "image missing", step.step)
+    return _judge(outcome, outcome.facts, "plugin", "its pods cannot start anew", "image")
 
 
 def first_broken(chain: list[Link]) -> tuple[Link, ...]:
@@ -55,10 +65,13 @@ def first_broken(chain: list[Link]) -> tuple[Link, ...]:
     return tuple(judged)
 
 
-def _fix(outcome: Outcome, by_hand: str, *steps: str) -> str:
-    """Provision where one of these steps would change something; else what only a person can do."""
+def _fix(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
+    """Provision where one of these steps would change something; else what only a person can do.
+
+    A host that is refused for another link wants that mended first.
+    """
     if outcome.status == "refused":
-        return outcome.hint
+        return outcome.hint if outcome.layer == layer else f"{outcome.error}\n{outcome.hint}"
     if _waiting(outcome, *steps, "reboot"):
         return f"gpunode provision --limit {outcome.host}"
     return by_hand
@@ -70,13 +83,14 @@ def _waiting(outcome: Outcome, *names: str) -> StepPlan | None:
     return next((steps[name] for name in names if name in steps and steps[name].changes), None)
 
 
-def _judge(outcome: Outcome, layer: str, text: str, *steps: str) -> Link:
+def _judge(outcome: Outcome, seen: Facts, layer: Layer, text: str, *steps: str) -> Link:
     """Ok, unless a step of this layer would change something."""
     step = _waiting(outcome, *steps)
     if step is None:
         return Link(layer, "ok", text)
-    changes = "\n".join(f"{diff.headline(change)}: {change.why}" for change in step.changes)
-    return Link(layer, "broken", text or "not as it should be", changes, _fix(outcome, "", *steps))
+    cause = "\n".join(fault.of(step, seen))
+    will = "; ".join(diff.headline(change) for change in step.changes)
+    return Link(layer, "broken", text, cause, f"{_fix(outcome, layer, '', *steps)}\nit will {will}")
 
 
 def _pci(_: Outcome, seen: Facts) -> Link:
@@ -109,7 +123,7 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
             "broken",
             f"{owner} holds the GPUs, not nvidia",
             "the nvidia driver never saw them",
-            _fix(outcome, by_hand, "nouveau", "driver"),
+            _fix(outcome, "module", by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
     if loaded is None:
@@ -117,10 +131,16 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
             "module",
             "broken",
             "nvidia is not loaded",
-            _why(outcome, "driver", "repository") or "no driver is installed",
-            _fix(outcome, UNMANAGED, "driver"),
+            _why(outcome, seen, "module", "driver", "repository") or "no driver is installed",
+            _fix(outcome, "module", UNMANAGED, "driver"),
         )
     flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
+    step = _waiting(outcome, "driver")
+    lacking = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
+    if lacking:
+        return _judge(
+            outcome, seen, "module", f"nvidia {loaded.version}, {flavour}, and not all of it", "driver"
+        )
     return Link("module", "ok", f"nvidia {loaded.version}, {flavour}")
 
 
@@ -135,8 +155,8 @@ def _library(outcome: Outcome, seen: Facts) -> Link:
             "library",
             "broken",
             "libnvidia-ml.so.1 is not there",
-            _why(outcome, "driver"),
-            _fix(outcome, by_hand, "driver"),
+            _why(outcome, seen, "library", "driver"),
+            _fix(outcome, "library", by_hand, "driver"),
         )
     if loaded is not None and seen.library_version != loaded:
         return Link(
@@ -145,15 +165,16 @@ def _library(outcome: Outcome, seen: Facts) -> Link:
             f"libnvidia-ml {seen.library_version} ≠ module {loaded}",
             "the library was replaced while the old module stayed loaded; programs say "
             "“Failed to initialize NVML: Driver/library version mismatch”",
-            _fix(outcome, UNMANAGED, "driver"),
+            _fix(outcome, "library", UNMANAGED, "driver"),
         )
-    return _judge(outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
+    return _judge(outcome, seen, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
 
 
 def _nvml(outcome: Outcome, seen: Facts) -> Link:
     if seen.smi_error:
         said = seen.smi_error.strip().splitlines()[0]
-        return Link("NVML", "broken", said, _why(outcome, "driver"), _fix(outcome, LOST, "driver"))
+        why = _why(outcome, seen, "NVML", "driver")
+        return Link("NVML", "broken", said, why, _fix(outcome, "NVML", LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     missing = [device.address for device in gpus(seen.pci) if device.address.lower()[-12:] not in there]
     if missing:
@@ -163,37 +184,32 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
             f"{len(seen.gpus)} of {len(gpus(seen.pci))} GPUs answer; missing: {', '.join(missing)}",
             "a GPU that is on the bus and not in NVML has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            _fix(outcome, LOST, "driver"),
+            _fix(outcome, "NVML", LOST, "driver"),
         )
     return Link("NVML", "ok", f"{len(seen.gpus)} GPUs answer")
 
 
 def _toolkit(outcome: Outcome, seen: Facts) -> Link:
     package = seen.packages.get("nvidia-container-toolkit")
-    text = (
-        f"nvidia-container-toolkit {package.version}"
-        if package
-        else "nvidia-container-toolkit is not installed"
-    )
-    return _judge(outcome, "toolkit", text, "toolkit", "repository")
+    text = f"nvidia-container-toolkit {package.version}" if package else "nothing gives containers their GPUs"
+    return _judge(outcome, seen, "toolkit", text, "toolkit", "repository")
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
     name = outcome.desired.runtime if outcome.desired else _used(seen)
     unit = seen.units.get(f"{name}.service")
     if unit is None or unit.active != "active":
-        state = f"{unit.active} ({unit.sub})" if unit else "not there"
         by_hand = f"`systemctl status {name}` and `journalctl -u {name}` on the host say why."
-        fix = _fix(outcome, by_hand, name)
+        fix = _fix(outcome, "runtime", by_hand, name)
         if fix != by_hand and outcome.status != "refused":
             fix = f"{fix}; else see `systemctl status {name}` there"
-        return Link("runtime", "broken", f"{name} is {state}", _why(outcome, name), fix)
+        return Link("runtime", "broken", f"{name} {_state(unit)}", _why(outcome, seen, "runtime", name), fix)
     if name == "docker":
         docker = seen.docker
         text = f"docker {docker.version}, default runtime {docker.default_runtime}" if docker else "docker"
     else:
         text = f"containerd {seen.containerd.version}" if seen.containerd else "containerd"
-    return _judge(outcome, "runtime", text, "docker", "containerd")
+    return _judge(outcome, seen, "runtime", text, "docker", "containerd")
 
 
 def _used(seen: Facts) -> str:
@@ -212,19 +228,28 @@ def _kubelet(outcome: Outcome, seen: Facts) -> Link:
     if unit is None or unit.active != "active" or unit.sub != "running":
         said = dict.fromkeys(KLOG.sub("", line) for line in seen.kubelet.journal) if seen.kubelet else {}
         reason = "\n".join([*said][-3:])  # each once: it says the same at every start
-        state = f"{unit.active} ({unit.sub})" if unit else "not there"
         by_hand = (
             "`journalctl -u kubelet` on the host says why; one that never ran is to join the cluster first."
         )
-        return Link("kubelet", "broken", f"{version} is {state}", reason, _fix(outcome, by_hand, "kubelet"))
-    return _judge(outcome, "kubelet", version, "kubelet")
+        fix = _fix(outcome, "kubelet", by_hand, "kubelet")
+        return Link("kubelet", "broken", f"{version} {_state(unit)}", reason, fix)
+    return _judge(outcome, seen, "kubelet", version, "kubelet")
 
 
-def _why(outcome: Outcome, *steps: str) -> str:
+def _state(unit: Unit | None) -> str:
+    """How a service is, in words to go behind its name."""
+    if unit is None:
+        return "is not there"
+    if unit.active == "failed":
+        return "has failed" if unit.sub == "failed" else f"has failed ({unit.sub})"
+    return f"is {unit.active} ({unit.sub})"
+
+
+def _why(outcome: Outcome, seen: Facts, layer: Layer, *steps: str) -> str:
     step = _waiting(outcome, *steps)
     if step is not None:
-        return step.changes[0].why
-    return (outcome.error or "") if outcome.status == "refused" else ""
+        return "\n".join(fault.of(step, seen))
+    return (outcome.error or "") if outcome.layer == layer else ""
 
 
 CHECKS: tuple[Check, ...] = (_pci, _module, _library, _nvml, _toolkit, _runtime, _kubelet)

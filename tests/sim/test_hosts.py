@@ -103,8 +103,8 @@ LINKS = {
     "toolkit": "toolkit",
     "runtime": "runtime",
     "stopped": "runtime",
-    "daemon.json": "stack",
-    "config.toml": "stack",
+    "daemon.json": "runtime",
+    "config.toml": "runtime",
     "gate": "kubelet",
     "image": "plugin",
 }

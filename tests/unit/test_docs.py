@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer.main
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from gpunode import inventory
 from gpunode.cli import EPILOG, app
+from gpunode.model import Layer
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -106,6 +108,15 @@ def test_every_type_of_json_line_is_documented() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/json.md").read_text(), re.MULTILINE)
 
     assert sorted(types) == sorted(rows)
+
+
+def test_every_link_of_the_chain_is_documented() -> None:
+    """docs/json.md lists the values of `layer`, in order; README's and verify's help tell of the same chain."""
+    said = (ROOT / "docs/json.md").read_text().split("`layer` of a link is one of")[1].split("not whole.")[0]
+    ssh, *chain = get_args(Layer)
+    assert re.findall(r"`(\w+)`", said) == [*chain, ssh]
+    told = " ".join(CliRunner().invoke(app, ["verify", "--help"]).stdout.split())
+    assert ", ".join(chain) in told
 
 
 FOLDERS = ("gpunode", "tests", "docs", "templates", "inventories", "bench")

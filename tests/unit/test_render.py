@@ -228,5 +228,5 @@ def test_templates_mirror_the_places_where_they_land() -> None:
 
 def test_a_position_counts_as_editors_do() -> None:
     """Lines and columns from one."""
-    with pytest.raises(Unfit, match=r"^f:2:3: "):
+    with pytest.raises(Unfit, match=r"(?m)^f:2:3: "):
         daemon_json("{\n  !\n}", default=True, path="f")

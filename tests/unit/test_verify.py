@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpunode import desired, pipeline
+from gpunode import converge, desired, pipeline
 from gpunode.cluster.nodes import parse
 from gpunode.cluster.plugin import Row
-from gpunode.model import Facts, Host, Link, Outcome
-from gpunode.verify import cluster, host_links
+from gpunode.model import Facts, Host, Link, Outcome, PluginImage
+from gpunode.verify import cluster, host_links, image
 from tests import cases
 
 PROVISION = "gpunode provision --limit modern"
 
 
-def right() -> tuple[Host, Facts]:
+def right(base: str = "modern") -> tuple[Host, Facts]:
     """A host that gpunode has finished with."""
-    host, seen = cases.host("modern"), cases.facts("modern")
+    host, seen = cases.host(base), cases.facts(base)
     for _ in range(3):
         plan = pipeline.plan(host, seen, desired.decide(host, seen, None))
         seen = cases.applied(seen, plan.changes)
+    if base != "modern":
+        there = [device for device in seen.pci if device.vendor == "10de"]
+        gpus = [
+            {"index": n, "uuid": f"GPU-{n}", "name": "P100", "pci": one.address, "memory_mib": 16384}
+            for n, one in enumerate(there)
+        ]
+        return host, cases.overlaid(seen, {"gpus": gpus})
     gpus = [
         {"index": 0, "uuid": "GPU-0", "name": "H100", "pci": seen.pci[0].address, "memory_mib": 81559},
     ]
@@ -32,10 +40,12 @@ def right() -> tuple[Host, Facts]:
 def broken(then: Mapping[str, Any]) -> Link:
     """The first broken link of a right host to which something happened."""
     host, seen = right()
-    seen = cases.overlaid(seen, then)
-    wish = desired.decide(host, seen, None)
-    plan = pipeline.plan(host, seen, wish)
-    outcome = Outcome(host.name, "planned" if plan else "right", seen, wish, plan)
+    return first(host, cases.overlaid(seen, then))
+
+
+def first(host: Host, seen: Facts) -> Link:
+    """The first broken link of a host that is seen like this."""
+    outcome = converge.planned(host, seen, None)
     return next(link for link in host_links(outcome) if link.status == "broken")
 
 
@@ -85,7 +95,88 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
 
 def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read_for_it() -> None:
     link = broken({"packages": {"nvidia-container-toolkit": "gone"}})
-    assert link.cause.startswith("install nvidia-container-toolkit")
+    assert link.cause == "nvidia-container-toolkit is not installed"
+    assert "install nvidia-container-toolkit" in link.fix
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "text", "cause"),
+    [
+        ("legacy", "/etc/docker/daemon.json", '{"debug": true\n "a": 1}\n', ":2:2: not valid JSON"),
+        ("modern", "/etc/containerd/config.toml", "version = 3\n\nroot = '/var\n", "a string is not closed"),
+    ],
+)
+def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
+    base: str, path: str, text: str, cause: str
+) -> None:
+    """By its name; where and why is the cause."""
+    host, seen = right(base)
+    link = first(host, cases.overlaid(seen, {"files": {path: text}}))
+    assert (link.layer, link.text) == ("runtime", f"{path} does not parse")
+    assert link.cause.startswith(f"{path}:")
+    assert cause in link.cause
+    assert "by hand" in link.fix
+
+
+def test_a_refusal_is_no_cause_of_another_link() -> None:
+    """Yet it is to be mended first: until then provision changes nothing."""
+    host, seen = right()
+    file = {"/etc/containerd/config.toml": "version = 3\nroot = '/var\n"}
+    link = first(host, cases.overlaid(seen, {"files": file, "modules": {"nvidia": "gone"}}))
+    assert link.layer == "module"
+    assert "TOML" not in link.cause
+    assert "TOML" in link.fix
+
+
+def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
+    host, seen = right()
+    link = first(host, replace(seen, errors={"packages": "dpkg-query: not found"}))
+    assert (link.layer, link.cause) == ("ssh", "packages: dpkg-query: not found")
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "old", "new", "cause"),
+    [
+        (
+            "legacy",
+            "/etc/docker/daemon.json",
+            '"default-runtime": "nvidia"',
+            '"debug": true',
+            "does not name nvidia as its default runtime",
+        ),
+        ("legacy", "/etc/docker/daemon.json", '"nvidia": {', '"amd": {', "does not hold the nvidia runtime"),
+    ],
+)
+def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_it(
+    base: str, path: str, old: str, new: str, cause: str
+) -> None:
+    host, seen = right(base)
+    text = seen.files[path].content or ""
+    assert old in text
+    link = first(host, cases.overlaid(seen, {"files": {path: text.replace(old, new)}}))
+    assert (link.layer, link.cause) == ("runtime", f"{path} {cause}")
+    assert link.fix == f"gpunode provision --limit {host.name}\nit will change {path}; restart docker"
+
+
+def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
+    link = broken({"modules": {"nvidia_uvm": "gone"}})
+    assert link.layer == "module"
+    assert link.cause.startswith("nvidia_uvm is not loaded")
+
+
+def test_a_runtime_that_failed_has_failed() -> None:
+    link = broken({"units": {"containerd.service": {"active": "failed", "sub": "failed"}}})
+    assert link.text == "containerd has failed"
+
+
+def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
+    host, seen = right()
+    wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
+    wish = desired.decide(host, seen, wished)
+    link = image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
+    assert link is not None
+    assert (link.layer, link.cause) == ("plugin", "the plugin's image is not on the node")
+    assert link.fix.endswith("it will load image plugin:1 into containerd")
 
 
 def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
