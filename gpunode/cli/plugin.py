@@ -167,13 +167,14 @@ def remove(
 def _rows(out: Report, rows: Sequence[Row]) -> None:
     out.rows(
         "plugin",
-        ("node", "pod", "phase", "restarts", "capacity", "allocatable", "trouble", "log"),
+        ("node", "pod", "phase", "restarts", "resource", "capacity", "allocatable", "trouble", "log"),
         [
             (
                 row.node,
                 row.pod,
                 row.phase,
                 row.restarts,
+                row.resource,
                 row.capacity,
                 row.allocatable,
                 row.wrong,

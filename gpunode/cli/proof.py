@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpunode.cluster.api import Api
     from gpunode.cluster.offer import Expected
     from gpunode.cluster.plugin import Rollout
-    from gpunode.cluster.results import NodeResult
+    from gpunode.cluster.results import NodeResult, Result
     from gpunode.report import Report
 
 
@@ -162,11 +162,11 @@ def _verdict(
     if not result.passed:
         failed = [one.why for one in result.results if not one.passed]
         return "not verified", result.why or (failed or [f"no pod saw {', '.join(result.uncovered)}"])[0]
-    if result.uncovered:
-        free = len(result.results)
-        return "verified", f"vectoradd passed on {free} of {count}; in use by {', '.join(result.users)}"
-    if len(result.results) < len(uuids):
-        return "verified", f"{count}, vectoradd passed in a share of {result.results[0].uuid or 'one'}"
+    seen = dict.fromkeys(one.uuid or one.pod for one in result.results)
+    if result.uncovered or len(seen) < len(uuids):
+        where = f"in a share of {', '.join(seen)}" if result.shared else f"on {', '.join(seen)}"
+        users = f"; in use by {', '.join(result.users)}" if result.users else ""
+        return "verified", f"{len(seen)} of {count} tested: vectoradd passed {where}{users}"
     return "verified", f"{count}, vectoradd passed on each"
 
 
@@ -201,11 +201,14 @@ def vectoradd(
 
 
 def show(results: Sequence[NodeResult], report: Report) -> None:
-    """Report a row per GPU, and why a node has none."""
+    """Report a row per GPU, with the number of pods that were on it, and why a node has none."""
+    alike: dict[tuple[str, ...], list[Result]] = {}
+    for one in (one for result in results for one in result.results):
+        end = "passed" if one.passed else "failed"
+        alike.setdefault((one.node, one.uuid or one.pod, end, one.why), []).append(one)
     rows: list[tuple[object, ...]] = [
-        (one.node, one.uuid, one.gpu, "passed" if one.passed else "failed", one.seconds, one.why)
-        for result in results
-        for one in result.results
+        (node, ran[0].uuid, ran[0].gpu, end, len(ran), max(one.seconds for one in ran), why)
+        for (node, _, end, why), ran in alike.items()
     ]
     rows += [
         (
@@ -213,13 +216,14 @@ def show(results: Sequence[NodeResult], report: Report) -> None:
             uuid,
             "",
             "not covered",
+            0,
             None,
             f"in use by {', '.join(result.users)}" if result.users else "",
         )
         for result in results
         for uuid in result.uncovered
     ]
-    report.rows("vectoradd", ("node", "uuid", "gpu", "result", "seconds", "why"), rows)
+    report.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
     for result in results:
         if result.why:
             report.problem(ClusterError(f"{result.node}: {result.why}"))

@@ -27,7 +27,7 @@ class Free:
 def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None) -> Free:
     """What is free on a node that has these pods. `config` is the plugin's."""
     whole, memory = (_held(on_node, resource) for resource in (pods.GPU, pods.MEMORY))
-    users = [f"{name} ({count})" for name, count in whole.items()]
+    users = [f"{name} ({count} {pods.GPU})" for name, count in whole.items()]
     users += [f"{name} ({count} {pods.MEMORY})" for name, count in memory.items()]
     asks = [(pods.GPU, 1)] * (node.allocatable - node.shared - sum(whole.values()))
     shared, known = node.shared > 0, True

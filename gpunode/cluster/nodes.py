@@ -51,7 +51,13 @@ class Node:
     short: Mapping[
         str, int
     ]  # how much of the resources that `capacity` leaves out is in it, but not allocatable
+    counted: tuple[str, ...] = ()  # the resources that `capacity` is of
     said: str = ""  # the annotation in which the device plugin keeps its view; "" where there is none
+
+    @property
+    def offered(self) -> str:
+        """How much of each resource that pods can have, for people."""
+        return ", ".join(f"{self.units[name]} {name}" for name in self.offers if name != SHARED)
 
     @property
     def shares(self) -> Mapping[str, int]:
@@ -107,6 +113,7 @@ def parse(item: Object) -> Node:
             and name not in counted
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
+        counted=tuple(one for one in counted if count("capacity", one)),
         said=(meta.get("annotations") or {}).get(SAID, ""),
     )
 

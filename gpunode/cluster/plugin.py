@@ -36,6 +36,7 @@ class Row:
     last_line: str = ""
     lacks: str = ""
     note: str = ""
+    resource: str = ""  # that capacity and allocatable are of
 
     @property
     def wrong(self) -> str:
@@ -261,4 +262,5 @@ def _row(
         allocatable=node.allocatable,
         trouble=trouble,
         last_line=line,
+        resource=", ".join(node.counted),
     )

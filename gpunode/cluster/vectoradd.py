@@ -124,7 +124,9 @@ class _Run:
         if not free.known:
             job.wanted = ()
         if not free.asks:
-            users = f"all {job.offered} GPUs are held by {', '.join(job.users)}"
+            users = (
+                f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(job.users)}"
+            )
             job.why = users if job.users else "the node offers no GPU; `gpunode verify` says why"
         for ask in free.asks:
             try:

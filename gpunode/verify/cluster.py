@@ -70,8 +70,8 @@ def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
 
 def misnamed_link(node: Node, why: str, label: str) -> Link:
     """The node's label names no configuration, so what it should offer is not known: `why`."""
-    text = ", ".join(f"{node.units[name]} {name}" for name in node.offers) or "no GPU"
-    return Link("capacity", "broken", f"{text} allocatable", why, f"kubectl label node {node.name} {label}-")
+    text = f"{node.offered or 'no GPU'} allocatable"
+    return Link("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
 
 
 def _held(why: str) -> str:
@@ -98,7 +98,7 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
     if failed:
         cause = "\n".join(f"{one.pod}{f' on {one.uuid}' if one.uuid else ''}: {one.why}" for one in failed)
         cause += f"\n{said}" if said else ""
-        text = f"vectoradd failed on {len(failed)} of {len(result.results)} GPUs"
+        text = f"vectoradd failed in {len(failed)} of {len(result.results)} pods"
         return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"

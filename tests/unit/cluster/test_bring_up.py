@@ -12,6 +12,7 @@ import pytest
 from gpunode import report
 from gpunode.cli import cluster, proof
 from gpunode.cluster.api import Api
+from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import (
     Cluster,
     Gpu,
@@ -26,7 +27,7 @@ from gpunode.model import (
 )
 from tests import cases
 
-from .conftest import Kubelet, PluginController, add_node
+from .conftest import Kubelet, PluginController, add_node, pod
 from .fake import FakeApi, Fault
 
 HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
@@ -296,7 +297,43 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
 
     said = capsys.readouterr().out
     assert code == 0, said
-    assert "2 GPUs, vectoradd passed in a share of a-1" in said
+    assert "1 of 2 GPUs tested: vectoradd passed in a share of a-1" in said
+
+
+def test_how_many_gpus_were_tested_and_who_has_the_others_is_said(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host is verified by those that are free, which is less than all."""
+    add_node(fake, "a", 2)
+    fake.put(pod("holder", node="a", namespace="default", gpus=1))
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-1"]})
+
+    code = proof.bring_up(
+        api, INVENTORY, HOSTS[:1], with_gpus("0", "1")[:1], report.make(json=True, quiet=True), run=True
+    )
+
+    said = capsys.readouterr().out
+    assert code == 0, said
+    users = "in use by default/holder (1 nvidia.com/gpu)"
+    assert f"1 of 2 GPUs tested: vectoradd passed on a-1; {users}" in said
+
+
+def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the number of pods that were on it; one that failed there has its own line."""
+    ran = [
+        Result("a", "pod-0", "GPU-0", "H100", True, 1.0, "", ()),
+        Result("a", "pod-1", "GPU-0", "H100", True, 2.0, "", ()),
+        Result("a", "pod-2", "GPU-1", "H100", True, 1.0, "", ()),
+        Result("a", "pod-3", "GPU-1", "H100", False, 1.0, "wrong", ()),
+    ]
+    proof.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["uuid"], one["result"], one["pods"], one["seconds"]) for one in lines] == [
+        ("GPU-0", "passed", 2, 2.0),
+        ("GPU-1", "passed", 1, 1.0),
+        ("GPU-1", "failed", 1, 1.0),
+    ]
 
 
 def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(

@@ -226,6 +226,7 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
     first, second = plugin.status(api, NS)
     assert (first.node, first.restarts, first.capacity, first.trouble) == ("a", 3, 2, "")
+    assert first.resource == "nvidia.com/gpu"
     assert first.last_line == "registered nvidia.com/gpu"
     assert (second.node, second.pod) == ("late", "")
     assert second.trouble == "DaemonSet gpunode-device-plugin has no pod there yet"
@@ -628,6 +629,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     assert row.wrong == ""
     note = "nvidia.com/gpu (16) is of the earlier configuration; the kubelet forgets it within 5 minutes"
     assert row.note == note
+    assert (row.resource, row.capacity) == ("aliyun.com/gpu-count", 4)
     some = PluginConfig("version: v1\nsharing: {memory: {devices: [0]}}\n")
     (row,) = plugin.status(api, NS, some)
     assert row.wrong.startswith("16 of nvidia.com/gpu not offered: ")

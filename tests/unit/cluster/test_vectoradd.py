@@ -91,7 +91,7 @@ def test_gpus_in_use_are_left_alone_and_named(
     (result,) = run(api, told, A)
     assert [one.uuid for one in result.results] == ["GPU-2"]
     assert result.uncovered == ("GPU-1",)
-    assert result.users == ("ml/train (1)",)
+    assert result.users == ("ml/train (1 nvidia.com/gpu)",)
     assert result.passed
 
 
@@ -101,7 +101,7 @@ def test_a_node_without_a_free_gpu_says_who_holds_them(
     """No pod is made that could only wait; nothing was shown to work, so it is not called passed."""
     fake.put(pod("train", node="a", namespace="ml", gpus=2))
     (result,) = run(api, told, A)
-    assert result.why == "all 2 GPUs are held by ml/train (2)"
+    assert result.why == "of 2 nvidia.com/gpu none is free: in use by ml/train (2 nvidia.com/gpu)"
     assert not result.passed
     assert not [one for one in fake.requests if one[0] == "POST"]
 
@@ -279,7 +279,7 @@ def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str
     user["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: "16"}}
     fake.put(user)
     (result,) = run(api, told, Target("m", ("GPU-1",)))
-    assert result.why == f"all 1 GPUs are held by ml/train (16 {MEMORY})"
+    assert result.why == f"of 16 {MEMORY} none is free: in use by ml/train (16 {MEMORY})"
 
 
 @pytest.mark.parametrize("held", [0, 3])
