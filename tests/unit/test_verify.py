@@ -158,6 +158,24 @@ def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_
     assert link.fix == f"gpunode provision --limit {host.name}\nit will change {path}; restart docker"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        ("default_runtime_name = ", "other = ", "does not name nvidia as its default runtime"),
+        ("nvidia", "runsc", "does not hold the nvidia runtime"),
+    ],
+)
+def test_containerds_cause_is_what_its_file_lacks(old: str, new: str, cause: str) -> None:
+    host, seen = right()
+    path = "/etc/containerd/config.toml"
+    text = seen.files[path].content or ""
+    assert old in text
+    edited = text.replace(old, new)
+    dump = {"dump": edited, "version": seen.containerd.version} if seen.containerd else {}
+    link = first(host, cases.overlaid(seen, {"files": {path: edited}, "containerd": dump}))
+    assert (link.layer, link.cause) == ("runtime", f"{path} {cause}")
+
+
 def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
     link = broken({"modules": {"nvidia_uvm": "gone"}})
     assert link.layer == "module"
