@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from gpunode.cli.session import exit_code, session
 
 
 def label(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     accelerator: Annotated[
         bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
     ] = False,

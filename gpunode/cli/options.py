@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+INVENTORY = Path("inventory.yaml")
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 
 InventoryPath = Annotated[

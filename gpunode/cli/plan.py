@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from gpunode.cli.session import exit_code, session
 
 
 def plan(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show what changes inside files.")] = True,

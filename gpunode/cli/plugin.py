@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,7 +19,7 @@ app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", n
 
 @app.command(short_help="Run the plugin on the nodes of the inventory's hosts.")
 def deploy(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     json: options.Json = False,
@@ -88,7 +87,7 @@ def deploy(
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
 def status(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     json: options.Json = False,
@@ -128,7 +127,7 @@ def status(
 
 @app.command(short_help="Take the plugin out of the cluster.")
 def remove(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,

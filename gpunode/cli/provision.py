@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def provision(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     yes: options.Yes = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ def workloads() -> None:
 
 @app.command(short_help="Add vectors on every free GPU, one pod a GPU.")
 def vectoradd(
-    inventory: options.InventoryPath = Path("inventory.yaml"),
+    inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     image: Annotated[

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpunode.cli import options
+from gpunode.errors import GpunodeError
+
 if TYPE_CHECKING:
     from gpunode.converge import Visit
     from gpunode.model import Event, Host, Inventory, Outcome
@@ -89,8 +92,15 @@ def session(
         return dialer.connect(host)
 
     visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
+    told = report.make(json=json, quiet=quiet)
+    if path != options.INVENTORY:
+        told = report.Named(told, path)
     try:
-        yield Session(inventory, hosts, visits, report.make(json=json, quiet=quiet), forks)
+        yield Session(inventory, hosts, visits, told, forks)
+    except GpunodeError as error:  # the report is not told of it
+        if path != options.INVENTORY:
+            error.message, error.hint = report.named(error.message, path), report.named(error.hint, path)
+        raise
     finally:
         for visit in visits.values():
             visit.close()

@@ -12,6 +12,9 @@ from typing import Protocol
 
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
+from gpunode.report.named import Named, named
+
+__all__ = ["Named", "Report", "make", "named"]
 
 
 class Report(Protocol):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from rich.console import Console
 
-from gpunode.model import Event, Outcome
-from gpunode.report import make
+from gpunode.errors import ClusterError
+from gpunode.model import Event, Link, Outcome
+from gpunode.report import Named, make
 from gpunode.report.human import Human
 from gpunode.report.live import Live
 
@@ -119,3 +121,29 @@ def test_quiet_json_lines_are_results_alone(capsys: pytest.CaptureFixture[str]) 
         report.finished(Outcome("gpu-01", "right"))
 
         assert len(capsys.readouterr().out.splitlines()) == count
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_command_that_is_printed_has_the_inventory_that_was_given(
+    json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In fixes, hints, notes and tables; a pod's log is left as it is."""
+    report = Named(make(json=json, quiet=False), Path("my fleets/a.yaml"))
+    report.links("a", [Link("module", "broken", "nvidia is not loaded", "", "gpunode provision --limit a")])
+    report.troubles([Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it.")])
+    report.finished(Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it."))
+    report.problem(ClusterError("b: nothing", hint="`gpunode verify` says why."))
+    report.note("`gpunode provision` or `gpunode plugin deploy` puts it there.")
+    report.rows("plugin", ("node", "trouble"), [("a", "see gpunode run vectoradd")])
+    report.rows("log", ("node", "log"), [("a", "gpunode verify")])
+
+    told = "".join(capsys.readouterr())
+    for command in (
+        "gpunode provision 'my fleets/a.yaml' --limit a",
+        "`gpunode provision 'my fleets/a.yaml'` follows it.",
+        "`gpunode verify 'my fleets/a.yaml'` says why.",
+        "`gpunode provision 'my fleets/a.yaml'` or `gpunode plugin deploy 'my fleets/a.yaml'` puts",
+        "see gpunode run vectoradd 'my fleets/a.yaml'",
+    ):
+        assert command in told
+    assert told.count("gpunode verify 'my") == 1

@@ -316,3 +316,14 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
     assert f"gpu-1: {why}; it is no node of the cluster either" in ended.output
     assert hint in ended.output
     assert "`node:`" not in ended.output
+
+
+def test_a_fix_works_with_the_inventory_that_was_given(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not with the default one, which the person may not have."""
+    add_node(fake, "gpu-2", 1)
+    lost = Outcome("", "failed", error="lost", hint="`gpunode provision` follows it.")
+    monkeypatch.setattr(converge, "look", lambda visit, _: replace(lost, host=visit.host.name))
+
+    assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output
