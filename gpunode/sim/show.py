@@ -140,7 +140,8 @@ It goes on. To play with it:
 
 {shown}
 
-The hosts' files are in hosts/*/root, their ports in inventory.yaml. To end it:
+The hosts' files are in hosts/*/root: edit them there, over ssh no file can be written. Their ports are in inventory.yaml.
+To end it:
 
   {gpunode} demo stop"""
 

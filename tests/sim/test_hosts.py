@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from gpunode.model import Outcome
 from gpunode.sim import faults
-from gpunode.sim.host import kinds
+from gpunode.sim.host import hosts, kinds
 from gpunode.verify import first_broken, host_links, image
 from tests.sim.fleets import Fleet, serving
 
@@ -93,6 +94,38 @@ def test_a_second_look_costs_one_command(fleet: Fleet, done: dict[str, Outcome])
     outcome = fleet.look("h100-1")["h100-1"]
     assert outcome.status == "right"
     assert fleet.server.execs("h100-1") == before + 1
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("systemctl status containerd", 0, "\n     Active: active (running) since "),
+        ("systemctl status kubelet.service", 0, "h100-1 systemd[1]: Started kubelet.service."),
+        ("systemctl status docker", 4, "Unit docker.service could not be found."),
+        ("systemctl is-active kubelet", 0, "active\n"),
+        ("systemctl cat kubelet", 0, "kubelet.service\n"),
+        ("journalctl -xeu kubelet", 0, "systemd[1]: Started kubelet.service."),
+        ("journalctl -u kubelet --no-pager -n 1", 0, "systemd[1]: Started kubelet.service."),
+        ("nvidia-smi -L", 0, "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-"),
+        ("nvidia-smi", 0, "Driver Version: 595."),
+        ("dpkg -l 'nvidia-container*'", 0, "hi  nvidia-container-toolkit "),
+    ],
+)
+def test_programs_that_a_fix_names_tell_people_how_it_is(
+    fleet: Fleet, done: dict[str, Outcome], command: str, status: int, said: str
+) -> None:
+    """In the real ones' shape, by the names that people give units."""
+    assert done["h100-1"].status == "changed"
+    state = fleet.states["h100-1"]
+    asked = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env=hosts.environment(state, state.machine()),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == status, asked
+    assert said in asked.stdout + asked.stderr
 
 
 LINKS = {

@@ -79,6 +79,37 @@ def test_both_streams_of_any_command_come_whole(connection: SshConnection) -> No
     assert "Debian" in remote.end()[1]
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("cat /etc/hostname", "gpu-0"),
+        ("ls /etc/containerd", "config.toml"),
+        ("uname -n", "gpu-0"),
+        ("head -1 /proc/sys/kernel/hostname | grep gpu", "gpu-0"),
+    ],
+)
+def test_who_looks_round_sees_the_files_of_the_host(
+    connection: SshConnection, command: str, said: str
+) -> None:
+    """Not this computer's."""
+    assert said in b"".join(connection.start(command, []).lines()).decode()
+
+
+@pytest.mark.parametrize(
+    "command", ["echo hi > {}", "echo hi >> {}", 'true "$(echo hi > {})"', "/bin/sh -c true"]
+)
+def test_a_command_does_not_write_this_computers_files(
+    fleet: Fleet, connection: SshConnection, tmp_path: Path, command: str
+) -> None:
+    """It is refused, and the refusal says where the host's files are."""
+    there = tmp_path / "file"
+    status, said = connection.start(command.format(there), []).end()
+    assert not there.exists()
+    assert "restricted" in said
+    assert f"its files are in {fleet.states['gpu-0'].root}" in said
+    assert status or "$(" in command
+
+
 def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnection) -> None:
     """Its connections are cut, and nobody else gets the port before it is up again."""
     state, port = fleet.states["gpu-0"], fleet.server.port("gpu-0")

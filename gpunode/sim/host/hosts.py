@@ -17,6 +17,7 @@ from gpunode.sim.host.state import State
 
 OVERLAY = Path(__file__).parent / "overlay"
 PROGRAMS = Path(__file__).parent / "programs"
+LOOK = ("cat", "grep", "head", "ls", "tail")  # of this computer, for people who look round on a host
 REAL = ("cat", "date")  # of this computer, beside its python3: all that a host's programs are made of
 FOLDERS = ("run", "dev", "proc/driver", "sys/firmware", "sys/module", "etc/modprobe.d", "etc/modules-load.d")
 
@@ -29,6 +30,11 @@ def lay_out(demo: Path) -> None:
         path.chmod(0o755)
     for name in REAL:
         (programs / "common" / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    (programs / "real").mkdir()
+    for name in LOOK:
+        (programs / "real" / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+        if name != "cat":
+            (programs / "look" / name).symlink_to("cat")
     (programs / "common/python3").symlink_to(Path(sys.executable).resolve())
 
 
@@ -74,6 +80,7 @@ def _says(state: State, machine: Machine) -> None:
     """What never changes of its kernel and of its programs' answers."""
     old = machine.runtime == "docker"
     texts = {
+        "root/etc/hostname": machine.name,
         "root/proc/sys/kernel/hostname": machine.name,
         "root/proc/sys/kernel/osrelease": machine.kernel,
         "root/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids",
@@ -100,6 +107,13 @@ def _bus(root: Path, machine: Machine) -> None:
         }
         for name, text in facts.items():
             (device / name).write_text(f"{text}\n", encoding="utf-8")
+
+
+def visit(state: State, machine: Machine) -> dict[str, str]:
+    """What a person's command on the host is started with: programs to look round, too, which see the host's files."""
+    variables = environment(state, machine)
+    look = state.folder.parents[1] / "programs/look"
+    return variables | {"PATH": os.pathsep.join((str(look), variables["PATH"]))}
 
 
 def environment(state: State, machine: Machine) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import selectors
+import shutil
 import socket
 import subprocess
 import threading
@@ -22,6 +23,8 @@ from gpunode.sim.host.forkserver import ForkServer
 from gpunode.sim.host.state import DOWN, State
 
 BACKLOG = 128
+BASH = shutil.which("bash")
+NO_BASH = "echo 'simulated host: commands need bash, which this computer does not have' >&2; exit 127"
 
 
 def new_key() -> tuple[paramiko.Ed25519Key, str]:
@@ -109,7 +112,8 @@ class _Door:
         self.key, _ = new_key()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.port: int = self.listener.getsockname()[1]
-        self.environment = hosts.environment(state, state.machine())
+        machine = state.machine()
+        self.environment, self.visit = hosts.environment(state, machine), hosts.visit(state, machine)
         self.execs = 0
         self.down = state.folder / DOWN
         self.up_at: float | None = None  # when it is up again, while it reboots
@@ -127,14 +131,19 @@ class _Door:
         transport.start_server(event=threading.Event(), server=_Login(self))
 
     def start(self, command: str) -> Process:
-        """A command with the host's programs, in its root folder. Raises OSError."""
+        """A command with the host's programs, in its root folder. Raises OSError.
+
+        A person's comes to a restricted bash: what it would redirect to /etc, it would write to this computer's.
+        """
         agent = forkserver.bootstrap(command)
         if agent is not None:
             return self.forks.start(agent, self.environment, self.state.root)
         pipe = subprocess.PIPE
-        words = ["/bin/sh", "-c", command]
+        # The last word is how bash begins what it refuses.
+        place = f"simulated host, its files are in {self.state.root}, edit them there"
+        words = [BASH, "-r", "-c", command, place] if BASH else ["/bin/sh", "-c", NO_BASH]
         return subprocess.Popen(
-            words, stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.state.root
+            words, stdin=pipe, stdout=pipe, stderr=pipe, env=self.visit, cwd=self.state.root
         )
 
     def cut(self) -> None:

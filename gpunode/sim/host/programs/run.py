@@ -20,6 +20,7 @@ PROGRAMS = {
     "dnf": ("dnf", "dnf"),
     "rpm": ("rpm", "rpm"),
     "systemctl": ("systemd", "systemctl"),
+    "journalctl": ("units", "journal"),
     "modprobe": ("kernel", "modprobe"),
     "dockerd": ("runtimes", "dockerd"),
     "containerd": ("runtimes", "containerd"),

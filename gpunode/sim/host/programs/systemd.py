@@ -7,7 +7,7 @@ import time
 
 from gpunode.sim.host import answers
 from gpunode.sim.host.machine import Machine, Now, UnitNow, log
-from gpunode.sim.host.programs import kernel, kubelet, runtimes
+from gpunode.sim.host.programs import kernel, kubelet, runtimes, units
 from gpunode.sim.host.programs.runtimes import Unusable
 from gpunode.sim.host.state import DOWN, State
 
@@ -15,12 +15,16 @@ REBOOT_SECONDS = 2.0
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
-    """The verbs that change something."""
-    verb, *names = [word for word in arguments if not word.startswith("-")]
+    """The verbs that change something, and those that tell people how units are."""
+    verb, *names = [word for word in arguments if not word.startswith("-")] or ["status"]
+    if verb == "status":
+        return units.status(state, names or list(state.now().units))
+    if verb == "is-active":
+        return units.is_active(state, names)
     with state.change() as now:
         if verb == "reboot":
             reboot(state, now)
-        problems = [problem for name in names if (problem := _act(state, now, verb, name))]
+        problems = [problem for name in names if (problem := _act(state, now, verb, units.full(name)))]
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     return 1 if problems else 0
