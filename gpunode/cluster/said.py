@@ -20,6 +20,7 @@ UNREADY = "INFO not ready: "  # in its log
 LEFT_OUT = " is not offered: "  # in its log, of a GPU
 INFO, ILL, HELD, FREE = "INFO ", "unhealthy: ", "held back: ", "held back no longer"  # in its log
 STILL = re.compile(r" of pod (\S+) still has ")  # of what is held back, wherever it is told
+OTHERS = " pods in all)"  # besides the one that is named
 HELD_EVENTS = ("GPUHeld", "GPUFree")
 BESIDE = "GPUMemoryNotLimited"  # the reason of its warnings that keep no GPU from being offered
 

@@ -80,10 +80,11 @@ def _held(why: str) -> str:
     if not holders:
         return ""
     ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in holders)
-    several = len(holders) > 1
+    several, others = len(holders) > 1, said.OTHERS in why
+    pods = " and ".join([*holders, "the other pods that have it"] if others else holders)
     return (
-        f"Nothing to mend: it is given again when {' and '.join(holders)} end{'' if several else 's'} "
-        f"(`{ends}` ends {'them' if several else 'it'})."
+        f"Nothing to mend: it is given again when {pods} end{'' if several or others else 's'} "
+        f"(`{ends}` ends {'those named' if others else 'them' if several else 'it'})."
     )
 
 

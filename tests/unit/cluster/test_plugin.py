@@ -452,6 +452,8 @@ def test_a_gpu_that_is_held_back_for_a_pod_is_not_called_unhealthy(
     mend = "Nothing to mend: it is given again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     assert capacity_link(node, 4, cause).fix == mend
     assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == mend
+    mend = capacity_link(node, 4, f"{cause} (2 pods in all)").fix
+    assert "again when default/m1 and the other pods that have it end (" in mend
     ill = f"{cause}; GPU-2: Xid 79"
     assert "gpu-reset" in capacity_link(node, 4, ill).fix, "more is wrong than that"
     if by_log:
