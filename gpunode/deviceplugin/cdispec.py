@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import limits
+
 # Kind and device names are those of NVIDIA's plugin (internal/cdi): what the kubelet remembers of running containers
 # stays true when one plugin takes the other's place.
 KIND = "k8s.device-plugin.nvidia.com/gpu"
@@ -128,6 +130,8 @@ def _entry(allocation: Allocation, toolkit: Toolkit) -> dict[str, Any]:
     for uuid in allocation.devices:
         for key, value in toolkit.devices[uuid].items():
             edits[key] = [*edits.get(key, ()), *value] if isinstance(value, list) else value
+    if "hooks" in edits:
+        edits["hooks"] = [limits.fixed(hook, allocation.env) for hook in edits["hooks"]]
     edits["env"] = [*edits.get("env", ()), *(f"{name}={value}" for name, value in allocation.env.items())]
     note = {
         "unit": allocation.unit,

@@ -9,6 +9,7 @@ hook, nobody says a word. So the variables are set only where everything that th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,43 @@ from .devices import explain, text
 HOOK = "apply-cuda-memory-limits"
 FIRST_BRANCH = 615  # of the driver
 CGROUPS = Path("/sys/fs/cgroup")
+# Runs a hook ($2 …) on a bundle that holds nothing but a configuration ($1): the state that the runtime hands to hooks on
+# their standard input names the container's bundle, and here that one.
+_SHOWN = """set -e
+bundle=$(mktemp -d "${TMPDIR:-/run}/gpunode-limits.XXXXXX")
+trap 'rm -r "$bundle"' EXIT
+printf %s "$1" >"$bundle/config.json"
+shift
+sed 's|"bundle": *"[^"]*"|"bundle":"'"$bundle"'"|' | "$@"
+"""
+_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"  # hooks begin with none
 
 
 def variables(mib: int) -> dict[str, str]:
     """What makes the hook limit a container to so much memory. Both, or the one would stand for the other.
 
-    They have to be in the container's CDI device and in the answer to Allocate. The hook takes the first of several
-    values that the container's configuration has for a variable (LookupEnv, internal/oci/spec_memory.go); the kubelet
-    puts Allocate's before the pod's own (pkg/kubelet/kubelet_pods.go), and containerd adds CDI's behind them (up to
-    the 2.2 at hand without taking the pod's out: createEnvCacheMap in opencontainers/runtime-tools). The process in
-    the container sees the last. What nobody can be put before is an image's ENV: such an image sets its own limit.
+    In the container's CDI device, for the hook as `fixed` has it and for the program in the container, which sees the last
+    value of a variable; and in the answer to Allocate, for a hook that the nvidia runtime adds by itself.
     """
     return {"NVIDIA_GPU_MEMORY_REQUEST": str(mib), "NVIDIA_GPU_MEMORY_LIMIT": str(mib)}
+
+
+def fixed(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
+    """The toolkit's hook for memory limits, which goes by these variables whatever the container's configuration says;
+    any other hook, and without such variables this one too, as it is.
+
+    By itself it takes the first of several values that the container's configuration has for a variable (LookupEnv in
+    internal/oci/spec_memory.go of the toolkit), and those that an image sets by ENV come before everybody's.
+    """
+    if HOOK not in hook.get("args", ()) or not env.keys() & variables(0).keys():
+        return hook
+    own = {
+        "ociVersion": "1.0.2",
+        "process": {"cwd": "/", "env": [f"{name}={env[name]}" for name in variables(0)]},
+    }
+    _, *args = hook["args"]  # the first is the program's own name
+    words = ["sh", "-c", _SHOWN, HOOK, json.dumps(own), hook["path"], *args]
+    return {**hook, "path": "/bin/sh", "args": words, "env": [_PATH, *hook.get("env", ())]}
 
 
 def hooked(edits: Mapping[str, Any]) -> bool:

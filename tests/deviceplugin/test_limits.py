@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,56 @@ def test_the_hook_is_seen_in_the_toolkits_edits():
     assert not limits.hooked({"deviceNodes": [{"path": "/dev/nvidia0"}]})
 
 
+def test_the_hook_is_shown_the_plugins_limit_and_nothing_of_the_container(tmp_path):
+    """It is run for real: what it finds in the bundle that its input names, its other words, and its exit status."""
+    hook = tmp_path / "nvidia-cdi-hook"
+    hook.write_text(
+        """#!/usr/bin/env python3
+import json, sys
+state = json.load(sys.stdin)
+config = json.load(open(state["bundle"] + "/config.json"))
+print(json.dumps([state["pid"], state["annotations"], config["process"]["env"], sys.argv[1:]]))
+sys.exit(3)
+"""
+    )
+    hook.chmod(0o755)
+    fixed = limits.fixed({**HOOK, "path": str(hook)}, {**limits.variables(4096), "OTHER": "x"})
+    env = dict(line.split("=", 1) for line in fixed["env"])
+    assert env == {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NVIDIA_CTK_DEBUG": "false"}
+    annotations = {"bundle": "/evil", 'a"bundle":"b': "c"}
+    state = {
+        "ociVersion": "1.2.0",
+        "id": "x",
+        "pid": 7,
+        "bundle": "/run/their/bundle",
+        "annotations": annotations,
+    }
+    for said in (json.dumps(state), json.dumps(state, separators=(",", ":"))):
+        ran = subprocess.run(
+            [fixed["path"], *fixed["args"][1:]],
+            input=said,
+            capture_output=True,
+            text=True,
+            env={**env, "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+            check=False,
+        )
+        assert ran.returncode == 3, ran
+        assert json.loads(ran.stdout) == [
+            7,
+            annotations,
+            ["NVIDIA_GPU_MEMORY_REQUEST=4096", "NVIDIA_GPU_MEMORY_LIMIT=4096"],
+            HOOK["args"][1:],
+        ]
+        assert list(tmp_path.iterdir()) == [hook]  # nothing is left
+
+
+def test_other_hooks_and_other_containers_are_left_alone():
+    """A hook without the words, and an allocation without a limit."""
+    other = {"hookName": "createContainer", "path": "/x", "args": ["x", "update-ldcache"]}
+    assert limits.fixed(other, limits.variables(1)) is other
+    assert limits.fixed(HOOK, {"A": "1"}) is HOOK
+
+
 def test_cgroup_v2_alone_counts(tmp_path):
     """Where v1 is mounted, v2's tree, if there, lies one floor below."""
     (tmp_path / "unified").mkdir()
@@ -137,7 +188,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
             assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
             edits = named(tmp_path)[name]
             assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
-            assert edits["hooks"] == [HOOK]
+            assert edits["hooks"] == [limits.fixed(HOOK, limits.variables(3072))]
 
     play(scene)
     assert "the driver holds containers to their memory" in caplog.text

@@ -56,11 +56,11 @@ class Pods:
             self.image = str(json.load(manifest)[0]["RepoTags"][0])
 
     def make(self, name: str, node: str, gpus: int = 1, resource: str = "nvidia.com/gpu", **more: Any) -> str:
-        """A pod that looks, on this node. `env`: variables of the container; the rest are fields of the pod's spec."""
+        """A pod that looks, on this node. `env`, `image`: of the container; the rest are fields of the pod's spec."""
         env = [{"name": key, "value": value} for key, value in more.pop("env", {}).items()]
         container = {
             "name": "look",
-            "image": self.image,
+            "image": more.pop("image", self.image),
             "args": ["-c", LOOK],
             "env": env,
             "resources": {"limits": {resource: gpus}},

@@ -6,6 +6,9 @@ hook are shown that tree as they would find it on a host with v2 alone; nothing 
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -15,6 +18,7 @@ import yaml
 
 from .api import Lab, Node
 from .conftest import Ran
+from .docker import docker
 from .pods import Pods, pods
 from .progress import wait
 
@@ -91,6 +95,32 @@ def cgroup_v2(lab: Lab, modern: Node) -> Iterator[None]:
     change(lambda several, one: several.remove(next(it for it in several if it["name"] == one["name"])))
 
 
+def image_with(lab: Lab, node: Node, env: dict[str, str]) -> str:
+    """The plugin's image with variables of its own, loaded on the node; its name."""
+    archive, name = lab.inventory.with_name("greedy.tar"), "gpunode-lab/greedy:1"
+    with tarfile.open(lab.table["images"]["plugin_archive"]) as old, tarfile.open(archive, "w") as new:
+        files = {member.name: old.extractfile(member) for member in old.getmembers() if member.isfile()}
+        content = {path: file.read() for path, file in files.items() if file is not None}
+        manifest = json.loads(content["manifest.json"])[:1]
+        config = json.loads(content[manifest[0]["Config"]])
+        config["config"]["Env"] = [
+            *(config["config"].get("Env") or []),
+            *(f"{key}={value}" for key, value in env.items()),
+        ]
+        manifest[0] |= {"Config": "greedy.json", "RepoTags": [name]}
+        content |= {
+            "greedy.json": json.dumps(config).encode(),
+            "manifest.json": json.dumps(manifest).encode(),
+        }
+        for path in ("manifest.json", "greedy.json", *manifest[0]["Layers"]):
+            member = tarfile.TarInfo(path)
+            member.size = len(content[path])
+            new.addfile(member, io.BytesIO(content[path]))
+    docker(lab.slot, "cp", archive, f"{node.name}:/root/greedy.tar")
+    node.exec(["ctr", "-n", "k8s.io", "images", "import", "/root/greedy.tar"])
+    return name
+
+
 def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) -> None:
     """Driver and toolkit could; the hook would fail every container that asks for it, so none does."""
     wait("the plugin's verdict", lambda: "does not hold containers" in plugin_log(lab), 60)
@@ -110,13 +140,18 @@ def test_containers_have_no_more_than_they_asked_for(
         lambda: lab.request("GET", "/api/v1/nodes/modern")["status"]["allocatable"].get(MEM) == str(UNITS),
         60,
     )
-    # a pod's own variables come after those of the plugin for the hook, and before them for the program
     greedy = {"NVIDIA_GPU_MEMORY_REQUEST": "0", "NVIDIA_GPU_MEMORY_LIMIT": "90000"}
-    names = [made.make("four", "modern", 4, MEM), made.make("greedy", "modern", 6, MEM, env=greedy)]
-    four, six = made.seen(*names)
-    assert (four.memory, six.memory) == ((4096,), (6144,))
-    assert six.env["NVIDIA_GPU_MEMORY_LIMIT"] == "6144"
-    assert four.uuids == six.uuids
+    image = image_with(lab, modern, greedy)
+    names = [
+        made.make("four", "modern", 4, MEM),
+        made.make("greedy", "modern", 6, MEM, env=greedy),
+        made.make("greedy-image", "modern", 5, MEM, image=image),
+    ]
+    four, six, five = made.seen(*names)
+    assert (four.memory, six.memory, five.memory) == ((4096,), (6144,), (5120,))
+    assert (six.env["NVIDIA_GPU_MEMORY_LIMIT"], five.env["NVIDIA_GPU_MEMORY_LIMIT"]) == ("6144", "5120")
+    assert four.uuids == six.uuids == five.uuids
+    assert modern.exec(["sh", "-c", "ls -d /run/gpunode-limits.* 2>/dev/null"], check=False).stdout == ""
     made.delete()
     ran = gpunode("verify", "--json", "--limit", "modern", inventory=lab.inventory.with_name("limits.yaml"))
     assert ran.code == 0, ran
