@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpunode.sim.apiserver import store as store_module
 from gpunode.sim.apiserver import watch
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 
 from .clusters import Client, until
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster without hosts."""
-    made = serve(tmp_path_factory.mktemp("sim"), [])
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def client(cluster: Cluster) -> Client:
-    found = Client(cluster.kubeconfig)
-    until(lambda: found.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200)
-    return found
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:

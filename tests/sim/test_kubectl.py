@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpunode.sim.apiserver import cells
 from gpunode.sim.apiserver.store import now
-from gpunode.sim.cluster import Cluster, serve
 
-from .clusters import Client, until
+from .clusters import Client
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 STRATEGIC, JSON = "application/strategic-merge-patch+json", "application/json-patch+json"
 NODES, DEFAULT = "/api/v1/nodes", "/api/v1/namespaces/default"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster without hosts."""
-    made = serve(tmp_path_factory.mktemp("sim"), [])
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def client(cluster: Cluster) -> Client:
-    found = Client(cluster.kubeconfig)
-    until(lambda: found.ask("GET", f"{DEFAULT}/serviceaccounts/default")[0] == 200)
-    return found
 
 
 def config(name: str, **data: str) -> dict[str, Any]:
