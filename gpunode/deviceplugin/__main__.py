@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
 from .resources import Unfit
 from .source import Source
-from .told import CHANGED, until_told
+from .told import AGAIN, CHANGED, Told
 
 log = logging.getLogger("gpunode.deviceplugin")
 
@@ -124,8 +123,7 @@ def main() -> int:
     import pynvml
 
     log_to_stderr()
-    # Until the event loop listens: the kernel passes over a signal to a container's first process that has no handler.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    told = Told()
     try:
         source, attention = Source(sys.argv[1:], os.environ), Attention.read(os.environ)
     except BadConfig as error:
@@ -134,29 +132,29 @@ def main() -> int:
     voice = Voice.of(source.config, os.environ)
     source.refused = voice.refused
     try:
-        return _run(pynvml, source, attention, voice)
+        return _run(pynvml, source, attention, voice, told)
     finally:
         voice.close()
 
 
-def _run(nvml: Any, source: Source, attention: Attention, voice: Voice) -> int:
+def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: Told) -> int:
     """Offer with one configuration after the other; the exit status."""
     health: dict[str, Health] = {}
     while True:
         log.setLevel(source.config.log_level.upper())
         try:
             work = offer(nvml, source.config, attention, voice, health)
-            told = asyncio.run(until_told(work, source))
+            word = asyncio.run(told.until(work, source))
         except (NvmlUnavailable, Unfit) as error:
             log.critical("%s (--fail-on-init-error=false: wait for it to be mended instead)", error)
             voice.say(Event("GPUsNotOffered", f"No GPU of this node can be offered: {error}"))
             return 1
-        if told not in ("SIGHUP", CHANGED):
-            log.info("stopping", extra={"signal": told})
+        if word not in (AGAIN, CHANGED):
+            log.info("stopping", extra={"signal": word})
             return 0
-        if told == "SIGHUP":
+        if word == AGAIN:
             source.renew()
-        log.info("starting anew", extra={"because": told})
+        log.info("starting anew", extra={"because": word})
 
 
 if __name__ == "__main__":

@@ -76,7 +76,11 @@ class Source:
                 changed()
 
         loop = asyncio.get_running_loop()
-        with Directory(path, look):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(Directory(path, look))
+            except OSError as error:
+                log.warning("a change of the configuration is only noticed on SIGHUP: %s", error)
             if self._label is not None:
                 self._label.listen(lambda: _call(loop, look))
             look()  # what came between the reading and now

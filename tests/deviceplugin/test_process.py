@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,46 @@ def test_ends_cleanly_when_told_to(play, sockets, number):
         assert child.returncode == 0
         assert log.decode().endswith(f"INFO stopping signal={number.name}\n")
         assert not (sockets / "nvidia-gpu.sock").exists()
+
+    play(scene)
+
+
+def test_many_requests_to_start_anew_do_not_end_it(play, sockets):
+    """SIGHUP also comes between two configurations, when nobody works; a sidecar sees the plugin as no first process."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets) as child:
+            await kubelet.until(kubelet.devices)
+            child.send_signal(signal.SIGHUP)
+            for _ in range(5):
+                while "starting anew because=SIGHUP" not in (
+                    line := (await child.stderr.readline()).decode()
+                ):
+                    assert line
+                child.send_signal(signal.SIGHUP)
+            child.send_signal(signal.SIGTERM)
+            await child.communicate()
+        assert child.returncode == 0
+
+    play(scene)
+
+
+def test_a_configuration_whose_directory_is_gone_stays_in_force(play, sockets, tmp_path):
+    """It was mounted away, or is being made anew: SIGHUP then finds nothing, and disturbs nothing."""
+    file = tmp_path / "made/config.yaml"
+    file.parent.mkdir()
+    file.write_text("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with process(sockets, f"--config-file={file}") as child:
+            await kubelet.until(lambda: len(kubelet.devices()) == 2)
+            shutil.rmtree(file.parent)
+            child.send_signal(signal.SIGHUP)
+            await kubelet.until(lambda: len(kubelet.requests) == 2 and len(kubelet.devices()) == 2)
+            child.send_signal(signal.SIGTERM)
+            _, log = await child.communicate()
+        assert child.returncode == 0
+        assert "a change of the configuration is only noticed on SIGHUP: " in log.decode()
 
     play(scene)
 

@@ -13,7 +13,7 @@ from ..config import BadConfig
 from ..devices import explain
 from ..logfmt import log_to_stderr
 from ..source import Source
-from ..told import CHANGED, until_told
+from ..told import AGAIN, CHANGED, Told
 from . import files, shm
 from .bulletin import Bulletin
 from .keeper import Keeper
@@ -22,7 +22,7 @@ from .modes import NvmlModes
 log = logging.getLogger("gpunode.deviceplugin")
 
 
-async def keep(nvml: Any, source: Source) -> str:
+async def keep(nvml: Any, source: Source, told: Told) -> str:
     """Keep the daemons, by the configuration as it is and as it changes; returns the signal that ended it."""
     root, bulletin = source.config.mps_root, Bulletin()
     keeper = Keeper(nvml, root, NvmlModes(nvml, root), bulletin)
@@ -30,12 +30,12 @@ async def keep(nvml: Any, source: Source) -> str:
         try:
             while True:
                 log.setLevel(source.config.log_level.upper())
-                told = await until_told(keeper.run(source.config), source)
-                if told not in ("SIGHUP", CHANGED):
-                    return told
-                if told == "SIGHUP":
+                word = await told.until(keeper.run(source.config), source)
+                if word not in (AGAIN, CHANGED):
+                    return word
+                if word == AGAIN:
                     source.renew()
-                log.info("following the configuration", extra={"because": told})
+                log.info("following the configuration", extra={"because": word})
         finally:
             await keeper.stop()
 
@@ -45,6 +45,7 @@ def main() -> int:
     import pynvml
 
     log_to_stderr()
+    told = Told()
     try:
         # The plugin's own flags, variables and file: both have to make the same of them.
         source = Source(sys.argv[1:], os.environ, program=__doc__ or "")
@@ -62,7 +63,7 @@ def main() -> int:
     except pynvml.NVMLError as error:  # started anew, the container gets what the driver then has
         log.critical("%s", explain(error))
         return 1
-    log.info("stopped", extra={"signal": asyncio.run(keep(pynvml, source))})
+    log.info("stopped", extra={"signal": asyncio.run(keep(pynvml, source, told))})
     return 0
 
 
