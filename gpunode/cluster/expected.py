@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import yaml
-
 from gpunode.deviceplugin import configfile
 from gpunode.deviceplugin.config import GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.deviceplugin.devices import MIB, Device
@@ -115,4 +113,4 @@ def _settings(config: PluginConfig | None, labels: Mapping[str, str]) -> Config 
         return Config()
     named = choice(config.files.keys(), labels.get(LABEL, ""))
     text = config.files.get(named) if config.files else config.text
-    return Config(**configfile.values(yaml.safe_load(text))) if text else None
+    return configfile.config(text) if text else None

@@ -14,7 +14,19 @@ DEFAULT = "default"  # the one for nodes without the label
 
 
 class BadConfig(Exception):
-    """A configuration that cannot be used; names the place and what was expected."""
+    """A configuration that cannot be used; each mistake names the place and what was expected."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
+
+
+class Contradiction(BadConfig):
+    """Settings that do not go together, or with the host. `key` is the file's for the one to look at first."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"{key}: {what}")
+        self.key, self.what = key, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +89,19 @@ class Config:
     memory: MemorySharing | None = None
 
     def __post_init__(self) -> None:
-        """Raises BadConfig where parts do not go together."""
+        """Raises Contradiction where parts do not go together."""
         if self.mps and self.mig_strategy == "mixed":
-            raise BadConfig(
-                "sharing.mps: MPS is for whole GPUs; it cannot be had with the MIG strategy mixed"
+            raise Contradiction(
+                "sharing.mps", "MPS is for whole GPUs; it cannot be had with the MIG strategy mixed"
             )
         if self.mps and not self.mps_root.startswith("/"):
-            raise BadConfig(f"flags.mpsRoot: expected a path from / on, found {self.mps_root!r}")
+            raise Contradiction("flags.mpsRoot", f"expected a path from / on, found {self.mps_root!r}")
         ports = [one.rpartition(":")[2] for one in (self.metrics_address, self.probe_address) if one]
         if len(ports) == 2 and ports[0] == ports[1]:
-            raise BadConfig(f"--metrics-address and --probe-address: port {ports[0]} cannot be had twice")
+            raise Contradiction(
+                "flags.plugin.metricsAddress",
+                f"port {ports[0]} cannot be had twice; --probe-address (PROBE_ADDRESS) has it",
+            )
 
     def packs(self, resource: str) -> bool:
         """Whether shares of one GPU are handed out before the next GPU is touched."""

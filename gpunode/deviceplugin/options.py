@@ -6,9 +6,10 @@ The names are those of NVIDIA's device plugin: as a flag, in the environment, in
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
-from .config import BadConfig, Config
+from .config import Config
 
 # Flags of NVIDIA's plugin that have no meaning here; `configfile.IGNORED` has the keys.
 PASSED_OVER = (
@@ -142,11 +143,11 @@ OPTIONS = (
 )
 
 
-def parse(option: Option, place: str, text: str) -> Any:
-    """The value that `text`, found at `place`, means for `option`. Raises BadConfig."""
+def parse(option: Option, text: str) -> Any:
+    """The value that `text` means for `option`. Raises ValueError with what is wrong."""
     if option.kind == "bool":
         if text.lower() not in ("true", "false", "1", "0"):
-            raise BadConfig(f"{place}: {text!r} is neither true nor false")
+            raise ValueError(f"{text!r} is neither true nor false")
         return text.lower() in ("true", "1")
     if option.kind == "float":
         try:
@@ -154,14 +155,16 @@ def parse(option: Option, place: str, text: str) -> Any:
         except ValueError:
             number = -1
         if not 0 < number < 1e9:
-            raise BadConfig(f"{place}: {text!r} is not a number of seconds")
+            raise ValueError(f"{text!r} is not a number of seconds")
         return number
     port = text.rpartition(":")[2]
     if option.field.endswith("_address") and text and not (port.isdecimal() and int(port) < 65536):
-        raise BadConfig(f"{place}: expected [host]:port, found {text!r}")
+        raise ValueError(f"expected [host]:port, found {text!r}")
     several = option.kind.startswith("tuple")
     words = [word.strip() for word in text.split(",")] if several else [text]
     for word in words:
         if option.choices and word not in option.choices:
-            raise BadConfig(f"{place}: {word!r} is not one of {', '.join(option.choices)}")
+            near = get_close_matches(word.lower(), option.choices, 1)
+            meant = f"; is {near[0]} meant?" if near else ""
+            raise ValueError(f"{word!r} is not one of {', '.join(option.choices)}{meant}")
     return tuple(dict.fromkeys(words)) if several else text

@@ -36,7 +36,10 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
             place = next((name for name in names if environ.get(name)), "")
             text = environ[place] if place else None
         if text is not None:
-            values[option.field] = parse(option, place, text)
+            try:
+                values[option.field] = parse(option, text)
+            except ValueError as error:
+                raise BadConfig(f"{place}: {error}") from None
     return values
 
 
@@ -45,8 +48,9 @@ def build(values: Mapping[str, Any]) -> Config:
     if path := values.get("config_file"):
         from . import configfile  # PyYAML only where there is a file
 
-        values = {**configfile.read(Path(path)), **values}
-    config = Config(**values)
+        config = configfile.read(Path(path), values)
+    else:
+        config = Config(**values)
     if not config.node_name and (config.node_events or config.node_annotation):
         raise BadConfig("--node-name (NODE_NAME) is not set: whose events or annotation is not known")
     return config

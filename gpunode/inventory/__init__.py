@@ -11,9 +11,10 @@ from typing import Any
 
 from gpunode.deviceplugin import configfile
 from gpunode.deviceplugin.config import BadConfig, Config
+from gpunode.deviceplugin.document import Where
 from gpunode.inventory import archive, expand
 from gpunode.inventory.selection import select
-from gpunode.inventory.source import Source, Where, read
+from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file
 from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginVoice
@@ -122,9 +123,10 @@ def read_settings(source: Source, name: str, where: Where) -> tuple[str, Config]
     if file is None:
         return None
     try:
-        return file.read_text(encoding="utf-8"), Config(**configfile.read(file))
+        return file.read_text(encoding="utf-8-sig"), configfile.read(file)
     except BadConfig as error:
-        source.problem(where, " ".join(str(error).split()))
+        for mistake in error.mistakes:
+            source.problem(where, mistake)
         return None
 
 

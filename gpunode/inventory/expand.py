@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpunode.deviceplugin.config import LABEL
-from gpunode.inventory.source import Source, Where, dotted
+from gpunode.deviceplugin.document import Where, dotted
+from gpunode.inventory.source import Source
 from gpunode.inventory.values import Values, values
 from gpunode.model import Host, Ssh
 

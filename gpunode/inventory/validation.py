@@ -10,8 +10,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from gpunode.deviceplugin.document import INVALID, Where, dotted, kind
 from gpunode.inventory.expand import range_meant
-from gpunode.inventory.source import INVALID, Source, Where, dotted, kind
+from gpunode.inventory.source import Source
 
 Schema = dict[str, Any]
 

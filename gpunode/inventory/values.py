@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpunode.inventory.source import Source, Where
+from gpunode.deviceplugin.document import Where
+from gpunode.inventory.source import Source
 from gpunode.model import Repository
 
 Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
-from gpunode.deviceplugin.config import BadConfig, Config
-from gpunode.deviceplugin.configfile import values
+from gpunode.deviceplugin.config import BadConfig, Config, Share
+from gpunode.deviceplugin.configfile import config
 from gpunode.deviceplugin.settings import read
+from tests import cases
 
 
 def from_file(tmp_path, text: str, *flags: str, **environ: str) -> Config:
@@ -69,80 +69,63 @@ def test_nvidias_names_work(arguments, environ, field, value):
     assert getattr(read(arguments, environ), field) == value
 
 
+@pytest.mark.parametrize("case", list(cases.cases("plugin-config")), ids=cases.ids)
+def test_every_mistake_in_the_file_is_named_with_its_line_column_and_key(tmp_path, case):
+    """All at once, in the order of the file, and what was expected."""
+    file = tmp_path / "config.yaml"
+    file.write_bytes(bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode())
+    with pytest.raises(BadConfig) as caught:
+        read([f"--config-file={file}"], {})
+    assert list(caught.value.mistakes) == [f"{file}:{mistake}" for mistake in case["says"]]
+    assert str(caught.value) == "; ".join(caught.value.mistakes)
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field", "value"),
     [
-        ("version: v2\n", "version: expected v1, found 'v2'"),
-        ("- a\n", "expected keys: version, flags, resources, sharing"),
-        (
-            "version: v1\nflags: {migStrategie: none}\n",
-            "flags.migStrategie: unknown key; is flags.migStrategy meant?",
-        ),
-        (
-            "version: v1\nflags: {migStrategy: some}\n",
-            "flags.migStrategy: 'some' is not one of none, single, mixed",
-        ),
-        (
-            "version: v1\nflags: {failOnInitError: maybe}\n",
-            "flags.failOnInitError: 'maybe' is neither true nor false",
-        ),
-        ("version: v1\nimex: {channelIDs: [0]}\n", "imex.channelIDs: IMEX channels are not supported"),
-        ("version: v1\nflags: 3\n", "flags: expected keys, found 3"),
-        ("version: v1\nsharing: {timeSlicing: {}}\n", "sharing.timeSlicing.resources: expected a list"),
-        (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
-            r"sharing.timeSlicing.resources[0].replicas: expected a whole number from 2 up, found 1",
-        ),
-        (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, device: all}]}}\n",
-            "sharing.timeSlicing.resources[0].device: unknown key; known are name, replicas, rename, devices",
-        ),
-        (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replica: 2}]}}\n",
-            "replica: unknown key; known are name, replicas, rename, devices; is replicas meant?",
-        ),
-        (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3}]}}\n",
-            "a resource is there twice",
-        ),
         *(
-            (
-                f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 2, rename: {name}}}]}}}}\n",
-                "sharing.timeSlicing.resources[0].rename: expected a resource",
-            )
-            for name in ("[a]", "two words", "a/b/c", "kubernetes.io/gpu", "Example.com/gpu", "x." * 32)
+            (f"flags: {{failOnInitError: {word}}}\n", "fail_on_init_error", value)
+            for value, words in ((True, "true TRUE yes On '1'"), (False, "false no off OFF 'false'"))
+            for word in words.split()
         ),
+        ("flags: {nvidiaDriverRoot: 1.0}\n", "nvidia_driver_root", "1.0"),
         (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 1000000}]}}\n",
-            "sharing.timeSlicing.resources[0].replicas: the kubelet takes some 70000 shares",
+            "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",
+            "device_list_strategy",
+            ("envvar", "cdi-cri"),
         ),
+        ("flags:\r\n  migStrategy: single\r\n", "mig_strategy", "single"),
+        ("\ufeffflags: {migStrategy: single}\n", "mig_strategy", "single"),
+        ("resources: &none []\nflags: {gfd: *none, migStrategy: mixed}\n", "mig_strategy", "mixed"),
         (
-            "version: v1\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2, devices: [0:0, 1:0]}]}}\n",
-            'sharing.timeSlicing.resources[0].devices: found 60; a MIG device needs quotes, "1:0"',
+            "sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2, devices: [0:0, 1:0, GPU-a]}]}}\n",
+            "shares",
+            (Share("nvidia.com/mig-1g.5gb", 2, "nvidia.com/mig-1g.5gb", ("0:0", "1:0", "GPU-a")),),
         ),
-        *(
-            (
-                f"flags: {{plugin: {{metricsAddress: '{address}'}}}}\n",
-                f"flags.plugin.metricsAddress: expected [host]:port, found '{address}'",
-            )
-            for address in (":http", "10.0.0.1", ":65536", "[::1]")
-        ),
-        ("version: [\n", "expected the node content"),
-        ("version: 2026-13-01\n", "month must be in 1..12"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_its_key(tmp_path, text, message):
-    """File, key, what was expected."""
-    with pytest.raises(BadConfig) as caught:
-        from_file(tmp_path, text)
-    assert message in str(caught.value)
-    assert str(tmp_path / "config.yaml") in str(caught.value)
+def test_the_file_is_read_as_nvidias_plugin_reads_it(tmp_path, text, field, value):
+    """YAML 1.1's words for true and false, but not its numbers to the base of 60; texts as they are written."""
+    assert getattr(from_file(tmp_path, text), field) == value
 
 
 def test_one_port_for_metrics_and_probes_is_refused(tmp_path):
     """The second to ask for it would end the plugin."""
-    with pytest.raises(BadConfig, match="port 9401 cannot be had twice"):
+    with pytest.raises(BadConfig) as caught:
         from_file(tmp_path, "flags: {plugin: {metricsAddress: ':9401'}}\n", PROBE_ADDRESS="0.0.0.0:9401")
+    what = (
+        "flags.plugin.metricsAddress: port 9401 cannot be had twice; --probe-address (PROBE_ADDRESS) has it"
+    )
+    assert str(caught.value) == f"{tmp_path}/config.yaml:1:18: {what}"
+    with pytest.raises(BadConfig) as caught:
+        read(["--metrics-address=:9401"], {"PROBE_ADDRESS": ":9401"})
+    assert str(caught.value) == what
+
+
+def test_a_flag_mends_what_does_not_go_together_in_the_file(tmp_path):
+    """It wins, so only what is left of the file counts."""
+    text = "flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
+    assert from_file(tmp_path, text, "--mig-strategy=none").mps
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -159,7 +142,7 @@ def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path,
     file = tmp_path / "config.yaml"
     assert f"{file}: flags.gfd has no meaning for this plugin" in caplog.text
     caplog.clear()
-    values(yaml.safe_load(file.read_text()))
+    config(file.read_text())
     assert not caplog.text  # to who works with the file again, it has been said
 
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin.allocate import Refused, grant, of_one_gpu
-from gpunode.deviceplugin.config import GPU_COUNT, GPU_MEM, BadConfig, Config, MemorySharing, Share
+from gpunode.deviceplugin.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 from gpunode.deviceplugin.devices import GIB, MIB, Device
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.memory import MAX_LIST, list_bytes, pieces
@@ -351,36 +351,6 @@ def test_a_mig_gpu_stops_the_plugin_with_the_reason(play, plugin):
 def test_the_section_is_read(tmp_path, section, memory):
     """Every key, and what holds without it: gpushare's own name and unit."""
     assert file(tmp_path, section).memory == memory
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{memory: 3}", "sharing.memory: expected keys name, unit, chunk, devices, policy"),
-        ("{memory: {units: GiB}}", "sharing.memory.units: unknown key; known are name, unit"),
-        ("{memory: {unit: GB}}", "sharing.memory.unit: 'GB' is not one of GiB, MiB"),
-        ("{memory: {chunk: 2}}", "sharing.memory.chunk: only with unit: MiB"),
-        (
-            "{memory: {unit: MiB, chunk: 0}}",
-            "sharing.memory.chunk: expected a whole number of MiB from 1 up, found 0",
-        ),
-        ("{memory: {unit: MiB, chunk: true}}", "sharing.memory.chunk: expected a whole number"),
-        ("{memory: {name: gpu-mem}}", "sharing.memory.name: expected a resource with its domain"),
-        ("{memory: {name: nvidia.com/gpu}}", "sharing.memory.name: nvidia.com/gpu counts GPUs, not memory"),
-        ("{memory: {policy: spread}}", "sharing.memory.policy: 'spread' is not one of packed, distributed"),
-        ("{memory: {devices: 0}}", "sharing.memory.devices: expected `all` or a list"),
-        ("{memry: {}}", "sharing.memry: unknown key; is sharing.memory meant?"),
-        (
-            "{memory: {}, timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}",
-            "sharing.memory: nvidia.com/gpu is shared in another way too",
-        ),
-    ],
-)
-def test_a_mistake_is_named_with_its_key(tmp_path, section, message):
-    """What was found, what was expected."""
-    with pytest.raises(BadConfig) as caught:
-        file(tmp_path, section)
-    assert message in str(caught.value)
 
 
 def test_the_policy_for_replicas_does_not_concern_memory(tmp_path):

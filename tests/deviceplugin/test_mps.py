@@ -85,41 +85,6 @@ def test_what_mps_cannot_do_is_said(share, gpu, words):
         limits(share, gpu)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("mps: {resources: [{name: mig-1g.10gb, replicas: 2}]}", "resources[0].name: MPS is for whole GPUs"),
-        (
-            "mps: {resources: [{name: gpu, replicas: 1}]}",
-            "replicas: expected a whole number from 2 up, found 1",
-        ),
-        (
-            "mps: {resources: [{name: gpu, replicas: 2, memory: 8G}]}",
-            "memory: expected a whole number of MiB from 1 up, found '8G'",
-        ),
-        (
-            "mps: {resources: [{name: gpu, replicas: 2, threads: 101}]}",
-            "threads: expected a percentage from 1 to 100, found 101",
-        ),
-        (
-            "timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 1}]}",
-            "timeSlicing.resources[0].memory: unknown key",
-        ),
-        (
-            "timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}",
-            "sharing.mps: a node shares its GPUs by one of sharing.timeSlicing and sharing.mps, not by both",
-        ),
-    ],
-)
-def test_a_mistake_in_sharing_by_mps_is_named(tmp_path, text, words):
-    """With its key, and what was expected."""
-    file = tmp_path / "config.yaml"
-    file.write_text(f"version: v1\nsharing: {{{text}}}\n")
-    with pytest.raises(BadConfig) as caught:
-        read([f"--config-file={file}"], {})
-    assert words in str(caught.value)
-
-
 def test_mps_excludes_the_mixed_mig_strategy_wherever_that_is_set(tmp_path):
     """As in NVIDIA's plugin; by a variable too."""
     file = tmp_path / "config.yaml"

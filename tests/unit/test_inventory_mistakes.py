@@ -46,7 +46,7 @@ SYNTAX = {
     "no colon": ("a: 1\nb\n", "3:1: a key without its `:`"),
     "reserved": ("a: @x\n", "1:4: a value cannot begin with @; quote it"),
     "alias": ("a: *x\n", "1:4: an alias (*name) for which no anchor (&name) was set before"),
-    "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document begins here; an inventory is one"),
+    "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document begins here; a file has one"),
     "endless alias": ("a: &x [*x]\n", "1:4: a[0]: an alias that never ends"),
     "control character": ("a: 1\nb: x\0\n", "2:5: control character '\\x00': is this a text file?"),
     "latin-1": (b"groups:\n  k\xf6ln: x\n", "2:4: byte 0xf6 is not UTF-8; save the file as UTF-8"),
@@ -105,7 +105,7 @@ RULES = {
     ),
     "tag": (
         HOSTS + "    driver: !vault x\n",
-        "4:13: groups.g.driver: unknown tag `!vault`; an inventory has no tags",
+        "4:13: groups.g.driver: unknown tag `!vault`; there are none here",
     ),
     "template": (
         HOSTS + "    driver: {{ version }}\n",
@@ -357,24 +357,29 @@ groups:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "said"),
     [
         (
-            "version: v1\nsharing: {timeSlice: {}}\n",
-            "sharing.timeSlice: unknown key; is sharing.timeSlicing meant?",
+            "version: v2\nsharing: {timeSlice: {}}\n",
+            [
+                '{file}:1:10: version: expected v1, found the text "v2"',
+                "{file}:2:11: sharing.timeSlice: unknown key; is sharing.timeSlicing meant?",
+            ],
         ),
-        ("version: v1\nsharing: [\n", "expected the node content, but found '<stream end>'"),
-        (None, "no such file: "),
+        (
+            "version: v1\nsharing: [\n",
+            ["{file}:3:1: a value is missing here, or a `[` or `{{` before it is not closed"],
+        ),
+        (None, ["no such file: {file}"]),
     ],
 )
-def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inventory(tmp_path, text, words):
-    """The plugin's own reader looks at it, so that no node gets what its plugin refuses."""
+def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inventory(tmp_path, text, said):
+    """The plugin's own reader looks at it, so that no node gets what its plugin refuses; every mistake with its place."""
+    file = tmp_path / "plugin.yaml"
     if text is not None:
-        (tmp_path / "plugin.yaml").write_text(text)
-    (found,) = mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n")
-    assert found.startswith("4:38: cluster.plugin.config: ")
-    assert words in found
-    assert "\n" not in found
+        file.write_text(text)
+    found = mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n")
+    assert found == [f"4:38: cluster.plugin.config: {line.format(file=file)}" for line in said]
 
 
 def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path):

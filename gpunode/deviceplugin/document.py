@@ -1,0 +1,215 @@
+"""A YAML file as plain data in which every key and value knows its line and column. Pure.
+
+Scalars are read as YAML 1.2 reads them, which is how editors check a file against a schema: only `true` and
+`false` are booleans, so `host_key_check: off` is a word and a host may be called `no`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import yaml
+
+from .syntax import Mistake, compose, decode
+
+try:
+    from yaml import CSafeLoader as SafeLoader  # five times as fast; the wheels have it
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
+Where: TypeAlias = tuple[str | int, ...]
+"""The way from the top of the file to a value: ("groups", "h100", "hosts", 1)."""
+
+INVALID = object()
+"""Stands in a list where a value was reported as wrong; in mappings such a key is left out."""
+
+MOST_VALUES = 300_000  # aliases of aliases can make a short file endless
+
+
+class Loader(SafeLoader):
+    """PyYAML's parser with the scalars of YAML 1.2 instead of 1.1."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the name and kind PyYAML wants
+
+
+for _kind, _pattern, _first in [
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+]:
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+class Wrong(Exception):
+    """What is wrong with the value at a place, or with its `key`."""
+
+    def __init__(self, where: Where, what: str, *, key: bool = False) -> None:
+        super().__init__(what)
+        self.where, self.what, self.key = where, what, key
+
+
+@dataclass
+class Document:
+    """The file's data, where each part of it stands, and the mistakes found in it so far."""
+
+    no_merge: ClassVar[str] = "write the keys out"  # instead of `<<`
+
+    data: Any = None
+    keys: dict[Where, tuple[int, int]] = field(default_factory=dict)
+    values: dict[Where, tuple[int, int]] = field(default_factory=dict)
+    written: dict[Where, str] = field(default_factory=dict)  # scalars as they stand in the file
+    problems: dict[tuple[int, int, str], None] = field(default_factory=dict)  # each once, as noted
+
+    def problem(self, where: Where, message: str, *, key: bool = False) -> None:
+        """Note a mistake in the value at `where`, or in its key. What is not there stands where it should be."""
+        there = where
+        while there and there not in self.values:
+            there = there[:-1]
+        place = self.keys.get(there) if key else None
+        self.note(place or self.values.get(there, (1, 1)), where, message)
+
+    def note(self, place: tuple[int, int], where: Where, message: str) -> None:
+        """Note a mistake at a line and column."""
+        line, column = place
+        name = dotted(where)
+        self.problems[line, column, f"{name}: {message}" if name else message] = None
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what is raised as Wrong meanwhile, and go on after it."""
+        try:
+            yield
+        except Wrong as wrong:
+            self.problem(wrong.where, wrong.what, key=wrong.key)
+
+    def line(self, where: Where) -> int:
+        """The line on which a value begins."""
+        return self.values[where][0]
+
+    @property
+    def mistakes(self) -> list[str]:
+        """What was noted, each as `line:column: key: what`, in the order of the file."""
+        in_order = sorted(self.problems, key=lambda problem: problem[:2])
+        return [f"{line}:{column}: {text}" for line, column, text in in_order]
+
+    def read(self, raw: bytes) -> None:
+        """Fill it with a file's content. Raises Mistake where that is no YAML; lesser mistakes are noted."""
+        root = compose(decode(raw), Loader)
+        if root is not None:
+            self.data = _Builder(self).value(root, ())
+
+
+def dotted(where: Where) -> str:
+    """The way to a value as people write it: groups.h100.hosts[1].ssh.port."""
+    text = ""
+    for part in where:
+        if isinstance(part, int) or part == "":
+            text += f"[{part}]"
+        elif not re.fullmatch(r"[\w<>-]+", part):
+            text += f'["{part}"]'
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f'the text "{value}"'
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+class _Builder:
+    """Turns PyYAML's nodes into data and notes their places."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.count = 0
+        self.open: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, where: Where) -> Any:
+        """The node's data; what makes no sense becomes a noted mistake and INVALID."""
+        document = self.document
+        mark = node.start_mark
+        document.values[where] = (mark.line + 1, mark.column + 1)
+        self.count += 1
+        if self.count > MOST_VALUES or any(node is outer for outer in self.open):
+            raise Mistake(mark.line + 1, mark.column + 1, f"{dotted(where)}: an alias that never ends")
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, where)
+        if node.tag not in {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
+            document.problem(where, f"unknown tag `{node.tag}`; there are none here")
+        self.open.append(node)
+        data: Any
+        if isinstance(node, yaml.SequenceNode):
+            data = [self.value(item, (*where, index)) for index, item in enumerate(node.value)]
+        else:
+            data = self.mapping(node, where)
+        self.open.pop()
+        return data
+
+    def mapping(self, node: yaml.Node, where: Where) -> Any:
+        document = self.document
+        data: dict[str, Any] = {}
+        whole = True
+        for key, item in node.value:
+            place = (key.start_mark.line + 1, key.start_mark.column + 1)
+            if not isinstance(key, yaml.ScalarNode):
+                text = "a key is a word, not a list or mapping"
+                if isinstance(key, yaml.MappingNode):
+                    text += "; {{ templates }} are not filled in here"
+                document.note(place, where, text)
+                whole = False
+                continue
+            here = (*where, key.value)
+            if here in document.keys:
+                text = f"written twice, first in line {document.keys[here][0]}; keep one"
+                document.note(place, here, text)
+                continue
+            document.keys[here] = place
+            if key.value == "<<":
+                document.note(place, here, f"merge keys are not read; {document.no_merge}")
+                continue
+            value = self.value(item, here)
+            if value is not INVALID:
+                data[key.value] = value
+        return data if whole else INVALID
+
+    def scalar(self, node: yaml.ScalarNode, where: Where) -> Any:
+        document = self.document
+        text: str = node.value
+        document.written[where] = text
+        name = node.tag.removeprefix("tag:yaml.org,2002:")
+        if name in {"int", "float"} and re.match(r"[-+]?0[0-9]", text):
+            document.problem(
+                where,
+                f'{text} begins with 0, which some read as octal: write {text.lstrip("0") or 0}, or "{text}" for text',
+            )
+            return INVALID
+        try:
+            if name == "null":
+                return None
+            if name == "bool":
+                return {"true": True, "false": False}[text.lower()]
+            if name == "int":
+                return int(text)
+            if name == "float":
+                return float(text)
+        except (ValueError, KeyError):
+            document.problem(where, f"`{text}` is not what its tag !!{name} says")
+            return INVALID
+        if name != "str":
+            document.problem(where, f"unknown tag `{node.tag}`; there are none here")
+            return INVALID
+        return text
