@@ -11,6 +11,12 @@ from gpunode.deviceplugin.kubelet import v1alpha_pb2 as api
 
 from .nvml import FakeNvml, Gpu
 
+# pkg/kubelet/cm/deviceplugin/types.go of 1.9, pkg/kubelet/deviceplugin/types.go of 1.8
+REFUSALS = {
+    "v1alpha2": 'requested API version "{}" is not supported by kubelet. Supported version is "v1alpha2"',
+    "0.1": "unsupported API version by the Kubelet registry",
+}
+
 
 class OldKubelet:
     """Registration of one alpha version, in the package name of those days."""
@@ -33,8 +39,7 @@ class OldKubelet:
     async def register(self, request, context):
         self.tried.append(request.version)
         if request.version != self.version:
-            words = f'requested API version "{request.version}" is not supported by kubelet. Supported version is "{self.version}"'
-            await context.abort(grpc.StatusCode.UNKNOWN, words)
+            await context.abort(grpc.StatusCode.UNKNOWN, REFUSALS[self.version].format(request.version))
         self.registered.set_result(request)
         return api.Empty()
 
@@ -57,11 +62,9 @@ class OldKubelet:
             return devices, await allocate(api.AllocateRequest(devicesIDs=list(devices)), timeout=5)
 
 
-@pytest.mark.parametrize(
-    ("version", "tried"), [("v1alpha2", ["v1alpha2"]), ("v1alpha1", ["v1alpha2", "v1alpha1"])]
-)
+@pytest.mark.parametrize(("version", "tried"), [("v1alpha2", ["v1alpha2"]), ("0.1", ["v1alpha2", "0.1"])])
 def test_an_old_kubelet_gets_the_protocol_that_it_speaks(sockets, plugin, version, tried):
-    """1.9 takes one set of edits; 1.8 an entry for each device, of which the first has the edits."""
+    """1.9 takes one set of edits; 1.8, whose v1alpha1 calls itself 0.1, an entry for each device, of which the first has the edits."""
 
     async def scene() -> None:
         kubelet = OldKubelet(sockets, version)

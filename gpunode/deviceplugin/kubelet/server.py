@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 VERSIONS = {
     "v1beta1": "/v1beta1.Registration/Register",
     "v1alpha2": "/deviceplugin.Registration/Register",
-    "v1alpha1": "/deviceplugin.Registration/Register",
+    "0.1": "/deviceplugin.Registration/Register",  # what v1alpha1 calls itself (constants.go of Kubernetes 1.8)
 }
 REGISTER_DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
 STREAM_DEADLINE = 20.0  # seconds from the registration to the kubelet's ListAndWatch
