@@ -326,19 +326,37 @@ def read_library_version() -> Optional[str]:
 
 
 def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, Any]]:
-    """The GPUs as nvidia-smi sees them, asked when `before` is done: it uses the GPUs and their module itself."""
+    """The GPUs as nvidia-smi sees them, asked when `before` is done: it uses the GPUs and their module itself.
+
+    `list` is `nvidia-smi -L`, asked for only where MIG is on: each call may take a second or more. None: it failed.
+    """
     concurrent.futures.wait(before)
     if have("nvidia-smi") is None:
         return None
-    query = "--query-gpu=index,uuid,name,pci.bus_id,memory.total"
-    answer = run("nvidia-smi", query, "--format=csv,noheader,nounits", timeout=15)
+    answer = query_gpus(SMI_FIELDS + SMI_MIG)
+    if answer.status and "is not a valid field" in answer.out + answer.err:
+        answer = query_gpus(SMI_FIELDS)  # before driver branch 450, which brought MIG
     if answer.status:
         return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.words}
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
-    # Each call may take a second or more, so MIG devices are asked for only where the kernel shows some.
-    cut = glob.glob(below("/proc/driver/nvidia/capabilities/gpu*/mig/gi*"))
-    listed = run("nvidia-smi", "-L", timeout=15).out if cut else ""
-    return {"gpus": [row for row in rows if len(row) == 5], "error": None, "list": listed}
+    rows = [row for row in rows if len(row) in (len(SMI_FIELDS), len(SMI_FIELDS + SMI_MIG))]
+    found = {"gpus": rows, "error": None, "list": "", "list_error": None}  # type: Dict[str, Any]
+    if any("Enabled" in row[len(SMI_FIELDS) :] for row in rows):
+        listed = run("nvidia-smi", "-L", timeout=15)
+        found["list"] = None if listed.status else listed.out
+        found["list_error"] = (
+            (last(listed.out + listed.err, 1) or [listed.words])[-1] if listed.status else None
+        )
+    return found
+
+
+SMI_FIELDS = ["index", "uuid", "name", "pci.bus_id", "memory.total"]
+SMI_MIG = ["mig.mode.current", "mig.mode.pending"]
+
+
+def query_gpus(fields: List[str]) -> Answer:
+    """A line for each GPU."""
+    return run("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits", timeout=15)
 
 
 def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpunode.model import (
@@ -31,6 +31,7 @@ def parse(raw: Raw) -> Facts:
     docker, containerd, kubelet = raw.get("docker"), raw.get("containerd"), raw.get("kubelet")
     smi = raw.get("smi") or {"gpus": [], "error": None}
     mig = _mig(smi.get("list") or "")
+    gpus = tuple(_gpu(row, mig) for row in smi["gpus"])
     running = raw.get("running")
     cgroup = raw.get("cgroup")
     return Facts(
@@ -46,7 +47,7 @@ def parse(raw: Raw) -> Facts:
         modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
         module_banner=raw.get("module_banner"),
         library_version=raw.get("library_version"),
-        gpus=tuple(_gpu(row, mig) for row in smi["gpus"]),
+        gpus=gpus,
         smi_error=smi["error"],
         packages={name: Package(name, **entry) for name, entry in (raw.get("packages") or {}).items()},
         files={path: File(path, **entry) for path, entry in (raw.get("files") or {}).items()},
@@ -57,7 +58,7 @@ def parse(raw: Raw) -> Facts:
         gpu_users=tuple(GpuUser(**user) for user in raw.get("gpu_users") or ()),
         images=dict(raw.get("images") or {}),
         running=Run(running["run"], float(running["since"]), running["by"]) if running else None,
-        errors=dict(raw.get("errors") or {}),
+        errors={**(raw.get("errors") or {}), **_unlisted(gpus, smi.get("list_error"))},
     )
 
 
@@ -86,16 +87,24 @@ def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
     for line in listed.splitlines():
         if head := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
             gpu = head[1]
+            found[gpu] = ()
         elif part := re.match(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (\S+)\)", line):
             found[gpu] = (*found.get(gpu, ()), MigDevice(int(part[2]), part[3], part[1]))
     return found
 
 
 def _gpu(row: list[str], mig: Mapping[str, tuple[MigDevice, ...]]) -> Gpu:
-    index, uuid, name, pci, memory = row
+    index, uuid, name, pci, memory, *modes = row
+    on, pending = (word == "Enabled" for word in (modes or ["", ""]))  # a driver before branch 450 has no MIG
     # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs without memory of their own say [N/A].
     mib = int(memory) if memory.isdigit() else 0
-    return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid, ()))
+    return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending)
+
+
+def _unlisted(gpus: Iterable[Gpu], error: str | None) -> dict[str, str]:
+    """Why the MIG devices of some GPUs are not known."""
+    unknown = ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None)
+    return {"mig": f"nvidia-smi -L: {error or f'it does not name {unknown}'}"} if unknown else {}
 
 
 def _unit(name: str, entry: Raw) -> Unit:

@@ -154,7 +154,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A part of a GPU as `nvidia-smi -L` lists it."""
+    """A part of a GPU as `nvidia-smi -L` lists it. Drivers before branch 470 write its UUID `MIG-GPU-…/<gi>/<ci>`."""
 
     number: int  # on its GPU
     uuid: str
@@ -163,14 +163,17 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as nvidia-smi reports it, and the MIG devices that it is cut into."""
+    """A GPU as nvidia-smi reports it, and the MIG devices that it is cut into. `mig_pending`: whether MIG will be on
+    after the GPU's next reset."""
 
     index: int
     uuid: str
     name: str
     pci: str
     memory_mib: int
-    mig: tuple[MigDevice, ...] = ()
+    mig: tuple[MigDevice, ...] | None = ()  # None: not known, though MIG is on
+    mig_on: bool = False
+    mig_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +288,7 @@ class Facts:
     gpu_users: tuple[GpuUser, ...] = ()
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None
-    errors: Mapping[str, str] = field(default_factory=dict)  # section -> why it could not be read
+    errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------

@@ -94,25 +94,72 @@ def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
     assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", 0)
 
 
+SMI = """
+case $1 in
+-L) %s ;;
+*mig.mode*)
+    echo "0, GPU-1, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, Disabled, Enabled"
+    echo "1, GPU-2, NVIDIA H100 80GB HBM3, 00000000:5E:00.0, 81559, %s"
+esac
+"""
+LIST = """
+    echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"
+    echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)"
+    echo "  MIG 3g.40gb     Device  0: (UUID: MIG-3)"
+    echo "  MIG 1g.10gb+me  Device  1: (UUID: MIG-GPU-2/7/0)"
+"""
+
+
 def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host) -> None:
-    """Asked for only where the kernel shows some: each call of nvidia-smi may cost a second."""
+    """Each by the UUID that its driver gives it: before branch 470, one made of its GPU's."""
+    host.program("nvidia-smi", SMI % (LIST, "Enabled, Enabled"))
+    first, second = facts.parse(host.probe()).gpus
+    assert (first.mig_on, first.mig_pending, first.mig) == (False, True, ())
+    assert (second.mig_on, second.mig_pending) == (True, True)
+    assert second.mig == (MigDevice(0, "MIG-3", "3g.40gb"), MigDevice(1, "MIG-GPU-2/7/0", "1g.10gb+me"))
+
+
+def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host) -> None:
+    """Each call of nvidia-smi may cost a second."""
+    host.program("nvidia-smi", SMI % ("exit 3", "[N/A], [N/A]"))
+    seen = facts.parse(host.probe())
+    assert [(gpu.mig_on, gpu.mig_pending, gpu.mig) for gpu in seen.gpus] == [
+        (False, True, ()),
+        (False, False, ()),
+    ]
+    assert "mig" not in seen.errors
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [
+        ("echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'; echo Unknown Error; exit 255", "Unknown Error"),
+        ("exit 255", "exit status 255"),
+        ("echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'", "it does not name GPU-2"),
+    ],
+)
+def test_mig_devices_that_could_not_be_listed_are_not_known(host: Host, fails: str, why: str) -> None:
+    """Which is not that there are none. The GPUs are known all the same."""
+    host.program("nvidia-smi", SMI % (fails, "Enabled, Enabled"))
+    seen = facts.parse(host.probe())
+    assert [gpu.mig for gpu in seen.gpus] == [(), None]
+    assert seen.smi_error is None
+    assert seen.errors["mig"].startswith("nvidia-smi -L: ")
+    assert why in seen.errors["mig"]
+
+
+def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host) -> None:
+    """Before branch 450 such a query fails as a whole."""
     host.program(
         "nvidia-smi",
-        'if [ "$1" = -L ]; then\n'
-        'echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"\n'
-        'echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)"\n'
-        'echo "  MIG 3g.40gb     Device  0: (UUID: MIG-3)"\n'
-        'echo "  MIG 1g.10gb+me  Device  1: (UUID: MIG-4)"\n'
-        "else\n"
-        'echo "0, GPU-1, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559"\n'
-        'echo "1, GPU-2, NVIDIA H100 80GB HBM3, 00000000:5E:00.0, 81559"\n'
-        "fi",
+        "case $1 in\n"
+        "*mig*) echo 'Field \"mig.mode.current\" is not a valid field to query.'; echo; exit 2 ;;\n"
+        "*) echo '0, GPU-1, Tesla P100-PCIE-16GB, 00000000:3B:00.0, 16384' ;;\n"
+        "esac",
     )
-    assert [gpu.mig for gpu in facts.parse(host.probe()).gpus] == [(), ()]
-    host.write("/proc/driver/nvidia/capabilities/gpu1/mig/gi1/access", "DeviceFileMinor: 12\n")
-    first, second = facts.parse(host.probe()).gpus
-    assert first.mig == ()
-    assert second.mig == (MigDevice(0, "MIG-3", "3g.40gb"), MigDevice(1, "MIG-4", "1g.10gb+me"))
+    seen = facts.parse(host.probe())
+    assert seen.smi_error is None
+    assert [(gpu.uuid, gpu.mig_on, gpu.mig) for gpu in seen.gpus] == [("GPU-1", False, ())]
 
 
 def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:

@@ -207,7 +207,7 @@ def _smi(folder: Path, machine: Machine, now: Now) -> None:
 
 
 def nvml(machine: Machine, now: Now) -> tuple[int, str]:
-    """What nvidia-smi answers to a query of index, uuid, name, pci.bus_id, memory.total, and its exit status."""
+    """What nvidia-smi answers to the agent's query, and its exit status. No simulated GPU has MIG."""
     if "nvidia" not in now.modules:
         words = "couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed"
         return 9, f"NVIDIA-SMI has failed because it {words} and running.\n\n"
@@ -225,7 +225,8 @@ def nvml(machine: Machine, now: Now) -> tuple[int, str]:
             f"Unable to determine the device handle for {where}.  Reboot the system to recover this GPU\n",
         )
     rows = (
-        f"{n}, {gpu.uuid}, {gpu.name}, {_bus(gpu)}, {gpu.memory_mib}\n" for n, gpu in enumerate(machine.gpus)
+        f"{n}, {gpu.uuid}, {gpu.name}, {_bus(gpu)}, {gpu.memory_mib}, [N/A], [N/A]\n"
+        for n, gpu in enumerate(machine.gpus)
     )
     return 0, "".join(rows)
 
