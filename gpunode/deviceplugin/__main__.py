@@ -20,7 +20,7 @@ from .kubelet.podresources import PodResources
 from .kubelet.returns import Returns
 from .kubelet.server import ResourceServer
 from .logfmt import log_to_stderr
-from .metrics import Metrics, held, limited, offered, serving, text
+from .metrics import Metrics, held, left_out, limited, offered, serving, text
 from .mps import files
 from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
@@ -63,7 +63,17 @@ async def offer(
             ("registered", {"resource": name}, float(server.registered)) for name, server in servers.items()
         ]
         given = await pods.samples(board.offers)
-        return text([*metrics.samples(), *offered(board), *limited(board), *held(board), *registered, *given])
+        return text(
+            [
+                *metrics.samples(),
+                *offered(board),
+                *limited(board),
+                *left_out(board),
+                *held(board),
+                *registered,
+                *given,
+            ]
+        )
 
     def why_not_ready() -> str | None:
         """Why pods can be given nothing here. No GPU to give is no reason, nor is one that cannot be given."""

@@ -27,6 +27,7 @@ class Board:
         self.links: Links = {}  # how well GPUs are connected; changes wake nobody
         # GPUs shared by memory, by UUID: why the driver does not hold containers to their part; None where it does
         self.limits: Mapping[str, str | None] = {}
+        self.left: Mapping[str, str] = {}  # GPUs of which nothing is offered, by UUID, and why
         self.holds: tuple[Hold, ...] = ()
         self.held: Mapping[
             str, Mapping[str, str]
@@ -65,6 +66,12 @@ class Board:
         """Nothing can be offered, and why; or it can (None)."""
         if why != self.missing:
             self.missing = why
+            self._wake()
+
+    def leave(self, left: Mapping[str, str]) -> None:
+        """Of these GPUs, and no others, nothing is offered, and why."""
+        if left != self.left:
+            self.left = left
             self._wake()
 
     def limit(self, limits: Mapping[str, str | None]) -> None:

@@ -14,6 +14,7 @@ PREFIX = "gpunode_device_plugin_"
 HELP = {
     "devices": "Units offered to the kubelet, by health",
     "memory_limited": "Whether the driver holds containers to their part of a GPU (1) or not (0), and why not",
+    "left_out": "GPUs of which nothing is offered, and why",
     "held": "Units that wait for a container which has their device by an earlier configuration",
     "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
     "registrations_total": "Registrations with the kubelet",
@@ -91,6 +92,11 @@ def limited(board: Board) -> list[Sample]:
         ("memory_limited", {"gpu": gpu, "why": why or ""}, float(why is None))
         for gpu, why in board.limits.items()
     ]
+
+
+def left_out(board: Board) -> list[Sample]:
+    """GPUs of which nothing is offered though they are well."""
+    return [("left_out", {"gpu": gpu, "why": why}, 1.0) for gpu, why in board.left.items()]
 
 
 def held(board: Board) -> list[Sample]:

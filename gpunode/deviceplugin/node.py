@@ -19,7 +19,7 @@ from .kubelet.returns import Returns
 from .links import links
 from .metrics import Metrics
 from .mps.follow import Follower
-from .resources import Unfit, Unit, left_out, offers
+from .resources import UNCUT, Unfit, Unit, left_out, offers, uncut
 from .watch import DEADLINE, Watch
 from .within import post, within
 
@@ -64,6 +64,7 @@ class Node:
         self._offers: Mapping[str, tuple[Unit, ...]] = {}  # made of them
         self._given: Mapping[str, Device] = {}  # those that are offered, by UUID
         self._said: dict[str, str] = {}
+        self._left: Sequence[str] = ()  # what came to nothing at the last look
         self._specs = specs
         self._mps = mps
         self._returns = returns
@@ -143,15 +144,28 @@ class Node:
                 await self._returns.bar(now)
             self._board.offer(now)
             self._board.lack(None)
-            for what in left_out(found, config.mig_strategy, config.shares, config.memory):
-                self._say(what, what)
+            self._leave(found)
         except Unfit as error:
             if self._config.fail_on_init_error:
                 raise
             self._board.offer({})
+            self._board.leave({})
             self._board.lack(str(error))
             self._say("offers", f"nothing is offered: {error}")
         self._watch()
+
+    def _leave(self, found: Sequence[Device]) -> None:
+        """Say what comes to nothing, and what does no longer."""
+        config = self._config
+        left = left_out(found, config.mig_strategy, config.shares, config.memory)
+        for what in left:
+            self._say(what, what)
+        for what in self._left:
+            if what not in left:
+                del self._said[what]
+                log.info("no longer so: %s", what)
+        self._left = left
+        self._board.leave({gpu.uuid: UNCUT for gpu in uncut(found, config.mig_strategy)})
 
     async def _specify(self) -> None:
         """Have the CDI specification name what is offered; what it cannot name is Unhealthy, and is tried again."""

@@ -9,6 +9,7 @@ from . import ids, memory
 from .config import GPU, GPU_COUNT, MemorySharing, Share
 from .devices import MIB, Device
 
+UNCUT = "MIG is on, but no MIG device was made on it"
 VOLTA = (7, 0)  # the first compute capability whose MPS servers keep clients to limits and apart
 
 
@@ -67,6 +68,12 @@ def offers(
     return {name: tuple(units) for name, units in offered.items()}
 
 
+def uncut(devices: Sequence[Device], mig_strategy: str) -> tuple[Device, ...]:
+    """The GPUs of which nothing is offered, because they are to be cut into MIG devices and are not."""
+    cut = {device.gpu for device in devices if device.profile is not None}
+    return tuple(gpu for gpu in devices if gpu.mig_enabled and gpu.uuid not in cut and mig_strategy != "none")
+
+
 def left_out(
     devices: Sequence[Device],
     mig_strategy: str,
@@ -75,12 +82,12 @@ def left_out(
 ) -> list[str]:
     """What of the node or of the configuration comes to nothing without being an error, and why, in sentences."""
     groups = _by_resource(devices, mig_strategy)
-    offered = {device.uuid for group in groups.values() for device in group}
-    cut = {device.gpu for device in devices if device.profile is not None}
-    told = [
-        f"GPU {gpu.index} is not offered: MIG is on, but no MIG device was made on it"
+    told = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut(devices, mig_strategy)]
+    told += [
+        f"GPU {gpu.index} is given to pods whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
+        "another MIG strategy"
         for gpu in devices
-        if gpu.profile is None and gpu.uuid not in offered and gpu.uuid not in cut
+        if gpu.mig_enabled and mig_strategy == "none"
     ]
     known = {name for device in devices for name in (device.uuid, device.index)}
     wanted = [(share.resource, share.devices) for share in shares]
@@ -165,10 +172,10 @@ def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> 
             f"MIG strategy single: MIG is on for some GPUs but off for GPU {', '.join(gpu.index for gpu in whole)}; "
             "make them alike, or use MIG strategy mixed"
         )
-    uncut = [gpu.index for gpu in gpus if not any(part.gpu == gpu.uuid for part in parts)]
-    if uncut:
+    empty = [gpu.index for gpu in uncut([*gpus, *parts], "single")]
+    if empty:
         raise Unfit(
-            f"MIG strategy single: MIG is on for GPU {', '.join(uncut)}, but no MIG device was made on it"
+            f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but no MIG device was made on it"
         )
     profiles = sorted({part.profile or "" for part in parts})
     if len(profiles) > 1:

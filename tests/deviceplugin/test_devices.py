@@ -142,6 +142,15 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
             ["GPU 1 is not offered: MIG is on, but no MIG device was made on it"],
         ),
         (
+            (Gpu("GPU-a"), h100("GPU-b")),
+            "none",
+            (),
+            [
+                "GPU 1 is given to pods whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
+                "another MIG strategy"
+            ],
+        ),
+        (
             (Gpu("GPU-a"),),
             "none",
             (Share("nvidia.com/gpu", 2, "nvidia.com/gpu", ("0", "7")),),
@@ -154,7 +163,13 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
             ["sharing of nvidia.com/mig-1g.10gb comes to nothing: this node has no such device"],
         ),
     ],
-    ids=["nothing", "an uncut GPU", "a device that is not there", "a resource that is not there"],
+    ids=[
+        "nothing",
+        "an uncut GPU",
+        "a GPU with MIG given whole",
+        "a device that is not there",
+        "a resource that is not there",
+    ],
 )
 def test_what_comes_to_nothing_is_said(gpus, strategy, shares, told):
     """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
@@ -172,6 +187,27 @@ def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
             await kubelet.until(lambda: "GPU-c" in kubelet.devices())
         lines = [one for one in caplog.messages if one.startswith("GPU 1 is not offered: MIG is on")]
         assert len(lines) == 1
+
+    play(scene)
+
+
+def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
+    """And that it was not meanwhile: whoever reads the log is to know how things are."""
+    said = "GPU 1 is not offered: MIG is on, but no MIG device was made on it"
+    part = "nvidia.com/mig-1g.10gb"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = h100("GPU-b")
+        with caplog.at_level("INFO"):
+            async with plugin(FakeNvml(Gpu("GPU-a"), gpu), mig_strategy="mixed"):
+                await kubelet.until(kubelet.devices)
+                assert said in caplog.messages
+                gpu.mig = [Mig("MIG-1")]
+                await kubelet.until(lambda: kubelet.devices(part))
+                assert f"no longer so: {said}" in caplog.messages
+                gpu.mig = []
+                await kubelet.until(lambda: not kubelet.devices(part))
+                assert caplog.messages.count(said) == 2
 
     play(scene)
 

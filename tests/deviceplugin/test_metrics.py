@@ -63,6 +63,25 @@ def test_metrics_tell_devices_registration_allocations_and_xids(play, plugin):
     play(scene)
 
 
+def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(play, plugin):
+    """It is among no devices, and not Unhealthy."""
+    port = free_port()
+    why = "MIG is on, but no MIG device was made on it"
+    line = f'gpunode_device_plugin_left_out{{gpu="GPU-b",why="{why}"}} 1\n'
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-b", minor=1, mig=[])
+        nvml = FakeNvml(Gpu("GPU-a"), gpu)
+        async with plugin(nvml, mig_strategy="mixed", metrics_address=f"127.0.0.1:{port}"):
+            await kubelet.until(kubelet.devices)
+            assert line in (await get(port, "/metrics"))[1]
+            gpu.mig = None
+            await kubelet.until(lambda: "GPU-b" in kubelet.devices())
+            assert "left_out" not in (await get(port, "/metrics"))[1]
+
+    play(scene)
+
+
 def test_readyz_says_what_is_missing(play, plugin, caplog):
     """Alive is not ready: without a registration /readyz is 503 with the reason, /healthz 200."""
     port = free_port()

@@ -84,8 +84,30 @@ def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api
             gpu.mig = [Mig("MIG-1")]
             await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
             gpu.mig = []
-            await api.until(lambda: api.said() == [("GPUGone", 1)])
-            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in api.events[0]["message"]
+            await api.until(lambda: ("GPUGone", 1) in api.said())
+            told = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
+            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in told[0]
+
+    play(scene)
+
+
+def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
+    play, plugin, api, voice
+) -> None:
+    """MIG is on, and nothing was cut: the usual state after a reboot. What to do is said, and that it was done."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a", mig=[])
+        async with plugin(FakeNvml(gpu), voice=voice, mig_strategy="mixed"):
+            await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
+            message = api.events[0]["message"]
+            assert "GPU-a) is not offered: MIG is on, but no MIG device was made on it" in message
+            assert "nvidia-smi mig -i 0 -cgi" in message
+            left = {"GPU-a": "MIG is on, but no MIG device was made on it"}
+            await api.until(lambda: json.loads(note(api) or "{}").get("notOffered") == left)
+            gpu.mig = [Mig("MIG-1")]
+            await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
+            await api.until(lambda: "notOffered" not in json.loads(note(api) or "{}"))
 
     play(scene)
 

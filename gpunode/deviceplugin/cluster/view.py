@@ -18,7 +18,8 @@ ANNOTATION = "gpunode.dev/device-plugin"
 class View:
     """What the board had at one moment: NVML's devices by UUID, units by resource, why devices are Unhealthy.
 
-    `idle`: devices that are not offered, as a GPU that is cut into MIG devices. `held`: whose units wait for a container
+    `idle`: devices that are not offered, as a GPU that is cut into MIG devices; `left`: those of them that should be,
+    and why they are not. `held`: whose units wait for a container
     that has them by an earlier configuration. `limits`: of GPUs shared by memory, why the driver does not hold containers to their part; None where it does.
     """
 
@@ -29,6 +30,7 @@ class View:
     limits: Mapping[str, str | None] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     held: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(board: Board) -> View:
@@ -43,6 +45,7 @@ def view(board: Board) -> View:
         missing=board.missing,
         limits={uuid: why for uuid, why in board.limits.items() if uuid in devices},
         held={hold.device: hold.why for hold in board.holds if hold.device in devices},
+        left={uuid: why for uuid, why in board.left.items() if uuid in devices},
     )
 
 
@@ -67,6 +70,7 @@ def news(before: View, after: View) -> list[Event]:
         if unlimited is not None and before.limits.get(uuid) != unlimited:
             words = f"{_called(after.devices[uuid])} is shared by memory, and containers may exceed what they asked for: {unlimited}"
             told.append(Event("GPUMemoryNotLimited", words))
+    told += _left(before, after)
     told += _held(before, after)
     if after.missing is None:
         gone = [
@@ -81,6 +85,17 @@ def news(before: View, after: View) -> list[Event]:
         counts = ", ".join(f"{count} {resource}" for resource, count in after.units.items())
         told.append(Event("GPUsOffered", f"GPUs are offered again: {counts or 'there is none'}", "Normal"))
     return told
+
+
+def _left(before: View, after: View) -> Iterator[Event]:
+    """Which GPUs are left out now, and which are no longer."""
+    for uuid in after.left.keys() - before.left.keys():
+        device = after.devices[uuid]
+        advice = f"make some (nvidia-smi mig -i {device.index} -cgi PROFILE -C), or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
+        yield Event("GPUNotOffered", f"{_called(device)} is not offered: {after.left[uuid]}; {advice}")
+    for uuid in before.left.keys() - after.left.keys():
+        if uuid in after.devices:
+            yield Event("GPUOffered", f"{_called(after.devices[uuid])} is left out no longer", "Normal")
 
 
 def _held(before: View, after: View) -> Iterator[Event]:
@@ -108,6 +123,7 @@ def summary(seen: View, config: Config) -> str:
         "units": dict(seen.units),
         "unhealthy": dict(seen.sick),
         **({"held": dict(seen.held)} if seen.held else {}),
+        **({"notOffered": dict(seen.left)} if seen.left else {}),
         **({"problem": seen.missing} if seen.missing is not None else {}),
         **(
             {"memoryLimits": {uuid: why or "enforced" for uuid, why in seen.limits.items()}}
