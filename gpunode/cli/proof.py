@@ -32,7 +32,7 @@ def bring_up(
 
     Returns the exit code, in which those others do not count.
     """
-    from gpunode.cluster import expected, plugin
+    from gpunode.cluster import expected, mig, plugin
 
     tell = cluster.tells(report)
     good = {outcome.host: outcome for outcome in outcomes if outcome.status in ("right", "changed")}
@@ -55,6 +55,7 @@ def bring_up(
     gpus = {
         name: expected.uuids(config, seen.gpus, labels[name]) for name in names if (seen := good[name].facts)
     }
+    partly: cluster.Troubles = {}
     if names:
         rollout = plugin.deploy(
             api,
@@ -69,18 +70,31 @@ def bring_up(
             hopeless=[names[host] for host in names if _no_driver(good[host])],
         )
         troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
-        counts: dict[str, Expected] = {
-            names[host]: expected.units(config, seen.gpus, labels[host]) or len(seen.gpus)
+        units = {
+            host: expected.units(config, seen.gpus, labels[host])
             for host in gpus
+            if (seen := good[host].facts)
+        }
+        partly |= {  # the rest of their GPUs is waited for and tried
+            host: ClusterError(f"{names[host]}: {one.what}", hint=one.fix)
+            for host in units
+            if host not in troubles and (seen := good[host].facts)
+            if (one := mig.trouble(config, seen.gpus, labels[host])) and one.missing
+        }
+        troubles |= {host: error for host, error in partly.items() if units[host] is None}
+        counts: dict[str, Expected] = {
+            names[host]: count or len(seen.gpus)
+            for host, count in units.items()
             if host not in troubles and (seen := good[host].facts)
         }
         late = offered(api, inventory, counts, tell)
         troubles |= {host: late[node] for host, node in names.items() if node in late}
-    for host, error in troubles.items():
+    for host, error in {**partly, **troubles}.items():
         report.problem(error, host)
     ready = {names[host]: uuids for host, uuids in gpus.items() if host not in troubles}
     results = vectoradd(api, inventory, ready, report) if run and ready else ()
     show(results, report)
+    troubles = {**partly, **troubles}
     by_node = {result.node: result for result in results}
     report.rows(
         "verified",
@@ -163,6 +177,8 @@ def _verdict(
         failed = [one.why for one in result.results if not one.passed]
         return "not verified", result.why or (failed or [f"no pod saw {', '.join(result.uncovered)}"])[0]
     seen = dict.fromkeys(one.uuid or one.pod for one in result.results)
+    if not uuids:  # MIG devices that are not known
+        return "verified", f"vectoradd passed on {', '.join(seen)}"
     if result.uncovered or len(seen) < len(uuids):
         where = f"in a share of {', '.join(seen)}" if result.shared else f"on {', '.join(seen)}"
         users = f"; in use by {', '.join(result.users)}" if result.users else ""

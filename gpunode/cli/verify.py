@@ -14,7 +14,8 @@ from gpunode.cli.session import Session, session
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
-    from gpunode.model import Layer, Link, Outcome
+    from gpunode.cluster.nodes import Node
+    from gpunode.model import Gpu, Layer, Link, Outcome, PluginConfig
 
 
 def verify(
@@ -130,8 +131,7 @@ def _judged(
     api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
 ) -> Mapping[str, Sequence[Link]]:
     from gpunode.cli import cluster, proof
-    from gpunode.cluster import daemonset, expected, offer, plugin, said
-    from gpunode.deviceplugin.config import LABEL
+    from gpunode.cluster import daemonset, expected, mig, plugin, said
     from gpunode.model import Link
     from gpunode.verify import cluster as links
     from gpunode.verify import image
@@ -158,28 +158,14 @@ def _judged(
         for host, error in missing.items()
     }
     for host, node in found.items():
-        gpus = seen[host].gpus
-        shares = expected.units(config, gpus, node.labels)
-        if misnamed := expected.misnamed(config, node.labels):
-            capacity = links.misnamed_link(node, misnamed, LABEL)
-        elif shares is not None:
-            right = all(node.units.get(name, 0) == count for name, count in shares.items())
-            capacity = links.shares_link(
-                node, shares, "" if right else offer.why_not(api, node, None, namespace)
-            )
-        else:
-            capacity = links.capacity_link(node, len(gpus), "")
-            if capacity.status == "broken":
-                why = offer.why_not(api, node, len(gpus), namespace)
-                capacity = links.capacity_link(node, len(gpus), why)
-        row = rows.get(node.name)
-        if (
-            row and capacity.status == "ok"
-        ):  # of what else the node has, MIG devices for instance, some may be out
-            capacity = replace(capacity, cause=row.lacks)
+        row, trouble = rows.get(node.name), mig.trouble(config, seen[host].gpus, node.labels)
+        capacity = _capacity(api, node, seen[host].gpus, config, namespace)
+        if row and capacity.status == "ok":  # of what else the node has, some may be out
+            capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.lacks))))
+        refused = trouble and row and trouble.what in row.trouble  # in the plugin's own words
         chains[host] = [
             links.node_link(node),
-            images[host] or links.plugin_link(row, fix),
+            images[host] or links.plugin_link(row, trouble.fix if trouble and refused else fix),
             capacity,
         ]
     sound = {host: found[host].name for host, chain in chains.items() if _holds(chain)}
@@ -201,8 +187,34 @@ def _judged(
             words = said.trouble(api, node, pod) if pod and failed else ""
             unlimited = said.unlimited(api, node, pod) if pod and result.shared else ""
             link = links.pod_link(result, words, unlimited)
-            if link.status == "broken" and (cut := expected.cut(config, seen[host].gpus, node.labels)):
-                link = replace(link, cause="\n".join(filter(None, (cut, link.cause))))
+            if link.status == "broken":
+                link = links.with_mig(link, mig.trouble(config, seen[host].gpus, node.labels))
             chains[host].append(link)
     layers: Sequence[Layer] = ("node", "plugin", "capacity", "pod") if run else ("node", "plugin", "capacity")
     return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}
+
+
+def _capacity(api: Api, node: Node, gpus: Sequence[Gpu], config: PluginConfig | None, namespace: str) -> Link:
+    """Whether the node offers what the plugin makes of its host's GPUs."""
+    from gpunode.cluster import expected, mig, offer
+    from gpunode.deviceplugin.config import LABEL
+    from gpunode.model import Link
+    from gpunode.verify import cluster as links
+
+    if misnamed := expected.misnamed(config, node.labels):
+        return links.misnamed_link(node, misnamed, LABEL)
+    shares, trouble = expected.units(config, gpus, node.labels), mig.trouble(config, gpus, node.labels)
+    if shares is not None:
+        right = all(node.units.get(name, 0) == count for name, count in shares.items())
+        link = links.shares_link(node, shares, "" if right else offer.why_not(api, node, None, namespace))
+    elif expected.unlisted(config, gpus, node.labels):
+        link = links.unlisted_link(node, "" if node.offers else offer.why_not(api, node, None, namespace))
+    elif trouble and trouble.missing:  # nothing is to be offered
+        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
+        return Link("capacity", "broken", text, trouble.what, trouble.fix)
+    else:
+        link = links.capacity_link(node, len(gpus), "")
+        if link.status == "broken":
+            why = offer.why_not(api, node, len(gpus), namespace)
+            link = links.capacity_link(node, len(gpus), why)
+    return links.with_mig(link, trouble)

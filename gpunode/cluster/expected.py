@@ -18,11 +18,11 @@ def units(
 ) -> Mapping[str, int] | None:
     """Units of each resource where MIG devices of GPUs are offered, or GPUs shared by time-slicing or MPS, or by memory
     under a name of its own, on a node with these labels; None where they are not, and where it cannot be told from here
-    (a label that names no configuration, so that the one of before is in force)."""
-    settings = _settings(config, labels)
+    (a label that names no configuration, so that the one of before is in force; MIG devices that are not known)."""
+    settings = in_force(config, labels)
     if settings is None:
         return None
-    cut = settings.mig_strategy != "none" and any(gpu.mig for gpu in gpus)
+    cut = settings.mig_strategy != "none" and any(gpu.mig_on for gpu in gpus)
     if not (cut or any(share.resource == GPU for share in settings.shares) or _named(settings)):
         return None
     offered = _offered(settings, gpus)
@@ -30,41 +30,39 @@ def units(
 
 
 def uuids(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs and MIG devices that pods on a node with these labels can have; all GPUs where it cannot be told."""
-    settings = _settings(config, labels)
+    """The GPUs and MIG devices that pods on a node with these labels can have; all GPUs where it cannot be told, and ()
+    where MIG devices are not known."""
+    settings = in_force(config, labels)
+    if unlisted(config, gpus, labels):
+        return ()
     offered = _offered(settings, gpus) if settings else None
     if not offered:
         return tuple(gpu.uuid for gpu in gpus)
     return tuple(dict.fromkeys(unit.device.uuid for several in offered.values() for unit in several))
 
 
-def cut(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> str:
-    """Why pods cannot use GPUs as they are given them: they are given whole, but are cut into MIG devices; "" if not so."""
-    settings = _settings(config, labels)
-    indexes = ", ".join(str(gpu.index) for gpu in gpus if gpu.mig)
-    if settings is None or settings.mig_strategy != "none" or not indexes:
-        return ""
-    return (
-        f"GPU {indexes}: cut into MIG devices, but given to pods whole, as the plugin's migStrategy is none; "
-        "set flags.migStrategy to mixed in its configuration (cluster.plugin.config), or turn MIG off"
-    )
+def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
+    """Whether it cannot be told what a node with these labels is to offer, as its host did not list MIG devices."""
+    settings = in_force(config, labels)
+    cut = settings is not None and settings.mig_strategy != "none"
+    return cut and any(gpu.mig is None for gpu in gpus)
 
 
 def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     """The resource as which GPU memory is offered under a name of its own on a node with these labels; "" for none."""
-    settings = _settings(config, labels)
+    settings = in_force(config, labels)
     return _named(settings) if settings else ""
 
 
 def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether containers on a node with these labels are told their devices by the kubelet's CDI field and nothing else."""
-    settings = _settings(config, labels)
+    settings = in_force(config, labels)
     return settings is not None and settings.device_list_strategy == ("cdi-cri",)
 
 
 def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> bool:
     """Whether any device may be offered as this resource on a node with these labels; True where it cannot be told."""
-    settings = _settings(config, labels)
+    settings = in_force(config, labels)
     if settings is None:
         return True
     shared, whole = settings.memory, [share for share in settings.shares if share.resource == GPU]
@@ -86,27 +84,7 @@ def misnamed(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     return f"label {LABEL} names `{named}`; there {'is' if len(config.files) == 1 else 'are'} {there}"
 
 
-def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:
-    """What the plugin makes of them; None where it would refuse."""
-    devices = []
-    for gpu in gpus:
-        whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, gpu.memory_mib * MIB)
-        devices.append(replace(whole, mig_enabled=bool(gpu.mig)))
-        devices += [
-            replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)
-            for part in gpu.mig
-        ]
-    try:
-        return offers(devices, settings.mig_strategy, settings.shares, settings.memory)
-    except Unfit:
-        return None
-
-
-def _named(settings: Config) -> str:
-    return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""
-
-
-def _settings(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
+def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
     """The configuration for a node with these labels, the plugin's own where the inventory has none; None where the
     label names none."""
     if config is None:
@@ -114,3 +92,30 @@ def _settings(config: PluginConfig | None, labels: Mapping[str, str]) -> Config 
     named = choice(config.files.keys(), labels.get(LABEL, ""))
     text = config.files.get(named) if config.files else config.text
     return configfile.config(text) if text else None
+
+
+def devices(gpus: Sequence[Gpu]) -> list[Device]:
+    """The GPUs and MIG devices as NVML tells the plugin of them."""
+    found = []
+    for gpu in gpus:
+        whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, gpu.memory_mib * MIB)
+        found.append(replace(whole, mig_enabled=gpu.mig_on))
+        found += [
+            replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)
+            for part in gpu.mig or ()
+        ]
+    return found
+
+
+def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:
+    """What the plugin makes of them; None where it would refuse, and where MIG devices are not known."""
+    if settings.mig_strategy != "none" and any(gpu.mig is None for gpu in gpus):
+        return None
+    try:
+        return offers(devices(gpus), settings.mig_strategy, settings.shares, settings.memory)
+    except Unfit:
+        return None
+
+
+def _named(settings: Config) -> str:
+    return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""

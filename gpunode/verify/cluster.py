@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpunode.cluster import said
+from gpunode.cluster.mig import Trouble
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
 from gpunode.cluster.pods import MEMORY
@@ -66,6 +68,28 @@ def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
         fix = _held(why) or f"kubectl describe node {node.name}"
         return Link("capacity", "broken", f"{text} allocatable", why, fix)
     return Link("capacity", "ok", f"{text} allocatable")
+
+
+def unlisted_link(node: Node, why: str) -> Link:
+    """The node offers something; what its host has is not known, as MIG devices could not be listed. `why` it offers
+    nothing, if so."""
+    if not node.offers:
+        return Link("capacity", "broken", "no GPU allocatable", why, f"kubectl describe node {node.name}")
+    untold = "not compared with what the host has: its MIG devices are not known (see NVML)"
+    return Link("capacity", "ok", f"{node.offered} allocatable", untold)
+
+
+def with_mig(link: Link, trouble: Trouble | None) -> Link:
+    """The link with what is wrong with GPUs whose MIG is on."""
+    if trouble is None:
+        return link
+    cause, fix = (
+        "\n".join(filter(None, words)) for words in ((trouble.what, link.cause), (trouble.fix, link.fix))
+    )
+    if trouble.missing and link.status == "ok":
+        text = f"{link.text}; of {trouble.missing} nothing is"
+        return replace(link, status="broken", text=text, cause=cause, fix=fix)
+    return replace(link, cause=cause, fix=fix)
 
 
 def misnamed_link(node: Node, why: str, label: str) -> Link:

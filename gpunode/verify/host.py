@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gpunode import compat, diff
+from gpunode.cluster import mig
 from gpunode.compat import gpus
 from gpunode.model import Facts, KernelModule, Layer, Link, Outcome, StepPlan, Unit
 from gpunode.verify import fault
@@ -186,7 +187,19 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
             "supported by this driver",
             _fix(outcome, "NVML", LOST, "driver"),
         )
-    return Link("NVML", "ok", f"{len(seen.gpus)} GPUs answer")
+    return _answering(seen)
+
+
+def _answering(seen: Facts) -> Link:
+    """All GPUs answer; what there is to know of their MIG."""
+    on = ", ".join(str(gpu.index) for gpu in seen.gpus if gpu.mig_on)
+    text = f"{len(seen.gpus)} GPUs answer" + (f", MIG is on for GPU {on}" if on else "")
+    told = [(one.what, one.fix)] if (one := mig.pending(seen.gpus)) else []
+    if "mig" in seen.errors:
+        unlisted = f"which MIG devices there are is not known: {seen.errors['mig']}"
+        told.append((unlisted, "See what `nvidia-smi -L` says on the host."))
+    cause, fix = ("\n".join(words) for words in zip(*told, strict=True)) if told else ("", "")
+    return Link("NVML", "ok", text, cause, fix)
 
 
 def _toolkit(outcome: Outcome, seen: Facts) -> Link:

@@ -34,6 +34,12 @@ HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
 
 
+MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
+MIG_INVENTORY = Inventory(
+    "inventory.yaml", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=MIXED)
+)
+
+
 NOT_READY: dict[str, Any] = {
     "phase": "Running",
     "conditions": [{"type": "Ready", "status": "False"}],
@@ -340,10 +346,6 @@ def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its first GPU is not missing: it is offered in parts."""
-    config = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
-    inventory = Inventory(
-        "inventory.yaml", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config)
-    )
     add_node(fake, "a", 1)
     offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "2"}
     fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
@@ -353,13 +355,67 @@ def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(
     assert first.facts
     whole, other = first.facts.gpus
     parts = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2))
-    first = replace(first, facts=replace(first.facts, gpus=(replace(whole, mig=parts), other)))
+    first = replace(first, facts=replace(first.facts, gpus=(replace(whole, mig=parts, mig_on=True), other)))
 
-    code = proof.bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+    code = proof.bring_up(
+        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True
+    )
 
     said = capsys.readouterr().out
     assert code == 0, said
     assert "1 GPU and 2 MIG devices, vectoradd passed on each" in said
+
+
+@pytest.mark.parametrize(("whole", "tried"), [(1, True), (0, False)])
+def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], whole: int, tried: bool
+) -> None:
+    """The others are tried; where there is no other, nothing is waited for."""
+    add_node(fake, "a", whole)
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-0"]})
+    (first, _) = with_gpus("0", "1")
+    assert first.facts
+    gpus = first.facts.gpus
+    uncut = replace(gpus[1], mig_on=True, mig_pending=True)
+    first = replace(first, facts=replace(first.facts, gpus=(*gpus[:whole], uncut)))
+
+    began = time.monotonic()
+    code = proof.bring_up(
+        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True
+    )
+
+    assert code == 1
+    assert time.monotonic() - began < 20
+    said = capsys.readouterr()
+    assert "a: GPU 1: MIG is on, but no MIG device was made" in said.err
+    assert "nvidia-smi mig -i 1 -cgi PROFILE -C" in said.err
+    assert "not verified" in said.out
+    assert ("a-0" in said.out) == tried
+
+
+def test_a_host_whose_mig_devices_are_not_known_is_verified_by_what_its_node_offers(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not known is not none: nothing is missing, and nothing too much."""
+    add_node(fake, "a", 1)
+    offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "1"}
+    fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
+    PluginController(fake)
+    Kubelet(fake, {"a": ["a-0", "MIG-0"]})
+    (first, _) = with_gpus("0", "1")
+    assert first.facts
+    whole, other = first.facts.gpus
+    unknown = replace(other, mig=None, mig_on=True, mig_pending=True)
+    first = replace(first, facts=replace(first.facts, gpus=(whole, unknown)))
+
+    code = proof.bring_up(
+        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True
+    )
+
+    said = capsys.readouterr()
+    assert code == 0, said
+    assert "vectoradd passed on a-0, MIG-0" in said.out
 
 
 def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(

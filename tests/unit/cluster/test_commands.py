@@ -17,7 +17,7 @@ from gpunode.cluster import said
 from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
 from gpunode.errors import UsageError
-from gpunode.model import MigDevice, Outcome
+from gpunode.model import Gpu, MigDevice, Outcome
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -153,10 +153,13 @@ def warning(fake: FakeApi, reason: str, message: str) -> None:
     )
 
 
-def looked(monkeypatch: pytest.MonkeyPatch) -> None:
+ON: dict[str, Any] = {"mig_on": True, "mig_pending": True}
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
     """The host gpu-1 is right and has one GPU."""
     _, seen = right()
-    outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside"))
+    outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,) if gpu else seen.gpus))
     monkeypatch.setattr(converge, "look", lambda *_: outcome)
 
 
@@ -221,14 +224,142 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
     PluginController(fake)
     command("plugin", "deploy")
     _, seen = right()
-    gpu = replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),))
-    outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,)))
-    monkeypatch.setattr(converge, "look", lambda *_: outcome)
+    looked(monkeypatch, replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),), **ON))
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
     verified = command("verify", "--limit", "gpu-1")
     assert verified.exit_code == 1
-    assert "GPU 0: cut into MIG devices, but given to pods whole" in verified.output
+    assert "GPU 0: MIG is on, but pods are given it whole" in verified.output
     assert "element 7 is 0.0" in verified.output
+
+
+@pytest.fixture
+def strategy(tmp_path: Path) -> Callable[[str], None]:
+    """Sets the plugin's MIG strategy in the inventory."""
+
+    def put(word: str) -> None:
+        inventory = json.loads((tmp_path / "inventory.yaml").read_text())
+        (tmp_path / "plugin.yaml").write_text(f"version: v1\nflags: {{migStrategy: {word}}}\n")
+        inventory["cluster"]["plugin"]["config"] = "plugin.yaml"
+        (tmp_path / "inventory.yaml").write_text(json.dumps(inventory))
+
+    return put
+
+
+def two(monkeypatch: pytest.MonkeyPatch, **second: Any) -> None:
+    """The host gpu-1 is right and has two GPUs; something is special with the second."""
+    _, seen = right()
+    (device,) = seen.pci
+    other = replace(device, address="0000:3b:00.0")
+    (first,) = seen.gpus
+    gpus = (first, replace(first, index=1, uuid="GPU-1", pci=other.address, **second))
+    errors = {"mig": "nvidia-smi -L: exit status 255"} if second.get("mig", ()) is None else {}
+    now = replace(seen, hostname="inside", gpus=gpus, pci=(device, other), errors=errors)
+    monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", now))
+
+
+def links(ran: Result) -> dict[str, dict[str, str]]:
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {line["layer"]: line for line in lines if line["type"] == "link"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "text"),
+    [(1, "1 of 1 nvidia.com/gpu allocatable; of GPU 1 nothing is"), (0, "0 of 1 GPUs allocatable")],
+)
+def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_do(
+    command: Command,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: Callable[[str], None],
+    whole: int,
+    text: str,
+) -> None:
+    """The usual state after a reboot. Nothing else is asked: the host's own nvidia-smi says so."""
+    strategy("mixed")
+    add_node(fake, "inside", whole, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy", "--limit", "gpu-1")
+    two(monkeypatch, **ON)
+    if not whole:
+        looked(monkeypatch, replace(right()[1].gpus[0], index=1, **ON))
+    verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
+    assert verified.exit_code == 1, verified.output
+    said = links(verified)
+    assert said["NVML"]["text"].endswith("answer, MIG is on for GPU 1")
+    assert said["capacity"]["status"] == "broken"
+    assert said["capacity"]["text"] == text
+    assert said["capacity"]["cause"] == (
+        "GPU 1: MIG is on, but no MIG device was made, so nothing of it is offered"
+    )
+    assert "nvidia-smi mig -i 1 -cgi PROFILE -C" in said["capacity"]["fix"]
+
+
+def test_a_plugin_that_refuses_a_mig_layout_is_mended_on_the_host(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
+) -> None:
+    """`gpunode provision` would not help."""
+    strategy("single")
+    add_node(fake, "inside", 0, labels=GPU_NODE)
+    running = {"name": "device-plugin", "ready": False, "state": {"running": {}}}
+    not_ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    PluginController(fake, {"inside": {**not_ready, "containerStatuses": [running]}})
+    command("plugin", "deploy", "--limit", "gpu-1")
+    why = "MIG strategy single: MIG is on for some GPUs but off for GPU 0; make them alike, or use MIG strategy mixed"
+    fake.logs[f"{DAEMONSET}-inside", "device-plugin"] = f"INFO not ready: {why}\n"
+    two(monkeypatch, **ON)
+    verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
+    said = links(verified)["plugin"]
+    assert (verified.exit_code, said["status"]) == (1, "broken")
+    assert said["cause"] == f"the plugin is not ready: {why}"
+    assert "nvidia-smi -i 1 -mig 0" in said["fix"]
+
+
+def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
+) -> None:
+    """`nvidia-smi -L` failed: what the node offers is all there is to go by, and every part of it is tried."""
+    strategy("mixed")
+    add_node(fake, "inside", 1, labels=GPU_NODE, **{"mig-3g.40gb": 1})
+    PluginController(fake)
+    command("plugin", "deploy", "--limit", "gpu-1")
+    Kubelet(fake, {"inside": ["GPU-0", "MIG-0"]})
+    two(monkeypatch, mig=None, **ON)
+    verified = command("verify", "--limit", "gpu-1", "--json")
+    assert verified.exit_code == 0, verified.output
+    said = links(verified)
+    assert "nvidia-smi -L: exit status 255" in said["NVML"]["cause"]
+    assert said["capacity"]["text"] == "1 nvidia.com/gpu, 1 nvidia.com/mig-3g.40gb allocatable"
+    assert "not compared with what the host has" in said["capacity"]["cause"]
+    assert said["pod"]["text"] == "vectoradd passed on GPU-0, MIG-0"
+
+
+def test_a_mig_mode_that_waits_for_a_reset_is_told_and_breaks_nothing(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the GPU is what it was."""
+    add_node(fake, "inside", 2, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy", "--limit", "gpu-1")
+    two(monkeypatch, mig_pending=True)
+    verified = command("verify", "--limit", "gpu-1", "--no-run")
+    assert verified.exit_code == 0, verified.output
+    assert "GPU 1: MIG is off, and on only after the GPU's next reset" in verified.output
+    assert "`nvidia-smi -i 1 --gpu-reset`; or reboot the host" in verified.output
+
+
+def test_a_gpu_that_is_given_whole_with_mig_on_is_told_before_a_pod_fails_on_it(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is offered, and of no use."""
+    add_node(fake, "inside", 2, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy", "--limit", "gpu-1")
+    two(monkeypatch, **ON)
+    verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
+    assert verified.exit_code == 0, verified.output
+    assert links(verified)["capacity"]["cause"] == (
+        "GPU 1: MIG is on, but pods are given it whole, as the plugin's migStrategy is none"
+    )
 
 
 @pytest.mark.parametrize("annotation", [True, False])

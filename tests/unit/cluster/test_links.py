@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster import expected
+from gpunode.cluster import expected, mig
 from gpunode.cluster.nodes import parse
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
@@ -57,8 +57,8 @@ def test_whether_shares_are_limited_is_said_with_the_pods(
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", f"0000:0{number}:00.0", 81559) for number in range(4))
 
 
-def config(sharing: str, mig: str = "none") -> PluginConfig:
-    return PluginConfig(f"version: v1\nflags: {{migStrategy: {mig}}}\nsharing: {{{sharing}}}\n")
+def config(sharing: str, strategy: str = "none") -> PluginConfig:
+    return PluginConfig(f"version: v1\nflags: {{migStrategy: {strategy}}}\nsharing: {{{sharing}}}\n")
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
     """By the plugin's own code; what it would refuse is not expected of a node."""
     assert expected.units(config(sharing), GPUS, {}) == units
     assert expected.units(None, GPUS, {}) is None
-    assert expected.units(config(sharing, mig="single"), GPUS, {}) == units  # none of them is cut
+    assert expected.units(config(sharing, "single"), GPUS, {}) == units  # none of them is cut
 
 
 def cut(gpu: Gpu, *profiles: str) -> Gpu:
     """This GPU, in MIG devices of these profiles."""
     parts = (MigDevice(n, f"MIG-{gpu.index}-{n}", profile) for n, profile in enumerate(profiles))
-    return replace(gpu, mig=tuple(parts))
+    return replace(gpu, mig=tuple(parts), mig_on=True, mig_pending=True)
 
 
 FIRST_CUT = (cut(GPUS[0], "3g.40gb", "1g.10gb+me"), *GPUS[1:])
@@ -100,7 +100,7 @@ SLICED = "timeSlicing: {resources: [{name: nvidia.com/mig-3g.40gb, replicas: 5}]
 
 
 @pytest.mark.parametrize(
-    ("gpus", "mig", "sharing", "units", "uuids"),
+    ("gpus", "strategy", "sharing", "units", "uuids"),
     [
         (
             FIRST_CUT,
@@ -120,24 +120,100 @@ SLICED = "timeSlicing: {resources: [{name: nvidia.com/mig-3g.40gb, replicas: 5}]
         (FIRST_CUT, "single", "", None, [gpu.uuid for gpu in GPUS]),  # the plugin refuses, in words
         (FIRST_CUT, "none", "", None, [gpu.uuid for gpu in GPUS]),
         (GPUS, "mixed", "", None, [gpu.uuid for gpu in GPUS]),
+        ((GPUS[0], cut(GPUS[1])), "mixed", "", {"nvidia.com/gpu": 1}, ["GPU-0"]),
+        ((cut(GPUS[1]),), "mixed", "", None, ["GPU-1"]),  # nothing
     ],
 )
 def test_mig_devices_are_expected_as_the_plugin_offers_them(
-    gpus: tuple[Gpu, ...], mig: str, sharing: str, units: dict[str, int] | None, uuids: list[str]
+    gpus: tuple[Gpu, ...], strategy: str, sharing: str, units: dict[str, int] | None, uuids: list[str]
 ) -> None:
     """By strategy: under the name of their profile, as GPUs, or not at all; pods are to see every one of them."""
-    assert expected.units(config(sharing, mig), gpus, {}) == units
-    assert list(expected.uuids(config(sharing, mig), gpus, {})) == uuids
+    assert expected.units(config(sharing, strategy), gpus, {}) == units
+    assert list(expected.uuids(config(sharing, strategy), gpus, {})) == uuids
 
 
-def test_a_gpu_that_is_cut_and_given_whole_is_told() -> None:
-    """By strategy none, which is the plugin's own as well."""
-    assert expected.cut(None, FIRST_CUT, {}).startswith(
-        "GPU 0: cut into MIG devices, but given to pods whole"
-    )
-    assert expected.cut(config("", "none"), ALL_CUT, {}).startswith("GPU 0, 1, 2, 3: cut")
-    assert expected.cut(None, GPUS, {}) == ""
-    assert expected.cut(config("", "mixed"), FIRST_CUT, {}) == ""
+UNCUT = (GPUS[0], cut(GPUS[1]), *GPUS[2:])
+NOT_LISTED = (GPUS[0], replace(GPUS[1], mig_on=True, mig_pending=True, mig=None), *GPUS[2:])
+
+
+def test_mig_devices_that_are_not_known_are_not_none() -> None:
+    """By strategy none they do not matter."""
+    for strategy in ("mixed", "single"):
+        assert expected.unlisted(config("", strategy), NOT_LISTED, {})
+        assert expected.units(config("", strategy), NOT_LISTED, {}) is None
+        assert expected.uuids(config("", strategy), NOT_LISTED, {}) == ()
+    assert not expected.unlisted(None, NOT_LISTED, {})
+    assert len(expected.uuids(None, NOT_LISTED, {})) == 4
+    assert not expected.unlisted(config("", "mixed"), FIRST_CUT, {})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "strategy", "what", "fix", "missing"),
+    [
+        (GPUS, "mixed", None, "", ""),
+        (FIRST_CUT, "mixed", None, "", ""),
+        (ALL_CUT, "single", None, "", ""),
+        (NOT_LISTED, "mixed", None, "", ""),
+        (NOT_LISTED, "single", None, "", ""),
+        (
+            UNCUT,
+            "mixed",
+            "GPU 1: MIG is on, but no MIG device was made, so nothing of it is offered",
+            "`nvidia-smi mig -i 1 -cgi PROFILE -C` makes MIG devices",
+            "GPU 1",
+        ),
+        (
+            tuple(cut(gpu) for gpu in GPUS),
+            "single",
+            "MIG strategy single: MIG is on for GPU 0, 1, 2, 3, but no MIG device was made on it",
+            "`nvidia-smi -i 0,1,2,3 -mig 0` switches MIG off",
+            "all GPUs",
+        ),
+        (
+            FIRST_CUT,
+            "single",
+            "MIG strategy single: MIG is on for some GPUs but off for GPU 1, 2, 3; make them alike, or use MIG strategy mixed",
+            "Make them alike, or set flags.migStrategy to mixed",
+            "all GPUs",
+        ),
+        (
+            UNCUT,
+            "none",
+            "GPU 1: MIG is on, but pods are given it whole, as the plugin's migStrategy is none",
+            "On the host, `nvidia-smi -i 1 -mig 0` switches MIG off. Or set flags.migStrategy to mixed",
+            "",
+        ),
+        (
+            FIRST_CUT,
+            "none",
+            "GPU 0: MIG is on, but pods are given it whole, as the plugin's migStrategy is none",
+            "set flags.migStrategy to mixed",
+            "",
+        ),
+    ],
+)
+def test_gpus_of_no_use_for_their_mig_are_told_by_strategy(
+    gpus: tuple[Gpu, ...], strategy: str, what: str | None, fix: str, missing: str
+) -> None:
+    """With what to do on the host or in the configuration; whether the node lacks them for it."""
+    trouble = mig.trouble(config("", strategy), gpus, {})
+    assert (trouble and trouble.what) == what
+    if trouble:
+        assert fix in trouble.fix
+        assert trouble.missing == missing
+
+
+def test_a_mig_mode_that_waits_for_a_reset_is_told() -> None:
+    """Each way, with what it takes."""
+    assert mig.pending(ALL_CUT) is None
+    to_be = (replace(GPUS[0], mig_pending=True), replace(cut(GPUS[1]), mig_pending=False), GPUS[2])
+    waiting = mig.pending(to_be)
+    assert waiting
+    assert waiting.what.splitlines() == [
+        "GPU 1: MIG is on, and off only after the GPU's next reset",
+        "GPU 0: MIG is off, and on only after the GPU's next reset",
+    ]
+    assert "`nvidia-smi -i 0,1 --gpu-reset`; or reboot" in waiting.fix
 
 
 def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:

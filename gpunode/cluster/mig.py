@@ -1,0 +1,94 @@
+"""What MIG keeps pods from having of a host's GPUs, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpunode.cluster import expected
+from gpunode.deviceplugin.resources import Unfit, offers
+from gpunode.model import Gpu, PluginConfig
+
+STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluster.plugin.config)"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """`what` is wrong with which GPUs. `missing` names those that a node does not offer; "" where it offers all, in vain."""
+
+    what: str
+    fix: str
+    missing: str = ""
+
+
+def trouble(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Trouble | None:
+    """Which GPUs are of no use to pods on a node with these labels, as their MIG does not go with the plugin's strategy."""
+    settings = expected.in_force(config, labels)
+    on = [gpu for gpu in gpus if gpu.mig_on]
+    if settings is None or not on:
+        return None
+    uncut = [gpu for gpu in on if gpu.mig == ()]
+    if settings.mig_strategy == "none":
+        cut = f", and {_make(uncut)}" if uncut else ""
+        return Trouble(
+            f"{_named(on)}: MIG is on, but pods are given {_it(on)} whole, as the plugin's migStrategy is none",
+            f"On the host, {_off(on)}. Or {STRATEGY}{cut}.",
+        )
+    if settings.mig_strategy == "single" and all(gpu.mig is not None for gpu in gpus):
+        try:
+            offers(expected.devices(gpus), "single")
+        except Unfit as error:
+            alike = _cut_or_off(uncut) if uncut else f"Make them alike, or {STRATEGY}."
+            return Trouble(str(error), alike, "all GPUs")
+        return None
+    if uncut:
+        which = _named(uncut)
+        return Trouble(
+            f"{which}: MIG is on, but no MIG device was made, so nothing of {_it(uncut)} is offered",
+            _cut_or_off(uncut),
+            which,
+        )
+    return None
+
+
+def pending(gpus: Sequence[Gpu]) -> Trouble | None:
+    """Which GPUs have another MIG mode after their next reset."""
+    waiting = [gpu for gpu in gpus if gpu.mig_on != gpu.mig_pending]
+    if not waiting:
+        return None
+    words = [
+        f"{_named(some)}: MIG is {'on' if on else 'off'}, and {'off' if on else 'on'} only after the GPU's next reset"
+        for on in (True, False)
+        if (some := [gpu for gpu in waiting if gpu.mig_on == on])
+    ]
+    return Trouble(
+        "\n".join(words),
+        f"With the node drained and the device plugin's pod deleted, `nvidia-smi -i {_indexes(waiting)} --gpu-reset`; "
+        "or reboot the host.",
+    )
+
+
+def _cut_or_off(gpus: Sequence[Gpu]) -> str:
+    return f"On the host, {_make(gpus)}, {_off(gpus)}. A reboot leaves MIG on, but takes MIG devices away."
+
+
+def _make(gpus: Sequence[Gpu]) -> str:
+    return (
+        f"`nvidia-smi mig -i {_indexes(gpus)} -cgi PROFILE -C` makes MIG devices (`-lgip` lists the profiles)"
+    )
+
+
+def _off(gpus: Sequence[Gpu]) -> str:
+    return f"`nvidia-smi -i {_indexes(gpus)} -mig 0` switches MIG off"
+
+
+def _named(gpus: Sequence[Gpu]) -> str:
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def _indexes(gpus: Sequence[Gpu]) -> str:
+    return ",".join(str(gpu.index) for gpu in gpus)
+
+
+def _it(gpus: Sequence[Gpu]) -> str:
+    return "it" if len(gpus) == 1 else "them"
