@@ -21,7 +21,7 @@ from .metrics import Metrics
 from .mps.follow import Follower
 from .resources import UNCUT, Unfit, Unit, left_out, offers, uncut
 from .watch import DEADLINE, Watch
-from .within import post, within
+from .within import Calls, post
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Node:
         returns: Returns | None = None,
     ) -> None:
         self._nvml = nvml
+        self._calls = Calls()
         self._board = board
         self._config = config
         self._attention = attention
@@ -91,8 +92,8 @@ class Node:
         """Start NVML, however long that takes, or raise NvmlUnavailable."""
         while True:
             try:
-                await within(START_DEADLINE, self._nvml.nvmlInit)
-                version = await within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
+                await self._calls.within(START_DEADLINE, self._nvml.nvmlInit)
+                version = await self._calls.within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
                 log.info("NVML started", extra={"driver": version})
                 return
             except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
@@ -106,7 +107,7 @@ class Node:
 
     async def _shut_down(self) -> None:
         try:
-            await within(START_DEADLINE, self._nvml.nvmlShutdown)
+            await self._calls.within(START_DEADLINE, self._nvml.nvmlShutdown)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             log.warning("NVML did not shut down properly: %s", _why(error))
 
@@ -115,7 +116,7 @@ class Node:
         found: list[Device] = []
         self._unknown = False
         try:
-            for index in range(await within(DEADLINE, count, self._nvml)):
+            for index in range(await self._calls.within(DEADLINE, count, self._nvml)):
                 found += await self._describe(index)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._say("NVML", f"cannot count the GPUs: {_why(error)}")
@@ -204,7 +205,7 @@ class Node:
         cgroup2 = limits.unified()
         try:
             own = limits.CGROUPS if cgroup2 else None
-            driver = await within(DEADLINE, limits.refusal, self._nvml, uuid, own)
+            driver = await self._calls.within(DEADLINE, limits.refusal, self._nvml, uuid, own)
             hook = self._specs is not None and limits.hooked(await asyncio.to_thread(self._specs.edits, uuid))
         except (asyncio.TimeoutError, CdiUnavailable) as error:
             return str(error) or "NVML does not answer"
@@ -216,14 +217,14 @@ class Node:
         if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in self._devices if gpu.profile is None}:
             return
         try:
-            self._board.links = await within(DEADLINE, links, self._nvml, gpus)
+            self._board.links = await self._calls.within(DEADLINE, links, self._nvml, tuple(gpus))
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._board.links = {}
             log.warning("how the GPUs are connected is not known: %s", _why(error))
 
     async def _describe(self, index: int) -> list[Device]:
         try:
-            return list(await within(DEADLINE, describe, self._nvml, index))
+            return list(await self._calls.within(DEADLINE, describe, self._nvml, index))
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # else its watch has seen it too
@@ -300,7 +301,7 @@ class Node:
             watch.stop()
         deadline = self._config.health_interval + 1
         for watch in self._watches.values():
-            await within(deadline + 1, watch.join, deadline)
+            await self._calls.within(deadline + 1, watch.join, deadline)
         stopped = not any(watch.is_alive() for watch in self._watches.values())
         if stopped:
             self._watches.clear()

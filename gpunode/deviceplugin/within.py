@@ -5,14 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
-    """`call` in a thread of its own, which is left behind if it hangs. Raises TimeoutError."""
+class Calls:
+    """Makes calls that may hang. One that has not come back is not made once more: who asks again waits for it, so that
+    a GPU that hangs for days costs one thread.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def within(self, seconds: float, call: Callable[..., T], *arguments: Hashable) -> T:
+        """`call` in a thread of its own, which is left behind if it hangs. Raises TimeoutError."""
+        key = (call, arguments)
+        done: asyncio.Future[T] | None = self._made.get(key)
+        if done is None:
+            done = self._made[key] = _begun(call, *arguments)
+            done.add_done_callback(lambda done: self._end(key, done))
+        await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
+        if not done.done():
+            raise asyncio.TimeoutError
+        return done.result()
+
+    def _end(self, key: Hashable, done: asyncio.Future[Any]) -> None:
+        del self._made[key]
+        done.exception()  # asked for, or asyncio complains of one that nobody waits for any more
+
+
+def _begun(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    """What `call` will have returned or raised, in a thread that has begun with it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -25,13 +50,10 @@ async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
             settle(done.set_result, result)
 
     def settle(how: Callable[[Any], None], what: Any) -> None:
-        post(loop, lambda: None if done.done() else how(what))
+        post(loop, lambda: how(what))
 
     threading.Thread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
-    await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
-    if not done.done():
-        raise asyncio.TimeoutError
-    return done.result()
+    return done
 
 
 def post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:

@@ -140,6 +140,45 @@ def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatc
     play(scene)
 
 
+def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypatch):
+    """It is looked for again and again: two threads wait for it, its watch's and the first look's, and no others."""
+    monkeypatch.setattr(watch, "DEADLINE", 0.1)
+    monkeypatch.setattr(node, "DEADLINE", 0.1)
+    asked = threading.Semaphore(0)
+
+    class Hung(threading.Event):
+        waiting = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waiting += 1
+            return super().wait(timeout)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        by_index = nvml.nvmlDeviceGetHandleByIndex
+
+        def handle(index: int) -> Gpu:
+            if index == 1:
+                asked.release()
+            return by_index(index)
+
+        nvml.nvmlDeviceGetHandleByIndex = handle
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            hung = a.hang = Hung()
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            while asked.acquire(blocking=False):
+                pass
+            for _ in range(5):  # looks
+                assert await asyncio.to_thread(asked.acquire, timeout=5)
+            assert hung.waiting == 2
+            a.hang = None
+            hung.set()
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    play(scene)
+
+
 @pytest.mark.parametrize(
     ("change", "why"), [({"action": 1}, "reset the GPU"), ({"remap_failed": True}, "row remapping")]
 )

@@ -10,7 +10,7 @@ from typing import Any
 from ..config import Config
 from ..devices import Device, count, describe, explain
 from ..resources import VOLTA, ClientLimits, Unfit, offers
-from ..within import within
+from ..within import Calls
 from .bulletin import Bulletin
 from .daemon import Daemon
 from .modes import ComputeModes
@@ -27,6 +27,7 @@ class Keeper:
 
     def __init__(self, nvml: Any, root: str, modes: ComputeModes, bulletin: Bulletin) -> None:
         self._nvml = nvml
+        self._calls = Calls()
         self._root = root
         self._modes = modes
         self._bulletin = bulletin
@@ -56,8 +57,8 @@ class Keeper:
     async def _wanted(self, config: Config) -> Mapping[str, ClientLimits]:
         """ClientLimits by the UUID of each GPU that is shared by MPS. Raises NVMLError, TimeoutError, Unfit."""
         devices: list[Device] = []
-        for index in range(await within(DEADLINE, count, self._nvml)):
-            devices += await within(DEADLINE, describe, self._nvml, index)
+        for index in range(await self._calls.within(DEADLINE, count, self._nvml)):
+            devices += await self._calls.within(DEADLINE, describe, self._nvml, index)
         units = [
             unit for group in offers(devices, config.mig_strategy, config.shares).values() for unit in group
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..devices import explain, unsupported
-from ..within import within
+from ..within import Calls
 from . import files
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class NvmlModes:
 
     def __init__(self, nvml: Any, root: str) -> None:
         self._nvml = nvml
+        self._calls = Calls()
         self._root = root
 
     async def exclusive(self, gpu: str) -> None:
@@ -45,7 +46,7 @@ class NvmlModes:
 
     async def _within(self, act: Any, gpu: str) -> None:
         try:
-            await within(DEADLINE, act, gpu)
+            await self._calls.within(DEADLINE, act, gpu)
         except asyncio.TimeoutError:
             raise ModeError(f"NVML does not answer within {DEADLINE:.0f} s about the compute mode") from None
         except OSError as error:
