@@ -32,8 +32,8 @@ class Attention:
         enable = _words("DP_ENABLE_HEALTHCHECKS", environ, ("all",))
         return cls(
             ignore_all=bool({"all", "xids"} & set(disable)),
-            ignored=frozenset(int(word) for word in disable if word.isdigit()),
-            heeded=frozenset(int(word) for word in enable if word.isdigit()),
+            ignored=frozenset(int(word) for word in disable if word.isdecimal()),
+            heeded=frozenset(int(word) for word in enable if word.isdecimal()),
             heed_all="all" in enable,
         )
 
@@ -51,7 +51,7 @@ class Attention:
 
 def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
     words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
-    wrong = [word for word in words if not word.isdigit() and word not in known]
+    wrong = [word for word in words if not word.isdecimal() and word not in known]
     if wrong:
         raise BadConfig(f"{variable}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
     return words

@@ -5,6 +5,7 @@ One thread a GPU: what hangs or fails for one GPU is no other's trouble.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -76,7 +77,7 @@ class Watch(threading.Thread):
             elif not self._await_event(events):
                 events = None
         if events is not None:
-            self._nvml.nvmlEventSetFree(events)
+            self._free(events)
 
     def _update(self, device: Device, change: Callable[[Health], None]) -> None:
         health = self._health[device.uuid]
@@ -95,7 +96,7 @@ class Watch(threading.Thread):
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError as error:
             if events is not None:
-                nvml.nvmlEventSetFree(events)
+                self._free(events)
             if unsupported(nvml, error):
                 log.warning(
                     "this GPU reports no Xid events; its health rests on probes", extra={"gpu": self.gpu}
@@ -106,6 +107,10 @@ class Watch(threading.Thread):
             return None
         return events
 
+    def _free(self, events: Any) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):  # as of a lost GPU: it is of no use either way
+            self._nvml.nvmlEventSetFree(events)
+
     def _await_event(self, events: Any) -> bool:
         """Wait one interval for an event and act on it. False: the event set is of no use any more."""
         nvml = self._nvml
@@ -115,7 +120,7 @@ class Watch(threading.Thread):
             if getattr(error, "value", None) == nvml.NVML_ERROR_TIMEOUT:
                 return True
             log.warning("waiting for Xid events failed: %s", explain(error), extra={"gpu": self.gpu})
-            nvml.nvmlEventSetFree(events)
+            self._free(events)
             self._halt.wait(1)  # an error that comes at once must not make a busy loop
             return False
         if self._halt.is_set():
@@ -131,7 +136,13 @@ class Watch(threading.Thread):
             log.info("Xid %d (%s) is not held against the GPU", number, name(number), extra=fields)
             return
         log.error("Xid %d (%s): %s", number, name(number), verdict(number).value, extra=fields)
-        concerned = [d for d in self.devices if d.instance == (gpu_instance, compute_instance)]
+        concerned = [
+            device
+            for device in self.devices
+            if device.instance is not None
+            and device.instance[0] == gpu_instance
+            and compute_instance in (device.instance[1], NO_INSTANCE)
+        ]
         everyone = gpu_instance == NO_INSTANCE or not concerned
         now = time.monotonic()
         for device in self.devices if everyone else concerned:

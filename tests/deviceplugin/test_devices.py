@@ -228,6 +228,21 @@ def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):
     play(scene)
 
 
+def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plugin):
+    """Such an event names no compute instance; those of the other GPU instance go on."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = h100("GPU-a", *(Mig(f"MIG-{gi}{ci}", instance=(gi, ci)) for gi, ci in ((1, 0), (1, 1), (2, 0))))
+        name = "nvidia.com/mig-1g.10gb"
+        async with plugin(FakeNvml(gpu), mig_strategy="mixed", recovery_seconds=60.0):
+            await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
+            gpu.raise_xid(95, (1, 0xFFFFFFFF))
+            here = {"MIG-10": "Unhealthy", "MIG-11": "Unhealthy", "MIG-20": "Healthy"}
+            await kubelet.until(lambda: kubelet.devices(name) == here)
+
+    play(scene)
+
+
 def test_devices_that_come_and_go_while_running(play, plugin):
     """A second GPU appears, then the first vanishes; a resource without devices is told as empty, not withdrawn."""
 

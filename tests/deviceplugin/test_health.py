@@ -231,6 +231,32 @@ def test_an_event_wait_that_fails_is_begun_anew(play, plugin):
     play(scene)
 
 
+def test_events_that_cannot_even_be_freed_are_subscribed_anew(play, plugin):
+    """A GPU that is lost may fail that too; its next Xid is heard all the same, and no watch dies of it."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, _, nvml = pair()
+        others = threading.enumerate()  # an earlier test's may still be ending
+
+        def free(_events) -> None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
+            (watching,) = (
+                one for one in threading.enumerate() if one.name == "watch GPU-a" and one not in others
+            )
+            nvml.nvmlEventSetFree = free
+            a.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
+            while len(a.sets) < 2:
+                await asyncio.sleep(0.01)
+            assert watching.is_alive()
+            a.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+
+    play(scene)
+
+
 def test_unhealthy_lasts_as_long_as_trouble_comes():
     """The quiet time counts from the last trouble, not from the first."""
     health = Health(quiet=60)
@@ -296,7 +322,9 @@ def test_nvidias_variables_choose_the_xids(environ, heeded, ignored):
 
 def test_a_word_that_is_no_xid_is_an_error_with_the_variables_name():
     """A typo does not silently leave checks on or off."""
-    with pytest.raises(
-        BadConfig, match="DP_DISABLE_HEALTHCHECKS: 'xid' is neither an Xid number nor one of all, xids"
-    ):
-        Attention.read({"DP_DISABLE_HEALTHCHECKS": "xid"})
+    for word in ("xid", "7²"):
+        with pytest.raises(
+            BadConfig,
+            match=f"DP_DISABLE_HEALTHCHECKS: '{word}' is neither an Xid number nor one of all, xids",
+        ):
+            Attention.read({"DP_DISABLE_HEALTHCHECKS": word})
