@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -14,9 +15,17 @@ class Logfmt(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        fields = "".join(f" {key}={value}" for key, value in vars(record).items() if key not in self._own)
-        line = f"{stamp} {record.levelname} {record.getMessage()}{fields}"
+        fields = "".join(
+            f" {key}={_word(value)}" for key, value in vars(record).items() if key not in self._own
+        )
+        line = " ".join(f"{stamp} {record.levelname} {record.getMessage()}{fields}".splitlines())
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _word(value: object) -> str:
+    """In quotes where it would not be seen where it ends."""
+    word = str(value)
+    return json.dumps(word, ensure_ascii=False) if not word or set(word) & set(' "=\n') else word
 
 
 def log_to_stderr() -> None:
