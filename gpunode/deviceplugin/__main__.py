@@ -20,7 +20,7 @@ from .kubelet.podresources import PodResources
 from .kubelet.returns import Returns
 from .kubelet.server import ResourceServer
 from .logfmt import log_to_stderr
-from .metrics import Metrics, held, left_out, limited, offered, serving, text
+from .metrics import CannotListen, Metrics, held, left_out, limited, offered, serving, text
 from .mps import files
 from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
@@ -129,7 +129,7 @@ def _unregistered(names: list[str], servers: Mapping[str, ResourceServer]) -> st
 
 
 def main() -> int:
-    """Exit status: 0 after SIGTERM or SIGINT; 1 where NVML or the MIG layout cannot be used; 2 for a bad configuration."""
+    """Exit status: 0 after SIGTERM or SIGINT; 1 where NVML, the MIG layout or an address cannot be used; 2 for a bad configuration."""
     import pynvml
 
     log_to_stderr()
@@ -158,6 +158,9 @@ def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: To
         except (NvmlUnavailable, Unfit) as error:
             log.critical("%s (--fail-on-init-error=false: wait for it to be mended instead)", error)
             voice.say(Event("GPUsNotOffered", f"No GPU of this node can be offered: {error}"))
+            return 1
+        except CannotListen as error:
+            log.critical("%s", error)
             return 1
         if word not in (AGAIN, CHANGED):
             log.info("stopping", extra={"signal": word})

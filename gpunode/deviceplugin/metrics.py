@@ -30,6 +30,10 @@ BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
 Sample = tuple[str, dict[str, str], float]
 
 
+class CannotListen(Exception):
+    """An address cannot be had; says which, and why."""
+
+
 class Metrics:
     """Counters and one histogram. May be called from any thread."""
 
@@ -61,7 +65,7 @@ def text(samples: Iterable[Sample]) -> str:
     families: dict[str, list[str]] = {}
     for name, labels, value in samples:
         inner = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels.items())
-        families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{inner}}} {value:g}")
+        families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{inner}}} {value:.15g}")
     lines = []
     for family, rows in sorted(families.items()):
         kind = (
@@ -113,7 +117,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Answer HTTP on `address` ([host]:port; "" for not at all). `ready` gives the reason why not, or None.
 
-    Without `metrics` there is no such page. Raises OSError if the address cannot be had.
+    Without `metrics` there is no such page. Raises CannotListen.
     """
     if not address:
         yield
@@ -145,7 +149,10 @@ async def serving(
             writer.close()
 
     host, _, port = address.rpartition(":")
-    server = await asyncio.start_server(converse, host.strip("[]") or None, int(port))
+    try:
+        server = await asyncio.start_server(converse, host.strip("[]") or None, int(port))
+    except OSError as error:
+        raise CannotListen(f"cannot serve metrics and probes on {address}: {error.strerror}") from None
     async with server:
         yield
 

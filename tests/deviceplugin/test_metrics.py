@@ -8,7 +8,7 @@ import socket
 import pynvml
 import pytest
 
-from gpunode.deviceplugin.metrics import Metrics, text
+from gpunode.deviceplugin.metrics import CannotListen, Metrics, text
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -220,10 +220,28 @@ def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):
             other.listen()
             address = f"127.0.0.1:{other.getsockname()[1]}"
             async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=address) as task:
-                with pytest.raises(OSError, match="address already in use"):
+                with pytest.raises(CannotListen, match=f"{address}: .*address already in use"):
                     await task
 
     play(scene)
+
+
+def test_an_address_of_another_machine_is_named(play, plugin):
+    """With what is wrong with it."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address="192.0.2.1:9401") as task:
+            with pytest.raises(CannotListen, match=r"on 192\.0\.2\.1:9401: .*annot assign"):
+                await task
+
+    play(scene)
+
+
+def test_large_counts_lose_nothing():
+    """A rate is the difference of two of them."""
+    metrics = Metrics()
+    metrics.count("allocations_total", by=12_345_678)
+    assert "allocations_total{} 12345678\n" in text(metrics.samples())
 
 
 def test_label_values_are_escaped():

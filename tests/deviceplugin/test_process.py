@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -159,6 +160,21 @@ def test_a_configuration_file_that_is_written_in_place_is_taken_up(play, sockets
             await kubelet.until(lambda: len(kubelet.devices()) == 3)
 
     file.write_text("version: v1\n")
+    play(scene)
+
+
+def test_an_address_that_cannot_be_had_ends_it_with_one_line(play, sockets):
+    """Which address and why, and no traceback."""
+
+    async def scene(_kubelet: FakeKubelet) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            async with process(sockets, f"--metrics-address={address}") as child:
+                _, log = await child.communicate()
+        assert child.returncode == 1
+        (line,) = (line for line in log.decode().splitlines() if " INFO " not in line)
+        assert f"CRITICAL cannot serve metrics and probes on {address}: " in line
+
     play(scene)
 
 
