@@ -101,7 +101,9 @@ class Source:
         label = NodeLabel(api, config.node_name)
         label.start()
         if not label.wait(USUAL):
-            log.warning("nothing is offered until the node's label %s is known", label.key)
+            log.warning(
+                "nothing is offered until the label %s of node %s is known", label.key, config.node_name
+            )
             label.wait()
         return label
 

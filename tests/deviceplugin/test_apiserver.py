@@ -111,6 +111,19 @@ def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: st
     assert words in str(error)
 
 
+@pytest.mark.parametrize("token", [b"\xff\xfe", b"a\nb", "\N{SNOWMAN}".encode()])
+def test_what_can_be_no_token_is_an_error_as_any_other(api: InCluster, account: Path, token: bytes) -> None:
+    """A file that is being written, or is somebody else's, ends no thread."""
+    (account / "token").write_bytes(token)
+    assert refused(api).code == 0
+
+
+def test_a_port_that_is_no_number_is_shown(environ: dict[str, str], account: Path) -> None:
+    """As docker's links set such variables."""
+    error = refused(InCluster({**environ, "KUBERNETES_SERVICE_PORT": "tcp://10.96.0.1:443"}, account))
+    assert "KUBERNETES_SERVICE_PORT: expected a number, found 'tcp://10.96.0.1:443'" in str(error)
+
+
 def test_outside_of_a_pod_there_is_no_api_server(account: Path) -> None:
     """Said at once."""
     assert "KUBERNETES_SERVICE_HOST is not set" in str(refused(InCluster({}, account)))

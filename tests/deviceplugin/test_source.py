@@ -241,7 +241,7 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
         begin.start()
         api.wait(lambda: api.watches > 5)
     assert made.empty()
-    assert "nothing is offered until the node's label" in caplog.text
+    assert f"nothing is offered until the label {LABEL} of node gpu-01 is known" in caplog.text
     api.label("gpu-01", config="other")
     api.fail(None)
     assert made.get(timeout=10).config.mig_strategy == "mixed"

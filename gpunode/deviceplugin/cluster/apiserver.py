@@ -75,6 +75,8 @@ class InCluster:
         host, port = (self._environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
         if not host:
             raise ApiError(0, "KUBERNETES_SERVICE_HOST is not set: this is no pod")
+        if not (port or "443").isdecimal():
+            raise ApiError(0, f"KUBERNETES_SERVICE_PORT: expected a number, found {port!r}")
         try:
             trust = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
         except (OSError, ssl.SSLError) as error:
@@ -90,7 +92,7 @@ class InCluster:
         try:
             # Read each time: the kubelet puts a new token there before the old one expires.
             token = (self._account / "token").read_text().strip()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ApiError(0, f"no service account token: {error}") from None
         headers = {
             "Authorization": f"Bearer {token}",
@@ -106,7 +108,7 @@ class InCluster:
             if answer.status < 300:
                 return answer
             said = answer.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no token for a header
             place = f"{connection.host}:{connection.port}"
             raise ApiError(
                 0, f"the API server at {place} cannot be reached: {error or repr(error)}"
