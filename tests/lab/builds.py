@@ -91,15 +91,15 @@ def go(part: Part) -> Path:
 
 def source(part: Part) -> Path:
     """The Go module that has the part's commands, checked against the lab's go.sum: what is not in the programs."""
-    module = part.commands[0].partition("/cmd/")[0]
+    return module(HERE / "go" / part.name, part.commands[0].partition("/cmd/")[0])
+
+
+def module(folder: Path, name: str) -> Path:
+    """The Go module of this name that the go.mod in `folder` asks for, checked against its go.sum."""
 
     def asked(*command: str) -> str:
         env = {**os.environ, **ENVIRONMENT}
-        return str(
-            json.loads(run(["go", *command, "-json", module], cwd=HERE / "go" / part.name, env=env)).get(
-                "Dir", ""
-            )
-        )
+        return str(json.loads(run(["go", *command, "-json", name], cwd=folder, env=env)).get("Dir", ""))
 
     # where the programs came from the cache, the module may never have been downloaded
     return Path(asked("list", "-m") or asked("mod", "download"))

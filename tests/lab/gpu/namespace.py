@@ -34,10 +34,10 @@ exec cat
 
 
 class Namespace:
-    """A running namespace. `started` runs a program in it; all in it see the same GPUs."""
+    """A running namespace: all in it see the same GPUs. `enter` is what goes before a command that is to run in it."""
 
     def __init__(self, pid: int) -> None:
-        self._enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--"]
+        self.enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--"]
 
     def start(
         self, argv: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None
@@ -45,7 +45,7 @@ class Namespace:
         """Start a program; what it says goes into `log`."""
         with log.open("wb") as file:
             return subprocess.Popen(
-                [*self._enter, *map(str, argv)],
+                [*self.enter, *map(str, argv)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -54,7 +54,7 @@ class Namespace:
 
     def run(self, *argv: str) -> str:
         """What a command says that succeeds."""
-        done = subprocess.run([*self._enter, *argv], capture_output=True, text=True, check=False)
+        done = subprocess.run([*self.enter, *argv], capture_output=True, text=True, check=False)
         assert not done.returncode, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout
 

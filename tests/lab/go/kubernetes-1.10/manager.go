@@ -1,0 +1,48 @@
+package main
+
+import (
+	"k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
+	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
+	"k8s.io/kubernetes/pkg/scheduler/schedulercache"
+)
+
+// A pod is given its devices when it is admitted; one that cannot be given them fails.
+const admits = true
+
+type manager struct{ *devicemanager.ManagerImpl }
+
+// The API server has told of all pods.
+type ready struct{}
+
+func (ready) AddSource(string) {}
+func (ready) AllReady() bool   { return true }
+
+func newManager() (*manager, error) {
+	m, err := devicemanager.NewManagerImpl()
+	return &manager{m}, err
+}
+
+func (m *manager) start(active func() []*v1.Pod) error { return m.Start(active, ready{}) }
+
+func (m *manager) report() *node {
+	capacity, allocatable, gone := m.GetCapacity()
+	return &node{capacity, allocatable, gone}
+}
+
+func (m *manager) run(pod *v1.Pod, _ func() []*v1.Pod) (map[string]*given, error) {
+	if err := m.Allocate(schedulercache.NewNodeInfo(), &lifecycle.PodAdmitAttributes{Pod: pod}); err != nil {
+		return nil, err
+	}
+	all := map[string]*given{}
+	for _, c := range append(append([]v1.Container{}, pod.Spec.InitContainers...), pod.Spec.Containers...) {
+		o, err := m.GetDeviceRunContainerOptions(pod, &c)
+		if err != nil {
+			return nil, err
+		}
+		if o != nil {
+			all[c.Name] = asGiven(o.Envs, o.Mounts, o.Devices)
+		}
+	}
+	return all, nil
+}
