@@ -11,7 +11,7 @@ from gpunode.sim.apiserver import store as store_module
 from gpunode.sim.apiserver import watch
 from gpunode.sim.cluster import Cluster
 
-from .clusters import Client, until
+from .clusters import APPLY, Client, until
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
@@ -92,6 +92,37 @@ def test_applying_the_same_again_changes_nothing(client: Client) -> None:
     before = until(lambda: settled(client, "same"))
     code, after = client.apply(node("same", a="1"), f"{NODES}/same")
     assert (code, after) == (200, before)
+
+
+DRY = {"dryRun": "All"}
+TRIED: dict[str, tuple[str, str, Any, str, dict[str, str]]] = {
+    "create": ("POST", NODES, node("new", a="1"), "application/json", DRY),
+    "replace": ("PUT", f"{NODES}/tried", node("tried", a="2"), "application/json", DRY),
+    "apply": ("PATCH", f"{NODES}/tried", node("tried", a="2"), APPLY, {**DRY, "fieldManager": "x", "force": "true"}),
+    "merge": ("PATCH", f"{NODES}/tried", node("tried", a="2"), "application/merge-patch+json", DRY),
+    "delete": ("DELETE", f"{NODES}/tried", None, "", DRY),
+    "delete by its body": ("DELETE", f"{NODES}/tried", {"dryRun": ["All"]}, "application/json", {}),
+    "delete in the foreground": (
+        "DELETE", f"{NODES}/tried", {"dryRun": ["All"], "propagationPolicy": "Foreground"}, "application/json", {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TRIED)
+def test_a_dry_run_answers_and_stores_nothing(client: Client, what: str) -> None:
+    """Whatever it is; and one that is asked for in words that the API does not know is refused, not done."""
+    method, path, body, content, query = TRIED[what]
+    client.apply(node("tried", a="1"), f"{NODES}/tried")
+    before = until(lambda: settled(client, "tried"))
+    code, answer = client.ask(method, path, body, content, **query)
+    assert code < 300, answer
+    if method != "DELETE":
+        assert answer["metadata"]["labels"] == body["metadata"]["labels"]
+    wrong = {**query, **({"dryRun": "Server"} if query else {})}
+    code, answer = client.ask(method, path, {"dryRun": ["Server"]} if not query else body, content, **wrong)
+    assert (code, answer["details"]["causes"][0]["reason"]) == (422, "FieldValueNotSupported")
+    assert client.ask("GET", f"{NODES}/tried")[1] == before
+    assert client.ask("GET", f"{NODES}/new")[0] == 404
 
 
 def settled(client: Client, name: str) -> Any:

@@ -9,7 +9,8 @@ import base64
 import copy
 import json
 import secrets
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpunode.sim.apiserver import fields, patch
@@ -64,6 +65,7 @@ class Resources:
 
     def create(self, item: Object, query: Mapping[str, str]) -> Object:
         """A new object."""
+        dry = _dry("CreateOptions", _asked(query))
         meta = item.setdefault("metadata", {})
         if self.namespace:
             meta["namespace"] = self.namespace
@@ -80,7 +82,7 @@ class Resources:
             made = fields.updated(
                 None, admitted(self.store, item, None), query.get("fieldManager") or "unknown"
             )
-            return self._kept(made, query)
+            return self._kept(made, dry=dry)
 
     def patch(self, name: str, body: Any, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
         """The object after an apply or another patch, and whether it is a new one."""
@@ -88,6 +90,7 @@ class Resources:
             live = self.store.get(self.kind, self.namespace, name)
             if content == APPLY:
                 return self._apply(name, body, live, query), live is None
+            dry = _dry("PatchOptions", _asked(query))
             change = patch.BY_CONTENT.get(content)
             if change is None:
                 known = ", ".join((*patch.BY_CONTENT, APPLY))
@@ -95,10 +98,11 @@ class Resources:
                 raise refusal(415, "UnsupportedMediaType", message)
             if live is None:
                 raise absent(self.full, name)
-            return self._updated(live, change(live, body), query), False
+            return self._updated(live, change(live, body), query, dry=dry), False
 
     def replace(self, name: str, item: Object, query: Mapping[str, str]) -> Object:
         """Another object in the place of the one there, whose identity and status remain."""
+        dry = _dry("UpdateOptions", _asked(query))
         with self.store.changed:
             live = self.get(name)
             was = {k: v for k, v in live["metadata"].items() if k in fields.NOBODYS - {"resourceVersion"}}
@@ -108,9 +112,9 @@ class Resources:
                 "metadata": {**item.get("metadata", {}), **was},
             }
             status = {"status": live["status"]} if "status" in live else {}
-            return self._updated(live, {**item, **new, **status}, query)
+            return self._updated(live, {**item, **new, **status}, query, dry=dry)
 
-    def _updated(self, live: Object, wish: Object, query: Mapping[str, str]) -> Object:
+    def _updated(self, live: Object, wish: Object, query: Mapping[str, str], *, dry: bool) -> Object:
         seen, name = wish["metadata"].get("resourceVersion"), live["metadata"]["name"]
         if seen not in {None, "", live["metadata"]["resourceVersion"]}:
             message = (
@@ -123,10 +127,12 @@ class Resources:
             "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
         }
         new = admitted(self.store, wish, live)
-        return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), query)
+        return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), dry=dry)
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
         """Remove it, or mark it for whoever has to end something first (a kubelet, a controller)."""
+        # Where there are options in the body, those of the query do not count.
+        dry = _dry("DeleteOptions", options.get("dryRun") or [] if options else _asked(query))
         with self.store.changed:
             there = self.get(name)
             wanted = (options.get("preconditions") or {}).get("uid")
@@ -141,13 +147,12 @@ class Resources:
             if self.kind == "Namespace" and name in PROTECTED:
                 message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
                 raise refusal(403, "Forbidden", message, name=name, kind="namespaces")
-            if query.get("dryRun") == "All":
-                return _success(name, self.plural, uid)
             marked = self._marked(there, options)
             if marked is None:
-                self.store.drop(there)
+                if not dry:
+                    self.store.drop(there)
                 return _success(name, self.plural, uid)
-            return self.store.put(marked)
+            return marked if dry else self.store.put(marked)
 
     def _marked(self, item: Object, options: Mapping[str, Any]) -> Object | None:
         """The object as it waits for its end; None where nothing has to end first."""
@@ -181,6 +186,7 @@ class Resources:
             cause = {"reason": "FieldValueRequired", "message": why, "field": "fieldManager"}
             message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
             raise refusal(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
+        dry = _dry("PatchOptions", _asked(query))
         uid = wish["metadata"].get("uid")
         if uid and live is None:
             message = (
@@ -196,12 +202,12 @@ class Resources:
             merged = fields.applied(live or empty, wish, manager, force=force)
         except fields.Conflict as conflict:
             raise self._conflict(conflict) from conflict
-        return self._kept(admitted(self.store, merged, live), query)
+        return self._kept(admitted(self.store, merged, live), dry=dry)
 
-    def _kept(self, item: Object, query: Mapping[str, str]) -> Object:
-        if query.get("dryRun") != "All":
+    def _kept(self, item: Object, *, dry: bool) -> Object:
+        if not dry:
             return self.store.put(item)
-        new = {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": now()}
+        new = {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
         return {**item, "metadata": {**new, **item["metadata"]}}
 
     def _invalid(self, name: str, field: str, why: str) -> Refusal:
@@ -232,6 +238,20 @@ class Resources:
         ]
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
         return refusal(409, "Conflict", message, causes=causes)
+
+
+def _asked(query: Mapping[str, str]) -> list[str]:
+    return [query["dryRun"]] if query.get("dryRun") else []
+
+
+def _dry(options: str, asked: Sequence[str]) -> bool:
+    """Whether nothing is to be stored. Raises Refusal: who asks for another kind of dry run must not get none."""
+    if any(one != "All" for one in asked):
+        why = f'Unsupported value: {json.dumps(asked)}: supported values: "All"'
+        cause = {"reason": "FieldValueNotSupported", "message": why, "field": "dryRun"}
+        kind = f"{options}.meta.k8s.io"
+        raise refusal(422, "Invalid", f'{kind} "" is invalid: dryRun: {why}', kind=kind, causes=[cause])
+    return bool(asked)
 
 
 def _success(name: str, plural: str, uid: str) -> Object:
