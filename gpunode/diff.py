@@ -28,7 +28,17 @@ BARE = re.compile(
     r"""(?P<name>[\w-]*(?:password|passwd|secret|token|secret_access_key|api_?key)=)(?P<value>[^\s"',]+)""",
     re.IGNORECASE,
 )
-# One of these is in all that SECRET and BARE find; they look at every word, this does not.
+# A key of YAML and its bare value.
+PAIR = re.compile(
+    r"""^(?P<name>[ \t+-]*[\w.-]*(?:password|passwd|secret|token|api_?key):[ \t]+)"""
+    r"""(?P<value>(?!(?:true|false|null)$)[^\s"'|>{\[<&*].*)$""",
+    re.IGNORECASE | re.MULTILINE,
+)
+# Of an environment variable that holds one.
+NAME = re.compile(
+    r"(?:(?:^|_)pass|passwd|password|secret|token|credentials?|(?:api|access)_?key)$", re.IGNORECASE
+)
+# One of these is in all that SECRET, BARE and PAIR find; they look at every word, this does not.
 HINT = re.compile(r"passw|secret|token|auth|api_?key", re.IGNORECASE)
 
 
@@ -100,10 +110,14 @@ def _whole(change: WriteFile | RemoveFile) -> bool:
 def masked(text: str) -> str:
     """The text with keys, passwords and tokens replaced by what they are and how long."""
     text = KEY_BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
-    text = CREDENTIALS.sub(lambda m: f"{m[1]}:<secret, {len(m[2])} characters>@", text)
+    text = CREDENTIALS.sub(lambda m: f"{m[1]}:{hidden(m[2])}@", text)
     if HINT.search(text) is None:
         return text
-    text = BARE.sub(lambda m: f"{m['name']}<secret, {len(m['value'])} characters>", text)
-    return SECRET.sub(
-        lambda m: f"{m['name']}{m['quote']}<secret, {len(m['value'])} characters>{m['quote']}", text
-    )
+    for pattern in (BARE, PAIR):
+        text = pattern.sub(lambda m: f"{m['name']}{hidden(m['value'])}", text)
+    return SECRET.sub(lambda m: f"{m['name']}{m['quote']}{hidden(m['value'])}{m['quote']}", text)
+
+
+def hidden(secret: str) -> str:
+    """What stands for a secret."""
+    return f"<secret, {len(secret)} characters>"

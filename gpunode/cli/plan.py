@@ -14,14 +14,23 @@ def plan(
     inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
-    diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show what changes inside files.")] = True,
-    exit_with: Annotated[bool, typer.Option("--exit-code", help="Exit with 5 when changes wait.")] = False,
+    diff: Annotated[
+        bool | None,
+        typer.Option(
+            "--diff/--no-diff",
+            help="Show what changes inside files and cluster objects; --diff: new and removed objects whole, too.",
+            show_default=False,
+        ),
+    ] = None,
+    exit_with: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 5 when changes wait, on hosts or in the cluster.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     forks: options.Forks = options.FORKS,
     ask_sudo: options.AskSudo = False,
 ) -> None:
-    """Show what provision would change on every host, and why. Changes nothing.
+    """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
@@ -33,14 +42,17 @@ def plan(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as run:
         outcomes = run.each(converge.look)
-        run.report.plans(outcomes, diff=diff)
+        run.report.plans(outcomes, diff=diff is not False)
         objects = failed = 0
         if run.inventory.cluster.plugin is not None:
             hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
             hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
             try:
                 api = cluster.connect(run.inventory)
-                objects = cluster.plan(api, run.inventory, hosts, hostnames, run.report)
+                planned = cluster.plan(
+                    api, run.inventory, hosts, hostnames, run.report, diff=diff, strict=False
+                )
+                objects, failed = planned.objects, 1 if planned.conflicts else 0
             except ClusterError as error:  # the hosts' plans are told, and counted
                 run.report.problem(error)
                 failed = error.exit_code

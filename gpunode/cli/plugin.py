@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import session
+from gpunode.cli.session import accepted, session
 
 if TYPE_CHECKING:
     from gpunode.cluster.plugin import Row
@@ -22,6 +22,7 @@ def deploy(
     inventory: options.InventoryPath = options.INVENTORY,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
+    yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     forks: options.Forks = options.FORKS,
@@ -29,7 +30,8 @@ def deploy(
 ) -> None:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
-    Changes no host. A host is asked for its own name over SSH when neither its name nor its address in the inventory is a node's.
+    Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
+    its name nor its address in the inventory is a node's.
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
@@ -43,10 +45,18 @@ def deploy(
         api = cluster.connect(work.inventory)
         namespace, tell = work.inventory.cluster.namespace, cluster.tells(work.report)
         found, missing = cluster.find_or_ask(api, work, tell)
-        cluster.warn(api, work.inventory, work.hosts, found, work.report)
-        _, conflicts = cluster.label(api, work.hosts, found)
-        names = {host: node.name for host, node in found.items() if host not in conflicts}
-        troubles = {**missing, **conflicts}
+        troubles: cluster.Troubles = missing
+        names: dict[str, str] = {}
+        refused = False
+        if found:
+            planned = cluster.show(api, work.inventory, work.hosts, found, work.report)
+            hosts = [host for host in work.hosts if host.name in found.keys() - planned.conflicts.keys()]
+            if hosts and planned.objects:
+                accepted(work.report, f"Apply to the cluster ({api.access.context})?", yes=yes)
+            _, conflicts = cluster.label(api, hosts, found)
+            names = {host.name: found[host.name].name for host in hosts if host.name not in conflicts}
+            troubles = {**missing, **conflicts}
+            refused = bool(planned.conflicts)  # of which `show` has told
         good = True
         if names:
             rollout = plugin.deploy(
@@ -82,7 +92,7 @@ def deploy(
             _rows(work.report, [row for row in rows if row.node in names.values()])
         for host, error in troubles.items():
             work.report.problem(error, host)
-    raise typer.Exit(1 if troubles or not good else 0)
+    raise typer.Exit(1 if troubles or refused or not good else 0)
 
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")

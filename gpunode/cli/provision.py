@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import Session, exit_code, session
-from gpunode.errors import ClusterError, Declined
+from gpunode.cli.session import Session, accepted, exit_code, session
+from gpunode.errors import ClusterError
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
@@ -78,7 +78,8 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
     if api is not None:
         hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
         hostnames = {name: outcome.facts.hostname for name, outcome in outcomes.items() if outcome.facts}
-        objects = cluster.plan(api, work.inventory, hosts, hostnames, work.report) if hosts else 0
+        if hosts:
+            objects = cluster.plan(api, work.inventory, hosts, hostnames, work.report).objects
     for number in range(1, converge.ROUNDS + 1):
         waiting = [
             host
@@ -89,7 +90,9 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
             work.report.note(f"Round {number}: what could be known only now.")
             work.report.plans([outcomes[host.name] for host in waiting])
         if waiting or objects:
-            _accepted(work, len(waiting), objects, yes=yes)
+            parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}"] if waiting else []
+            parts += ["the cluster"] if objects else []
+            accepted(work.report, f"Apply to {' and '.join(parts)}?", yes=yes)
         objects = 0
         if not waiting:
             break
@@ -103,17 +106,6 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
             outcomes[outcome.host] = outcome
         work.report.troubles([outcomes[host.name] for host in waiting])
     return [_converged(outcomes[host.name]) for host in work.hosts]
-
-
-def _accepted(work: Session, hosts: int, objects: int, *, yes: bool) -> None:
-    """Raise Declined unless somebody says yes to what was shown."""
-    parts = [f"{hosts} host{'s' if hosts > 1 else ''}"] if hosts else []
-    parts += ["the cluster"] if objects else []
-    if not yes and not work.report.ask(f"Apply to {' and '.join(parts)}?"):
-        raise Declined(
-            "not accepted: what was shown was not changed",
-            hint="Accept with `y`, or give --yes where nobody can answer.",
-        )
 
 
 def _converged(outcome: Outcome) -> Outcome:

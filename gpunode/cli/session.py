@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpunode.cli import options
-from gpunode.errors import GpunodeError
+from gpunode.errors import Declined, GpunodeError
 
 if TYPE_CHECKING:
     from gpunode.converge import Visit
@@ -112,6 +112,15 @@ def _password() -> str:
     import getpass
 
     return getpass.getpass("sudo password on the hosts: ")
+
+
+def accepted(report: Report, question: str, *, yes: bool) -> None:
+    """Raise Declined unless somebody says yes to what was shown, or has said so beforehand."""
+    if not yes and not report.ask(question):
+        raise Declined(
+            "not accepted: what was shown was not changed",
+            hint="Accept with `y`, or give --yes where nobody can answer.",
+        )
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

@@ -5,18 +5,20 @@ A pod that was killed leaves it there; once the plugin has lost its right to nod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.nodes import GPU_LABEL, SAID
 
 
-def left(api: Api) -> tuple[str, ...]:
-    """The nodes of gpunode's plugin that have it."""
-    return tuple(node.name for node in nodes.every(api, labels=f"{GPU_LABEL}=true") if node.said)
+def left(api: Api) -> Mapping[str, str]:
+    """The nodes of gpunode's plugin that have it, and what it says there."""
+    return {node.name: node.said for node in nodes.every(api, labels=f"{GPU_LABEL}=true") if node.said}
 
 
-def remove(api: Api) -> tuple[str, ...]:
-    """Take it away; from which nodes."""
+def remove(api: Api) -> Mapping[str, str]:
+    """Take it away; from which nodes, and what it said."""
     found = left(api)
     for name in found:
         api.merge("Node", name, {"metadata": {"annotations": {SAID: None}}})

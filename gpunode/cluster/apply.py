@@ -6,15 +6,13 @@ Server-side apply by the field manager `gpunode`. Only objects that carry the la
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-import yaml
-
+from gpunode.cluster import difference
 from gpunode.cluster.api import Api
+from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import Object, title
+from gpunode.cluster.refusal import Claim, HttpError, excused
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
 
@@ -30,30 +28,53 @@ ORDER = (  # the reverse when removing
     "RuntimeClass",
     "DaemonSet",
 )
-BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
-GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
 # What a namespace may hold of its own accord; anything else in it is somebody's work.
 NATIVE = {"ConfigMap/kube-root-ca.crt"}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One object: what applying its manifest does, or did. `lines` is a unified diff, () when it is the same."""
-
-    what: str
-    action: Literal["created", "changed", "same", "foreign", "removed"]
-    lines: tuple[str, ...] = ()
-
-
-def diff(api: Api, manifests: Sequence[Object], surplus: Sequence[Object] = ()) -> tuple[Difference, ...]:
+def diff(
+    api: Api, manifests: Sequence[Object], surplus: Sequence[Object] = (), *, strict: bool = True
+) -> tuple[Difference, ...]:
     """What `apply`, and `prune` after it, would do, asked from the API server itself (a dry run): defaults and admission
-    included."""
-    return (*_go(api, manifests, dry_run=True), *prune(api, manifests, surplus, dry_run=True))
+    included.
+
+    Where it cannot be asked, what is wished is compared with what is there. Unless `strict`, so it is where this user
+    may read and not write.
+    """
+    would: list[Difference] = []
+    absent: set[str] = set()  # namespaces that a dry run did not really make
+    for manifest in _ordered(manifests):
+        namespace = manifest["metadata"].get("namespace")
+        if namespace in absent:
+            would.append(difference.created(manifest, f"namespace {namespace} is not there yet"))
+            continue
+        live = _live(api, manifest)
+        if live is None and manifest["kind"] == "Namespace":
+            absent.add(manifest["metadata"]["name"])
+        if live is not None and not ours(live):
+            would.append(_foreign(manifest, live))
+            continue
+        try:
+            would.append(_tried(api, manifest, live))
+        except HttpError as error:
+            if not (untried := excused(error, strict=strict)):
+                raise
+            would.append(difference.compared(live, manifest, untried))
+    left = [one for one in surplus if one["metadata"].get("namespace") not in absent]
+    return (*would, *prune(api, manifests, left, dry_run=True))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
     """Make the cluster hold the manifests. Applying the same again changes nothing."""
-    return _go(api, manifests, dry_run=False)
+    done: list[Difference] = []
+    for manifest in _ordered(manifests):
+        live = _live(api, manifest)
+        if live is not None and not ours(live):
+            done.append(_foreign(manifest, live))
+            continue
+        result = api.apply(manifest, force=live is not None)
+        done.append(difference.created(manifest) if live is None else difference.changed(live, result))
+    return tuple(done)
 
 
 def prune(
@@ -64,13 +85,12 @@ def prune(
     wanted, done = {title(manifest) for manifest in manifests}, []
     for manifest in reversed(_ordered([one for one in surplus if title(one) not in wanted])):
         kind, meta = manifest["kind"], manifest["metadata"]
-        live = api.get(kind, meta["name"], meta.get("namespace"))
+        live = _live(api, manifest)
         if live is None or not ours(live):
             continue
         if not dry_run:
             api.delete(kind, meta["name"], meta.get("namespace"), uid=live["metadata"]["uid"])
-        lines = tuple(f"-{line}" for line in _yaml(_wished(live)))
-        done.append(Difference(title(manifest), "removed", lines))
+        done.append(difference.removed(live))
     return tuple(done)
 
 
@@ -126,24 +146,24 @@ def ours(live: Object) -> bool:
     return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")
 
 
-def _go(api: Api, manifests: Sequence[Object], *, dry_run: bool) -> tuple[Difference, ...]:
-    done: list[Difference] = []
-    absent: set[str] = set()  # namespaces that a dry run did not really make
-    for manifest in _ordered(manifests):
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        namespace = manifest["metadata"].get("namespace")
-        if namespace in absent:
-            done.append(_created(manifest))
-            continue
-        live = api.get(kind, name, namespace)
-        if live is not None and not ours(live):
-            done.append(_foreign(manifest, live))
-            continue
-        if live is None and kind == "Namespace" and dry_run:
-            absent.add(name)
-        result = api.apply(manifest, force=live is not None, dry_run=dry_run)
-        done.append(_created(manifest) if live is None else _changed(manifest, live, result))
-    return tuple(done)
+def _live(api: Api, manifest: Object) -> Object | None:
+    return api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
+
+
+def _tried(api: Api, manifest: Object, live: Object | None) -> Difference:
+    """What the API server says that applying would do. Fields that others have set since are named with them."""
+    if live is None:
+        api.apply(manifest, dry_run=True)
+        return difference.created(manifest)
+    claims: tuple[Claim, ...] = ()
+    try:
+        result = api.apply(manifest, dry_run=True)
+    except HttpError as error:
+        if error.reason != "Conflict":
+            raise
+        claims = error.claims
+        result = api.apply(manifest, force=True, dry_run=True)
+    return difference.changed(live, result, claims)
 
 
 def _foreign(manifest: Object, live: Object) -> Difference:
@@ -160,31 +180,6 @@ def _foreign(manifest: Object, live: Object) -> Difference:
             hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",
         )
     return Difference(title(manifest), "foreign")
-
-
-def _created(manifest: Object) -> Difference:
-    return Difference(title(manifest), "created", tuple(f"+{line}" for line in _yaml(manifest)))
-
-
-def _changed(manifest: Object, live: Object, result: Object) -> Difference:
-    before, after = _wished(live), _wished(result)
-    if before == after:
-        return Difference(title(manifest), "same")
-    lines = difflib.unified_diff(_yaml(before), _yaml(after), "in the cluster", "wanted", lineterm="")
-    return Difference(title(manifest), "changed", tuple(lines))
-
-
-def _wished(found: Object) -> Object:
-    """The object as a person wrote it or would: without status and the API server's bookkeeping."""
-    meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
-    notes = {key: value for key, value in meta.pop("annotations", {}).items() if key != GENERATION}
-    shown = {key: value for key, value in found.items() if key != "status"}
-    return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
-
-
-def _yaml(shown: Object) -> list[str]:
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(shown, Dumper=dumper, sort_keys=True, width=200)).splitlines()
 
 
 def _ordered(manifests: Sequence[Object]) -> list[Object]:

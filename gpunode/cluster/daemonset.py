@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpunode.cluster import apply, mps, pods, said
+from gpunode.cluster import mps, pods, said
 from gpunode.cluster.api import Api
+from gpunode.cluster.difference import GENERATION
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import RUNTIME_LABEL, Node
 from gpunode.cluster.said import CONTAINER
@@ -53,7 +54,7 @@ def place(pod: Object) -> str:
 def generations(api: Api, namespace: str) -> Mapping[str, str]:
     """The generation of its pod template that each DaemonSet is at, by name."""
     return {
-        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(apply.GENERATION, "")
+        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(GENERATION, "")
         for item in api.find("DaemonSet", namespace, labels=SELECTOR)[0]
     }
 

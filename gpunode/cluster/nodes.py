@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from gpunode.cluster.api import Api
@@ -52,6 +52,9 @@ class Node:
         str, int
     ]  # how much of the resources that `capacity` leaves out is in it, but not allocatable
     counted: tuple[str, ...] = ()  # the resources that `capacity` is of
+    applied: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # field manager → labels it has applied
     said: str = ""  # the annotation in which the device plugin keeps its view; "" where there is none
 
     @property
@@ -114,8 +117,19 @@ def parse(item: Object) -> Node:
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
         counted=tuple(one for one in counted if count("capacity", one)),
+        applied={
+            entry["manager"]: frozenset(_labels(entry))
+            for entry in meta.get("managedFields") or []
+            if entry.get("operation") == "Apply"
+        },
         said=(meta.get("annotations") or {}).get(SAID, ""),
     )
+
+
+def _labels(entry: Object) -> list[str]:
+    """The labels in an entry of managedFields."""
+    fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
+    return [name.removeprefix("f:") for name in fields if name != "."]
 
 
 def every(api: Api, *, labels: str = "") -> tuple[Node, ...]:
@@ -164,8 +178,10 @@ def label(
     """Make `labels` all that `writer` has set on the node: others' labels stay, its own earlier ones go.
 
     Returns label -> (before, after) of what changed. A label that somebody else holds with another value is a
-    ClusterError unless `overwrite`.
+    ClusterError unless `overwrite`. Of a node that has them all nothing is asked.
     """
+    if node.applied.get(writer) == frozenset(labels) and labels.items() <= node.labels.items():
+        return {}
     # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
     wish = {
         "apiVersion": "v1",
@@ -180,8 +196,9 @@ def label(
             said = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)
             other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
+            by = ", ".join(sorted({claim.manager for claim in error.claims}))
             raise ClusterError(
-                f"{node.name}: somebody else set {said}",
+                f"{node.name}: somebody else set {said}{f' (field manager {by})' if by else ''}",
                 hint=f"Take it off (`kubectl label node {node.name} {off}`), or {other}.",
             ) from error
         raise
@@ -190,6 +207,12 @@ def label(
     return {
         key: (node.labels.get(key), after.get(key)) for key in keys if node.labels.get(key) != after.get(key)
     }
+
+
+def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """The same for those of `labels` that the node has not, or with another value, whoever would be asked for it."""
+    have = node.labels
+    return {key: (have.get(key), value) for key, value in labels.items() if have.get(key) != value}
 
 
 def _few(names: Collection[str]) -> str:

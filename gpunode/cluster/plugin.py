@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import Object, title
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import GPU_LABEL, Node
@@ -48,7 +49,7 @@ class Row:
 class Rollout:
     """What `deploy` did to the cluster's objects, and how the plugin then was on each node."""
 
-    differences: tuple[apply.Difference, ...]
+    differences: tuple[Difference, ...]
     rows: tuple[Row, ...]
 
     @property
@@ -93,9 +94,12 @@ def plan(
     image: PluginImage,
     config: PluginConfig | None = None,
     voice: PluginVoice = PLAIN,
-) -> tuple[apply.Difference, ...]:
-    """What `deploy` would change."""
-    would = apply.diff(api, manifests(namespace, image, config, voice), everything(namespace))
+    *,
+    strict: bool = True,
+) -> tuple[Difference, ...]:
+    """What `deploy` would change; not `strict`: also for a user who could not do it."""
+    wanted = manifests(namespace, image, config, voice)
+    would = apply.diff(api, wanted, everything(namespace), strict=strict)
     return (*would, *(() if voice.annotation else _unsaid(annotation.left(api))))
 
 
@@ -235,8 +239,8 @@ def _old(counts: Mapping[str, int]) -> str:
     )
 
 
-def _unsaid(names: Collection[str]) -> tuple[apply.Difference, ...]:
-    return tuple(apply.Difference(annotation.title(name), "removed") for name in names)
+def _unsaid(said: Mapping[str, str]) -> tuple[Difference, ...]:
+    return tuple(Difference(annotation.title(name), "removed", (f"-{text}",)) for name, text in said.items())
 
 
 def _leftovers(api: Api, namespace: str) -> list[Object]:

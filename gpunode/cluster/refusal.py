@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.kubeconfig import Access
@@ -16,17 +17,51 @@ FORBIDDEN = re.compile(
     r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
 )
 
-
 WEBHOOK = re.compile(r'failed calling webhook (?P<name>"[^"]*")')
+# What apiserver/pkg/admission/plugin/webhook/errors says of one that would act outside of the cluster's objects, and
+# apiserver/pkg/endpoints/handlers of a server on which the feature gate DryRun (on since 1.13) is off.
+NO_DRY_RUN = re.compile(r"does not support dry run|dryRun \w+ feature is disabled")
+MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A field of an object, in the API server's words, and the field manager that set it last."""
+
+    field: str
+    manager: str
 
 
 class HttpError(ClusterError):
-    """The API server answered no. `code` is HTTP's, `reason` Kubernetes' word for it: NotFound, Conflict, Expired."""
+    """The API server answered no. `code` is HTTP's, `reason` Kubernetes' word for it: NotFound, Conflict, Expired.
 
-    def __init__(self, message: str, *, hint: str = "", code: int, reason: str) -> None:
+    `claims` are the fields that a server-side apply would have to take from others. `untried`: not the change is
+    refused, but the trying of it, in a few words.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: int,
+        reason: str,
+        claims: tuple[Claim, ...] = (),
+        untried: str = "",
+    ) -> None:
         super().__init__(message, hint=hint)
         self.code = code
         self.reason = reason
+        self.claims = claims
+        self.untried = untried
+
+
+def excused(error: ClusterError, *, strict: bool) -> str:
+    """Why a dry run was refused though the change itself may not be; "" where that is refused. `strict`: this user's
+    missing rights are no excuse."""
+    if not isinstance(error, HttpError) or (strict and error.code == 403):
+        return ""
+    return error.untried
 
 
 class ConnectionLost(ClusterError):
@@ -107,7 +142,7 @@ def status(access: Access, answer: Object) -> HttpError:
     code = int(answer.get("code") or 500)
     said = str(answer.get("message") or "no reason given")
     reason = str(answer.get("reason") or "")
-    message, hint = f"the Kubernetes API refused: {said}", ""
+    message, hint, untried = f"the Kubernetes API refused: {said}", "", ""
     if code == 401:
         message = f"the Kubernetes API at {access.server} does not accept the credentials (401)"
         hint = f"Those of context `{access.context}` in {access.source} may have expired."
@@ -128,11 +163,14 @@ def status(access: Access, answer: Object) -> HttpError:
             f"Grant `{no['verb']}` on `{resource}`, or use a context that has it; "
             f"see `kubectl auth can-i {no['verb']} {resource}{flag}`."
         )
+        untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
     elif code == 403:
         message = f"the cluster's admission refused it: {said}"
         hint = "A quota, a policy or the namespace's pod security level forbids it; ask who runs the cluster."
     elif code == 404:
         hint = "The object or its namespace does not exist, or this cluster is too old to know the kind."
+    elif code == 400 and NO_DRY_RUN.search(said):
+        message, untried = f"the Kubernetes API cannot try it: {said}", said
     elif code == 409 and "conflict" in said.lower() and "Apply failed" in said:
         message = f"somebody else set the same fields: {said}"
         hint = "Let the one named set it, or take it away there first."
@@ -143,7 +181,13 @@ def status(access: Access, answer: Object) -> HttpError:
         message = f"the Kubernetes API finds the object invalid: {said}"
     elif code == 429 or code >= 500:
         message, hint = _unwell(access, code, said)
-    return HttpError(message, hint=hint, code=code, reason=reason)
+    return HttpError(message, hint=hint, code=code, reason=reason, claims=_claims(answer), untried=untried)
+
+
+def _claims(answer: Object) -> tuple[Claim, ...]:
+    causes = (answer.get("details") or {}).get("causes") or []
+    found = [(cause.get("field", ""), MANAGER.search(cause.get("message", ""))) for cause in causes]
+    return tuple(Claim(field, match["manager"]) for field, match in found if match)
 
 
 def _unwell(access: Access, code: int, said: str) -> tuple[str, str]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report.named import Named, named
+
+if TYPE_CHECKING:
+    from gpunode.cluster.difference import Difference
 
 __all__ = ["Named", "Report", "make", "named"]
 
@@ -34,6 +37,11 @@ class Report(Protocol):
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         """What would change, host by host."""
+        ...
+
+    def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+        """What would change in the cluster that the kubeconfig calls `context`, each with its diff; what is new or removed
+        is named only, unless `diff`. False: nothing has a diff."""
         ...
 
     def troubles(self, outcomes: Sequence[Outcome]) -> None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,8 +19,10 @@ from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
 from gpunode.report.about import about, notes
 from gpunode.report.live import Live
+from gpunode.report.objects import Part, line_style, planned
 
-Part: TypeAlias = str | tuple[str, str]  # text, and its style
+if TYPE_CHECKING:
+    from gpunode.cluster.difference import Difference
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
@@ -70,6 +72,9 @@ class Human:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in outcomes:
             self._say(_planned(outcome, width, diff=diff))
+
+    def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+        self._say(planned(context, differences, diff=diff))
 
     def troubles(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
@@ -201,7 +206,7 @@ def _step(step: StepPlan, *, diff: bool) -> Iterator[Part]:
             if text:
                 yield f"{' ' * 17}{text}\n", style
         for line in diffs.lines(change) if diff else ():
-            yield f"{' ' * 17}{line}\n", _diff_style(line)
+            yield f"{' ' * 17}{line}\n", line_style(line)
 
 
 def _sign(change: object) -> tuple[str, str]:
@@ -212,7 +217,3 @@ def _sign(change: object) -> tuple[str, str]:
     if isinstance(change, Packages) and change.install:
         return "+", "green"
     return "!", "magenta"
-
-
-def _diff_style(line: str) -> str:
-    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")

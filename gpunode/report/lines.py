@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report.about import notes
+from gpunode.report.objects import DO
+
+if TYPE_CHECKING:
+    from gpunode.cluster.difference import Difference
 
 
 class Lines:
@@ -50,6 +54,23 @@ class Lines:
             self._write(
                 {"type": "plan", **self._outcome(outcome), "changes": changes, "notes": notes(outcome)}
             )
+
+    def cluster(
+        self,
+        context: str,  # noqa: ARG002 - the inventory's, or the kubeconfig's own
+        differences: Sequence[Difference],
+        *,
+        diff: bool | None = None,
+    ) -> None:
+        for one in differences:
+            line: dict[str, Any] = {"type": "cluster", "change": DO[one.action], "object": one.what}
+            if diff is not False:
+                line["diff"] = one.lines
+            if one.claims:
+                line["claims"] = [asdict(claim) for claim in one.claims]
+            if one.untried:
+                line["untried"] = one.untried
+            self._write(line)
 
     def troubles(self, outcomes: Sequence[Outcome]) -> None:
         pass  # each outcome's line has told its error

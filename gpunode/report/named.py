@@ -33,6 +33,7 @@ class Named:
         self._inventory = inventory
         self.live = report.live
         self.ask = report.ask
+        self.cluster = report.cluster
         self.summary = report.summary
 
     def event(self, event: Event) -> None:

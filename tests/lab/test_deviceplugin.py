@@ -35,7 +35,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     ran = gpunode("provision", "--yes", "--json", "--no-run", inventory=file)
     assert ran.code == 0, ran
     yield
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 

@@ -49,7 +49,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
         lab.request("POST", classes, runc)
     yield
     lab.request("DELETE", f"{classes}/lab-runc")
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 
@@ -71,7 +71,7 @@ class Deploy:
         file = self._lab.inventory.with_name("modes.yaml")
         file.write_text(yaml.safe_dump(inventory))
         limit = [f"--limit={','.join(nodes)}"] if nodes else []
-        ran = self._gpunode("plugin deploy", "--json", *limit, inventory=file)
+        ran = self._gpunode("plugin deploy", "--yes", "--json", *limit, inventory=file)
         assert ran.code == 0, ran
         for node in nodes or GPUS:
             registered(self._lab, node)

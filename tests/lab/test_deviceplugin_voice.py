@@ -61,12 +61,12 @@ def talkative(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     }
     file = lab.inventory.with_name("voice.yaml")
     file.write_text(yaml.safe_dump(inventory))
-    ran = gpunode("plugin deploy", "--json", inventory=file)
+    ran = gpunode("plugin deploy", "--yes", "--json", inventory=file)
     assert ran.code == 0, ran
     for name, gpus in GPUS.items():
         wait("the plugin's first words", lambda: note(lab, name).get("units") == {GPU: gpus}, 60)  # noqa: B023
     yield
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 

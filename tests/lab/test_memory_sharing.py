@@ -28,7 +28,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     ran = gpunode("provision", "--yes", "--json", "--no-run")
     assert ran.code == 0, ran
     yield
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 
@@ -42,7 +42,7 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran]) -> Callable[[str], None]:
         inventory["cluster"]["plugin"]["config"] = "memory-plugin.yaml"
         file = lab.inventory.with_name("memory.yaml")
         file.write_text(yaml.safe_dump(inventory))
-        ran = gpunode("plugin deploy", "--json", inventory=file)
+        ran = gpunode("plugin deploy", "--yes", "--json", inventory=file)
         assert ran.code == 0, ran
 
     return rollout

@@ -64,14 +64,14 @@ def shared(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
             "archive: plugin.tar", f"archive: plugin.tar, config: {config.name}"
         )
     )
-    ran = gpunode("plugin deploy", "--json", inventory=inventory)
+    ran = gpunode("plugin deploy", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
     wait("a shared GPU on both nodes", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 180)
     assert offered(lab, "nvidia.com/gpu") == {name: gpus - 1 for name, gpus in NODES.items()}
     for name, gpus in NODES.items():
         assert mode(lab, name) == ["Exclusive_Process", *["Default"] * (gpus - 1)]
     yield
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
     wait("whole GPUs on both nodes", lambda: offered(lab, "nvidia.com/gpu") == NODES, 120)
     for name, gpus in NODES.items():

@@ -43,7 +43,7 @@ def theirs(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     yield
     nvidia.remove(lab)
     lab.request("DELETE", f"{CLASSES}/nvidia")
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 
@@ -128,7 +128,7 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
     assert {"ConfigMap", "DaemonSet"} <= {one["object"].partition(" ")[0] for one in look.of("cluster")}
     assert THEIRS in look.stdout
     nvidia.remove(lab)
-    for command in ("plugin deploy", "verify"):
+    for command in ("plugin deploy --yes", "verify"):
         ran = gpunode(command, "--json", "--limit", NODE, inventory=inventory)
         assert ran.code == 0, ran
         assert THEIRS not in ran.stdout
@@ -164,7 +164,7 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
         "another process has taken over /var/lib/kubelet/device-plugins/nvidia-gpu.sock",
     )
     offered(lab, SHARES)
-    ran = gpunode("plugin deploy", "--json", "--limit", NODE, inventory=inventory)
+    ran = gpunode("plugin deploy", "--yes", "--json", "--limit", NODE, inventory=inventory)
     assert ran.code == 0, ran
     assert THEIRS in ran.stdout
     wait("this plugin to take over", lambda: REGISTERED in ours(lab), 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.cluster import apply, plugin
+from gpunode.cluster import apply, difference, plugin
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
@@ -46,7 +46,9 @@ def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
     apply.apply(api, wanted)
     apply.prune(api, wanted, plugin.everything(NS))
     meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
-    return {f"{kind} {name}": apply._wished(api.get(kind, name, place) or {}) for kind, name, place in meta}
+    return {
+        f"{kind} {name}": difference.wished(api.get(kind, name, place) or {}) for kind, name, place in meta
+    }
 
 
 @pytest.mark.parametrize("wanted", [PLAIN, FULL], ids=["plain", "full"])

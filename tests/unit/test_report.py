@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from unittest import mock
@@ -9,6 +10,8 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
+from gpunode.cluster.difference import Difference
+from gpunode.cluster.refusal import Claim
 from gpunode.errors import ClusterError
 from gpunode.model import Event, Link, Outcome
 from gpunode.report import Named, make
@@ -123,12 +126,12 @@ def test_quiet_json_lines_are_results_alone(capsys: pytest.CaptureFixture[str]) 
         assert len(capsys.readouterr().out.splitlines()) == count
 
 
-@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("lines", [False, True])
 def test_a_command_that_is_printed_has_the_inventory_that_was_given(
-    json: bool, capsys: pytest.CaptureFixture[str]
+    lines: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In fixes, hints, notes and tables; a pod's log is left as it is."""
-    report = Named(make(json=json, quiet=False), Path("my fleets/a.yaml"))
+    report = Named(make(json=lines, quiet=False), Path("my fleets/a.yaml"))
     report.links("a", [Link("module", "broken", "nvidia is not loaded", "", "gpunode provision --limit a")])
     report.troubles([Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it.")])
     report.finished(Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it."))
@@ -147,3 +150,80 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
     ):
         assert command in told
     assert told.count("gpunode verify 'my") == 1
+
+
+DIFFERENCES = (
+    Difference("Namespace gpunode", "created", ("+kind: Namespace",), untried="why"),
+    Difference(
+        "DaemonSet gpunode/d",
+        "changed",
+        ("@@ -1 +1 @@", "-image: a", "+image: b"),
+        (Claim(".spec.a", "kubectl-edit"), Claim(".spec.b", "kubectl-edit"), Claim(".spec.c", "argo")),
+    ),
+    Difference("Role default/r", "removed", ("-kind: Role",)),
+    Difference("Node a", "labelled", ("-pool=x", "+pool=y")),
+    Difference("Node b", "labelled", ("+pool=y",)),
+    Difference("Node c", "labelled", ("-pool=x", "+pool=y")),
+)
+SHOWN = """\
+ cluster  prod
+   objects     + create Namespace gpunode
+   whole         +kind: Namespace
+               ~ change DaemonSet gpunode/d
+                 kubectl-edit has set .spec.a, .spec.b; gpunode sets them back
+                 argo has set .spec.c; gpunode sets it back
+   diff          @@ -1 +1 @@
+   diff          -image: a
+   diff          +image: b
+               - remove Role default/r
+   whole         -kind: Role
+   nodes       ~ label Node a, c
+                 -pool=x
+                 +pool=y
+               ~ label Node b
+                 +pool=y
+   short         plan --diff shows what is new or removed whole
+"""
+
+
+@pytest.mark.parametrize(
+    ("diff", "parts"), [(None, {"diff", "short"}), (True, {"diff", "whole"}), (False, set())]
+)
+def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
+    diff: bool | None, parts: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What changes has a diff; what is new is named, and whole on request. Labels are their own diff."""
+    Human(quiet=False).cluster("prod", DIFFERENCES, diff=diff)
+
+    lines = []
+    for line in SHOWN.splitlines():
+        part = line[3:8].strip()
+        if part in parts:
+            lines.append(line.replace(part, " " * len(part), 1))
+        elif part not in {"diff", "whole", "short"}:
+            lines.append(line)
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_cluster_that_is_right_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Human(quiet=False).cluster("prod", ())
+
+    assert capsys.readouterr().out == " cluster  prod  = nothing to do\n"
+
+
+def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its whole diff; claims and why it was not tried only where there are any."""
+    make(json=True, quiet=False).cluster("prod", DIFFERENCES[:2])
+    make(json=True, quiet=False).cluster("prod", DIFFERENCES[-1:], diff=False)
+
+    new, changed, node = map(json.loads, capsys.readouterr().out.splitlines())
+    assert new == {
+        "type": "cluster",
+        "change": "create",
+        "object": "Namespace gpunode",
+        "diff": ["+kind: Namespace"],
+        "untried": "why",
+    }
+    assert changed["claims"][2] == {"field": ".spec.c", "manager": "argo"}
+    assert "untried" not in changed
+    assert node == {"type": "cluster", "change": "label", "object": "Node c"}

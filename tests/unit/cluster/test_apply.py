@@ -6,7 +6,7 @@ import pytest
 
 from gpunode.cluster import apply
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin import manifests
+from gpunode.cluster.plugin import everything, manifests
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
@@ -160,3 +160,75 @@ def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi) -> Non
     with pytest.raises(ClusterError, match="does not let the user `jane` patch namespaces"):
         apply.apply(api, ALL)
     assert fake.objects == {}
+
+
+def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: FakeApi) -> None:
+    """What is there, and what would be: one pass. Of what may be left from before, only whether it is there."""
+    apply.apply(api, ALL)
+    fake.requests.clear()
+    assert {one.action for one in apply.diff(api, ALL, ALL)} == {"same"}
+    assert [method for method, _, _ in fake.requests] == ["GET", "PATCH"] * len(ALL)
+    assert all(query.get("dryRun") == "All" for method, _, query in fake.requests if method == "PATCH")
+
+
+def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: FakeApi) -> None:
+    """Nothing can be in it, nor be tried there."""
+    would = apply.diff(api, ALL, everything(NS))
+    assert not any(f"/namespaces/{NS}/" in where for _, where, _ in fake.requests)
+    untried = {one.what for one in would if one.untried == f"namespace {NS} is not there yet"}
+    assert untried == {one.what for one in would if f" {NS}/" in one.what}
+
+
+NO_DRY_RUN = {
+    "webhook": Fault(400, "BadRequest", 'admission webhook "w.example" does not support dry run'),
+    "gate": Fault(400, "BadRequest", "the dryRun beta feature is disabled"),
+    "right": Fault(
+        403,
+        "Forbidden",
+        'daemonsets.apps "x" is forbidden: User "jane" cannot patch resource "daemonsets" in API group "apps" '
+        'in the namespace "gpunode"',
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "strict", "why"),
+    [
+        ("webhook", True, 'admission webhook "w.example" does not support dry run'),
+        ("webhook", False, 'admission webhook "w.example" does not support dry run'),
+        ("gate", True, "the dryRun beta feature is disabled"),
+        ("right", False, "the user `jane` may not patch daemonsets.apps in namespace gpunode"),
+    ],
+)
+def test_an_object_that_cannot_be_tried_is_compared(
+    api: Api, fake: FakeApi, which: str, strict: bool, why: str
+) -> None:
+    """It is said why; a change is found all the same, and the other objects are tried."""
+    apply.apply(api, ALL)
+    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
+    fake.fail("PATCH", "daemonsets", NO_DRY_RUN[which])
+    would = apply.diff(api, ALL, strict=strict)
+    (untried,) = [one for one in would if one.untried]
+    assert (untried.what, untried.untried) == ("DaemonSet gpunode/gpunode-device-plugin", why)
+    assert {"-        image: theirs:1", f"+        image: {IMAGE.reference}"} <= set(untried.lines)
+    assert {one.action for one in would if one is not untried} == {"same"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "strict"),
+    [
+        (NO_DRY_RUN["right"], True),
+        (Fault(403, "Forbidden", 'daemonsets.apps "x" is forbidden: exceeded quota: q'), False),
+        (Fault(422, "Invalid", "spec.selector: field is immutable"), False),
+    ],
+    ids=["right", "quota", "invalid"],
+)
+def test_what_would_be_refused_is_refused_beforehand(
+    api: Api, fake: FakeApi, fault: Fault, strict: bool
+) -> None:
+    """By who is about to apply it: before anything is touched. A missing right is no refusal for who only looks."""
+    apply.apply(api, ALL)
+    fake.fail("PATCH", "daemonsets", fault)
+    with pytest.raises(ClusterError):
+        apply.diff(api, ALL, strict=strict)

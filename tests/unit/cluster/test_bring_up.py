@@ -90,12 +90,14 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     add_node(fake, "a")
     human = report.make(json=False, quiet=True)
 
-    changes = cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
-    human.summary([Outcome("a", "right")], cluster=changes)
+    planned = cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
+    human.summary([Outcome("a", "right")], cluster=planned.objects)
 
     said = capsys.readouterr()
-    assert {line.split()[0] for line in said.out.splitlines()[1:]} == {"create", "label"}
-    assert said.err.endswith(f"1 right; in the cluster {changes} changes wait\n")
+    heads = [line.removeprefix("   objects").removeprefix("   nodes") for line in said.out.splitlines()]
+    changes = [line.split()[:2] for line in heads if line.lstrip().startswith(("+ ", "~ "))]
+    assert changes == [["+", "create"]] * (planned.objects - 1) + [["~", "label"]]
+    assert said.err.endswith(f"1 right; in the cluster {planned.objects} changes wait\n")
 
 
 def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
@@ -106,11 +108,12 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     add_node(fake, "b")
     names = {"a": "a", "b": "b"}
 
-    cluster.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
+    planned = cluster.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
 
     said = capsys.readouterr()
+    assert planned.conflicts.keys() == {"a"}
     assert "a: somebody else set pool=theirs" in said.err
-    assert "Node b gpunode.dev/gpu=true" in said.out
+    assert "~ label Node b\n                 +gpunode.dev/gpu=true\n" in said.out
 
 
 @pytest.mark.parametrize(

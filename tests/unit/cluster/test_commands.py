@@ -16,7 +16,7 @@ from gpunode.cli import app, cluster
 from gpunode.cluster import said
 from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
-from gpunode.errors import UsageError
+from gpunode.errors import Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from tests import cases
 from tests.unit.test_verify import right
@@ -58,7 +58,7 @@ def test_a_node_with_another_name_than_the_inventorys_is_found_by_its_hosts_own(
     add_node(fake, "inside", 2)
     add_node(fake, "gpu-2", 1)
     PluginController(fake)
-    deployed = command("plugin", "deploy")
+    deployed = command("plugin", "deploy", "--yes")
     assert deployed.exit_code == 0, deployed.output
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in fake.all("Node")}
     assert labels["inside"]["gpunode.dev/gpu"] == labels["gpu-2"]["gpunode.dev/gpu"] == "true"
@@ -74,7 +74,7 @@ def test_a_deploy_after_which_a_node_offers_no_gpu_has_failed(command: Command, 
     add_node(fake, "inside", 0)
     add_node(fake, "gpu-2", 1)
     PluginController(fake)
-    deployed = command("plugin", "deploy")
+    deployed = command("plugin", "deploy", "--yes")
     assert deployed.exit_code == 1
     assert "inside offers 0 GPUs after" in deployed.output
     assert "the kubelet does not count its GPUs yet" in deployed.output
@@ -89,7 +89,7 @@ def test_each_of_several_nodes_that_offer_no_gpu_is_said_to_have_had_the_whole_w
     add_node(fake, "inside", 0)
     add_node(fake, "gpu-2", 0)
     PluginController(fake)
-    said = command("plugin", "deploy").output
+    said = command("plugin", "deploy", "--yes").output
     assert "inside offers 0 GPUs after 2 s" in said
     assert "gpu-2 offers 0 GPUs after 2 s" in said
 
@@ -101,7 +101,7 @@ def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
     for name, gpus in (("inside", 1), ("gpu-2", 0)):
         add_node(fake, name, gpus, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     for name in ("inside", "gpu-2"):
         fake.logs[f"{DAEMONSET}-{name}", "device-plugin"] = f"said on {name}\n"
     said = command("plugin", "status").output
@@ -116,7 +116,7 @@ def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeA
     del config["cluster"]["plugin"]
     file.write_text(json.dumps(config))
     add_node(fake, "gpu-2", 1)
-    deployed = command("plugin", "deploy", "--limit", "gpu-2")
+    deployed = command("plugin", "deploy", "--yes", "--limit", "gpu-2")
     assert deployed.exit_code != 0
     assert "names no image of the device plugin" in str(deployed.exception)
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
@@ -126,7 +126,7 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
     """Where nobody can answer, it is shown and nothing is removed."""
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     declined = command("plugin", "remove")
     assert declined.exit_code != 0
     assert "DaemonSet gpunode/gpunode-device-plugin" in declined.output
@@ -169,7 +169,7 @@ def test_devices_that_are_out_beside_whole_gpus_are_told_where_the_capacity_hold
     """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
     add_node(fake, "inside", 1, labels=GPU_NODE, gpu_shared=4)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     fake.update("Node", "inside", status={"allocatable": {"nvidia.com/gpu.shared": "3"}})
     warning(fake, "GPUUnhealthy", "GPU 1 is Unhealthy: Xid 79")
@@ -190,7 +190,7 @@ def test_a_label_that_names_no_configuration_has_its_fix(
     inventory["cluster"]["plugin"]["configs"] = {"default": "plugin.yaml", "shared": "plugin.yaml"}
     (tmp_path / "inventory.yaml").write_text(json.dumps(inventory))
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert verified.exit_code == 1, verified.output
@@ -206,7 +206,7 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
     """A GPU may have become ill just now: the kubelet counts it yet, the plugin has heard its Xid."""
     add_node(fake, "inside", 1, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
     warning(fake, "GPUUnhealthy", "GPU 0 is Unhealthy: Xid 48")
@@ -222,7 +222,7 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
     """In the pod the driver sees no GPU, which says nothing of MIG."""
     add_node(fake, "inside", 1, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     _, seen = right()
     looked(monkeypatch, replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),), **ON))
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
@@ -369,7 +369,7 @@ def test_memory_that_is_not_limited_has_its_reason(
     """Nothing is broken, so nobody would look for it in a log."""
     add_node(fake, "inside", labels=GPU_NODE, shared=(1, 16))
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]})
     if annotation:
@@ -390,7 +390,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy")
+    command("plugin", "deploy", "--yes")
     _, seen = right()
     lost = replace(seen, hostname="inside", smi_error="Unable to determine the device handle: GPU is lost.")
     monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", lost))
@@ -424,7 +424,9 @@ def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) 
     assert "gpunode label --accelerator inventory.yaml" in ended.exception.hint
 
 
-@pytest.mark.parametrize("words", [("plugin", "deploy"), ("run", "vectoradd"), ("label", "--accelerator")])
+@pytest.mark.parametrize(
+    "words", [("plugin", "deploy", "--yes"), ("run", "vectoradd"), ("label", "--accelerator")]
+)
 def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -458,3 +460,103 @@ def test_a_fix_works_with_the_inventory_that_was_given(
     monkeypatch.setattr(converge, "look", lambda visit, _: replace(lost, host=visit.host.name))
 
     assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output
+
+
+def right_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is to be done on any host."""
+    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right"))
+
+
+def deployed(command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster is as the inventory has it."""
+    right_hosts(monkeypatch)
+    for name in ("gpu-1", "gpu-2"):
+        add_node(fake, name, 1)
+    PluginController(fake)
+    done = command("plugin", "deploy", "--yes")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_drift_check_covers_the_cluster(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 where the cluster alone is not as it was left; and where it is, that is said."""
+    deployed(command, fake, monkeypatch)
+    planned = command("plan", "--exit-code")
+    assert planned.exit_code == 0
+    assert " cluster  test  = nothing to do\n" in planned.stdout
+
+    (live, _) = fake.all("DaemonSet")
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
+    fake.update("Node", "gpu-2", metadata={"labels": {"gpunode.dev/gpu": None}})
+    planned = command("plan", "--exit-code")
+    assert planned.exit_code == 5
+    assert "-        image: theirs:1\n" in planned.stdout
+    assert "+        image: plugin:1\n" in planned.stdout
+    assert "~ label Node gpu-2\n" in planned.stdout
+    assert "in the cluster 2 changes wait" in planned.stderr
+    assert command("plan").exit_code == 0
+    assert fake.all("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
+
+
+def test_a_label_that_would_be_refused_is_no_good_plan(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As provision would end: with 1, whatever else waits."""
+    deployed(command, fake, monkeypatch)
+    fake.update("Node", "gpu-1", metadata={"labels": {"gpunode.dev/gpu": "false"}})
+    planned = command("plan", "--exit-code")
+    assert planned.exit_code == 1
+    assert "gpu-1: somebody else set gpunode.dev/gpu=false" in planned.stderr
+
+
+def test_who_may_only_look_gets_a_plan_that_says_so(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node by node nothing is asked any more once it is known; a drift check works."""
+    deployed(command, fake, monkeypatch)
+    for name in ("gpu-1", "gpu-2"):
+        fake.update("Node", name, metadata={"labels": {"gpunode.dev/gpu": None}})
+    no = 'User "jane" cannot patch resource "nodes" in API group "" at the cluster scope'
+    fake.fail("PATCH", "/nodes/", Fault(403, "Forbidden", no))
+    fake.requests.clear()
+    planned = command("plan", "--exit-code")
+    assert planned.exit_code == 5
+    assert "~ label Node gpu-1, gpu-2\n                 +gpunode.dev/gpu=true\n" in planned.stdout
+    assert (
+        "could not try Node gpu-1, Node gpu-2: the user `jane` may not patch nodes in the whole cluster."
+        in planned.stderr
+    )
+    assert [where for method, where, _ in fake.requests if method == "PATCH" and "/nodes/" in where] == [
+        "/api/v1/nodes/gpu-1"
+    ]
+
+
+@pytest.mark.parametrize("json_", [False, True])
+def test_a_deploy_is_shown_and_accepted_before_anything_changes(
+    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, json_: bool
+) -> None:
+    """Where nobody can answer, nothing is done; where nothing changes, nobody is asked."""
+    right_hosts(monkeypatch)
+    for name in ("gpu-1", "gpu-2"):
+        add_node(fake, name, 1)
+    PluginController(fake)
+    before = json.dumps(fake.objects)
+    options = ["--json"] if json_ else []
+    declined = command("plugin", "deploy", *options)
+    assert isinstance(declined.exception, Declined)
+    assert "DaemonSet gpunode/gpunode-device-plugin" in declined.stdout
+    assert "gpunode.dev/gpu=true" in declined.stdout
+    assert json.dumps(fake.objects) == before
+    assert command("plugin", "deploy", "--yes", *options).exit_code == 0
+    assert command("plugin", "deploy", *options).exit_code == 0
+
+
+def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command, fake: FakeApi) -> None:
+    """It would run nowhere."""
+    add_node(fake, "other", 1)
+    ended = command("plugin", "deploy", "--limit", "gpu-1")
+    assert ended.exit_code == 1
+    assert "gpu-1: no node of the cluster" in ended.output
+    assert "DaemonSet" not in ended.output
+    assert not fake.all("DaemonSet")

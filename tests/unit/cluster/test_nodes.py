@@ -169,3 +169,10 @@ def test_gpus_that_are_all_unhealthy_still_count() -> None:
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
     found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
     assert (found.capacity, found.allocatable, found.short) == (8, 0, {})
+
+
+def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
+    """For who may look, and not write."""
+    found = node("a", pool="web", zone="x")
+    wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
+    assert nodes.lacking(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}

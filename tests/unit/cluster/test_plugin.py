@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.cluster import apply, nodes, offer, plugin, said, watch
 from gpunode.cluster.api import Api
+from gpunode.cluster.difference import Difference
 from gpunode.deviceplugin.cluster.events import COMPONENT
 from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
 from gpunode.deviceplugin.config import Config
@@ -575,7 +576,7 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     PluginController(fake)
     for name in ("a", "by-hand"):
         fake.update("Node", name, metadata={"annotations": {ANNOTATION: "{}", "other": "stays"}})
-    what = apply.Difference(f"Node a annotation {ANNOTATION}", "removed")
+    what = Difference(f"Node a annotation {ANNOTATION}", "removed", ("-{}",))
     keeps = PluginVoice(annotation=True)
     assert what in plugin.plan(api, NS, IMAGE)
     assert what not in plugin.plan(api, NS, IMAGE, voice=keeps)

@@ -1,0 +1,168 @@
+"""What a plan shows of the real cluster after somebody has been at it, and to whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.api import connect
+from gpunode.model import Cluster
+
+from .api import Lab
+from .conftest import Ran
+
+pytestmark = pytest.mark.lab
+
+NAME = "gpunode-device-plugin"
+DAEMONSETS = "/apis/apps/v1/namespaces/gpunode/daemonsets"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run")
+    assert ran.code == 0, ran
+    yield
+    ran = gpunode("plugin deploy", "--yes", "--json")
+    assert ran.code == 0, ran
+
+
+@pytest.fixture
+def edit(lab: Lab) -> Callable[..., None]:
+    """Somebody's patch of an object, under the name that kubectl would give."""
+    api = connect(Cluster(kubeconfig=str(lab.kubeconfig)))
+
+    def patch(path: str, body: Any, content: str = STRATEGIC, manager: str = "kubectl-edit") -> None:
+        assert api._send("PATCH", path, {"fieldManager": manager}, body, content, 20).status == 200
+
+    return patch
+
+
+@pytest.fixture
+def reader(lab: Lab) -> Iterator[Path]:
+    """The inventory with a user who may read the cluster, and change nothing."""
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "test-reader"},
+    }
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}
+    subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "nobody"}
+    ref = {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "test-reader"}
+    lab.request("POST", ROLES, role | {"rules": [rule]})
+    lab.request(
+        "POST", BINDINGS, role | {"kind": "ClusterRoleBinding", "subjects": [subject], "roleRef": ref}
+    )
+    file = lab.inventory.with_name("reader.yaml")
+    text = lab.inventory.read_text()
+    file.write_text(text.replace("kubeconfig: kubeconfig ", "kubeconfig: kubeconfig-nobody "))
+    assert file.read_text() != text
+    yield file
+    lab.request("DELETE", f"{BINDINGS}/test-reader")
+    lab.request("DELETE", f"{ROLES}/test-reader")
+
+
+def drifted(edit: Callable[..., None]) -> None:
+    """A DaemonSet's image, a secret beside it, rights, and a node's label."""
+    container = {
+        "name": "device-plugin",
+        "image": "theirs:2",
+        "env": [{"name": "DB_PASSWORD", "value": "hunter2"}],
+    }
+    edit(f"{DAEMONSETS}/{NAME}-class", {"spec": {"template": {"spec": {"containers": [container]}}}})
+    more = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch", "delete"]}
+    where = f"/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/{NAME}"
+    edit(where, {"rules": [more]}, MERGE, "someone")
+    edit("/api/v1/nodes/legacy", {"metadata": {"labels": {"gpunode.dev/gpu": None}}}, MERGE, "kubectl-label")
+
+
+CLASS, ROLE = f"DaemonSet gpunode/{NAME}-class", f"Role default/{NAME}"
+CLAIMS = {
+    CLASS: [
+        {
+            "field": '.spec.template.spec.containers[name="device-plugin"].image',
+            "manager": "kubectl-edit",
+        }
+    ],
+    ROLE: [{"field": ".rules", "manager": "someone"}],
+    "Node legacy": None,
+}
+
+
+def changed_lines(line: dict[str, Any]) -> list[str]:
+    return [one.strip() for one in line["diff"] if one[0] in "+-"]
+
+
+def test_drift_of_the_cluster_is_shown_with_who_it_was_and_put_right(
+    gpunode: Callable[..., Ran], edit: Callable[..., None]
+) -> None:
+    """A cluster as gpunode left it has no diff; an edited one has that of the edit, which changes nothing, and goes away."""
+    right = gpunode("plan", "--exit-code", "--json")
+    assert (right.code, right.of("cluster")) == (0, []), right
+    drifted(edit)
+
+    planned = gpunode("plan", "--exit-code", "--json")
+    assert planned.code == 5, planned
+    assert "hunter2" not in planned.stdout
+    found = {line["object"]: line for line in planned.of("cluster")}
+    assert {what: line.get("claims") for what, line in found.items()} == CLAIMS
+    assert changed_lines(found[ROLE]) == ["-  - delete"]
+    assert changed_lines(found["Node legacy"]) == ["+gpunode.dev/gpu=true"]
+    gone, come = changed_lines(found[CLASS])
+    assert gone == "-        image: theirs:2"
+    assert come.startswith("+        image: gpunode-deviceplugin:")
+
+    declined = gpunode("plugin deploy", "--json")
+    assert declined.code == 4, declined
+    assert [line["object"] for line in declined.of("cluster")] == list(found)
+    assert gpunode("plan", "--json").of("cluster") == planned.of("cluster")
+
+    ran = gpunode("plugin deploy", "--yes", "--json")
+    assert ran.code == 0, ran
+    assert {(line["action"], line["object"]) for line in ran.of("object")} == {
+        ("changed", CLASS),
+        ("changed", ROLE),
+    }
+    assert gpunode("plan", "--exit-code", "--json").of("cluster") == []
+
+
+def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
+    gpunode: Callable[..., Ran], edit: Callable[..., None], reader: Path
+) -> None:
+    """Without a dry run: what gpunode sets is compared with what is there, defaults of the API server left aside."""
+    right = gpunode("plan", "--exit-code", "--json", inventory=reader)
+    assert (right.code, right.of("cluster")) == (0, []), right
+    assert "user `nobody` may not patch daemonsets.apps in namespace gpunode" in right.stdout
+    drifted(edit)
+
+    planned = gpunode("plan", "--exit-code", "--json", inventory=reader)
+    assert planned.code == 5, planned
+    assert {line["object"] for line in planned.of("cluster")} == CLAIMS.keys()
+    assert all("may not patch" in line["untried"] for line in planned.of("cluster"))
+    assert "hunter2" not in planned.stdout
+
+    refused = gpunode("provision", "--yes", "--json", inventory=reader)
+    assert refused.code == 1, refused
+    assert "does not let the user `nobody` patch" in refused.stderr
+    assert gpunode("plugin deploy", "--yes", "--json").code == 0
+
+
+def test_a_label_that_somebody_holds_is_no_drift_that_can_be_put_right(
+    gpunode: Callable[..., Ran], edit: Callable[..., None]
+) -> None:
+    """It is named with who has set it, and the check fails."""
+    label = {"gpunode.dev/gpu": "false"}
+    edit("/api/v1/nodes/legacy", {"metadata": {"labels": label}}, MERGE, "kubectl-label")
+    planned = gpunode("plan", "--exit-code", "--json")
+    edit("/api/v1/nodes/legacy", {"metadata": {"labels": dict.fromkeys(label)}}, MERGE, "kubectl-label")
+
+    assert planned.code == 1, planned
+    (error,) = planned.of("error", "legacy")
+    assert "somebody else set gpunode.dev/gpu=false (field manager kubectl-label)" in json.dumps(error)

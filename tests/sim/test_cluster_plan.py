@@ -1,0 +1,205 @@
+"""What a plan shows of a cluster that holds gpunode's objects, after somebody has been at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import apply, nodes, plugin
+from gpunode.cluster.api import Api, connect
+from gpunode.cluster.difference import Difference
+from gpunode.cluster.kinds import KINDS, path
+from gpunode.cluster.refusal import Claim
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.sim.cluster import Cluster
+
+from .clusters import Client
+
+NS = "gpunode"
+NAME = "gpunode-device-plugin"
+CONFIG = PluginConfig("version: v1\nflags:\n  migStrategy: none\n")
+WANTED = plugin.manifests(NS, PluginImage("plugin:1"), CONFIG)
+DAEMONSET = f"/apis/apps/v1/namespaces/{NS}/daemonsets/{NAME}"
+CONFIGMAP = f"/api/v1/namespaces/{NS}/configmaps/{NAME}"
+CONTAINER = '.spec.template.spec.containers[name="device-plugin"]'
+JSON, MERGE = "application/json-patch+json", "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def deployed(cluster: Cluster, client: Client) -> Iterator[Api]:
+    """All objects are there."""
+    api = connect(Access(kubeconfig=str(cluster.kubeconfig)))
+    apply.apply(api, WANTED)
+    yield api
+    api.close()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What somebody did, and what the plan then shows: lines of the diff without context, and whose they are."""
+
+    place: str
+    body: Any
+    content: str = STRATEGIC
+    lines: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": {"containers": [{"name": "device-plugin", **fields}]}}}}
+
+
+EDITS = {
+    "another image": Edit(
+        DAEMONSET,
+        container(image="theirs:2"),
+        lines=("-        image: theirs:2", "+        image: plugin:1"),
+        claims=(Claim(f"{CONTAINER}.image", "kubectl-edit"),),
+    ),
+    "two fields, one of them of a nested object": Edit(
+        DAEMONSET,
+        container(image="theirs:2", resources={"limits": {"memory": "1Gi"}}),
+        lines=(
+            "-        image: theirs:2",
+            "+        image: plugin:1",
+            "-            memory: 1Gi",
+            "+            memory: 256Mi",
+        ),
+        claims=(
+            Claim(f"{CONTAINER}.image", "kubectl-edit"),
+            Claim(f"{CONTAINER}.resources.limits.memory", "kubectl-edit"),
+        ),
+    ),
+    "a variable's value": Edit(
+        DAEMONSET,
+        container(env=[{"name": "PROBE_ADDRESS", "value": ":1"}]),
+        lines=("-          value: :1", "+          value: :9401"),
+        claims=(Claim(f'{CONTAINER}.env[name="PROBE_ADDRESS"].value', "kubectl-edit"),),
+    ),
+    "a field taken away": Edit(
+        DAEMONSET,
+        [{"op": "remove", "path": "/spec/template/spec/priorityClassName"}],
+        JSON,
+        lines=("+      priorityClassName: system-node-critical",),
+    ),
+    "a text of several lines": Edit(
+        CONFIGMAP,
+        {"data": {"config.yaml": "version: v1\nflags:\n  migStrategy: mixed\n"}},
+        MERGE,
+        lines=("-      migStrategy: mixed", "+      migStrategy: none"),
+        claims=(Claim(".data.config.yaml", "kubectl-edit"),),
+    ),
+    "a secret in our text": Edit(
+        CONFIGMAP,
+        {"data": {"config.yaml": "version: v1\nflags:\n  migStrategy: none\npassword: hunter2\n"}},
+        MERGE,
+        lines=("-    password: <secret, 7 characters>",),
+        claims=(Claim(".data.config.yaml", "kubectl-edit"),),
+    ),
+    "a secret beside what is ours": Edit(
+        DAEMONSET,
+        container(image="theirs:2", env=[{"name": "DB_PASSWORD", "value": "hunter2"}]),
+        lines=("-        image: theirs:2", "+        image: plugin:1"),
+        claims=(Claim(f"{CONTAINER}.image", "kubectl-edit"),),
+    ),
+    "something that gpunode does not set": Edit(
+        DAEMONSET, {"spec": {"template": {"metadata": {"annotations": {"restartedAt": "now"}}}}}
+    ),
+    "only the bookkeeping": Edit(DAEMONSET, {"status": {"numberReady": 1}}),
+}
+
+
+def plan(api: Api) -> list[Difference]:
+    return [one for one in apply.diff(api, WANTED, plugin.everything(NS)) if one.action != "same"]
+
+
+def own_lines(one: Difference) -> tuple[str, ...]:
+    return tuple(line for line in one.lines if line[0] in "+-")
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_what_somebody_changed_is_shown_with_who_it_was_and_is_put_right(
+    deployed: Api, client: Client, what: str
+) -> None:
+    """The diff is of what gpunode sets, from what is there; after it was applied there is none."""
+    edit = EDITS[what]
+    assert plan(deployed) == []
+    assert client.ask("PATCH", edit.place, edit.body, edit.content, fieldManager="kubectl-edit")[0] == 200
+    shown = plan(deployed)
+    version = client.ask("GET", edit.place)[1]["metadata"]["resourceVersion"]
+    assert [(own_lines(one), one.claims) for one in shown] == (
+        [(edit.lines, edit.claims)] if edit.lines else []
+    )
+    assert "hunter2" not in str(shown)
+    assert plan(deployed) == shown
+    assert client.ask("GET", edit.place)[1]["metadata"]["resourceVersion"] == version
+    apply.apply(deployed, WANTED)
+    assert plan(deployed) == []
+
+
+def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> None:
+    """Whole; and the others are not told of."""
+    client.ask("DELETE", CONFIGMAP)
+    (gone,) = plan(deployed)
+    assert (gone.what, gone.action) == (f"ConfigMap {NS}/{NAME}", "created")
+    assert gone.lines[-2:] == ("+  name: gpunode-device-plugin", "+  namespace: gpunode")
+    assert "+      migStrategy: none" in gone.lines
+    apply.apply(deployed, WANTED)
+
+
+def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
+    """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
+    less = plugin.manifests(NS, PluginImage("plugin:2"), None, PluginVoice(events=False))
+    would = {one.what: one for one in apply.diff(deployed, less, plugin.everything(NS)) if one.lines}
+    assert {what: one.action for what, one in would.items()} == {
+        f"DaemonSet {NS}/{NAME}": "changed",
+        f"DaemonSet {NS}/{NAME}-class": "changed",
+        f"ConfigMap {NS}/{NAME}": "removed",
+        f"Role default/{NAME}": "removed",
+        f"RoleBinding default/{NAME}": "removed",
+    }
+    assert {"-        - name: CONFIG_FILE", "+        image: plugin:2"} <= set(
+        would[f"DaemonSet {NS}/{NAME}"].lines
+    )
+    assert not any(one.claims for one in would.values())
+
+
+def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:
+    """What the API server could be asked, it was: RBAC's objects are not in it."""
+    would = {
+        one.what: one for one in apply.diff(deployed, plugin.manifests("other", PluginImage("plugin:1")))
+    }
+    assert would["Namespace other"].action == "created"
+    assert would["Namespace other"].untried == ""
+    assert would[f"DaemonSet other/{NAME}"].untried == "namespace other is not there yet"
+    assert would[f"RoleBinding default/{NAME}"].untried == ""
+
+
+def test_a_node_with_all_its_labels_is_not_asked_about(
+    deployed: Api, cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of nodes says who has applied which: of a fleet that is right nothing else is asked."""
+    kind, labels = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}
+    client.ask("POST", path("Node"), {"kind": "Node", "apiVersion": kind.api, "metadata": {"name": "a"}})
+
+    def found() -> nodes.Node:
+        return next(node for node in nodes.every(deployed) if node.name == "a")
+
+    assert nodes.label(deployed, found(), labels) == {key: (None, value) for key, value in labels.items()}
+    right = found()
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "apply", None)
+        assert nodes.label(deployed, right, labels, dry_run=True) == {}
+    fewer = {"gpunode.dev/gpu": "true"}
+    assert nodes.label(deployed, right, fewer, dry_run=True) == {"pool": ("ml", None)}
+    there = f"{path('Node')}/a"
+    client.ask("PATCH", there, {"metadata": {"labels": {"pool": None}}}, MERGE, fieldManager="kubectl-label")
+    assert nodes.label(deployed, found(), labels, dry_run=True) == {"pool": (None, "ml")}
+    client.ask("PATCH", there, {"metadata": {"labels": {"pool": "web"}}}, MERGE, fieldManager="kubectl-label")
+    with pytest.raises(nodes.ClusterError, match=r"set pool=web \(field manager kubectl-label\)"):
+        nodes.label(deployed, found(), labels, dry_run=True)
