@@ -26,24 +26,35 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
     yield from (" ", ("cluster", "bold"), f"  {context}\n" if differences else f"  {context}  ")
     if not differences:
         yield "= nothing to do\n", "dim"
-        return
-    alike: dict[Difference | tuple[str, ...], list[Difference]] = {}
+    name = "objects"
     for one in differences:
-        alike.setdefault(one.lines if one.action == "labelled" else one, []).append(one)
-    kind = ""
-    for these in alike.values():
-        first = these[0]
-        name = "nodes" if first.what.startswith("Node ") else "objects"
-        yield from ("   ", (f"{name if name != kind else '':<11}", "dim"), " ")
-        kind = name
-        names = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in these[1:])])
-        yield from (SIGNS.get(first.action, CHANGE), f" {DO[first.action]} {names}\n")
-        yield from _claims(first)
-        if diff or first.action == "labelled" or (diff is None and first.action not in SIGNS):
-            for line in first.lines:
-                yield f"{INDENT}{line}\n", line_style(line)
+        if one.action != "labelled":
+            yield from _change(name, one, one.what, whole=diff or (diff is None and one.action not in SIGNS))
+            name = ""
     if diff is None and any(one.action in SIGNS for one in differences):
         yield f"{INDENT}plan --diff shows what is new or removed whole\n", "dim"
+    alike: dict[tuple[str, ...], list[Difference]] = {}
+    for one in differences:
+        if one.action == "labelled":
+            alike.setdefault(one.lines, []).append(one)
+    name = "nodes"
+    for first, *more in alike.values():
+        what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
+        yield from _change(name, first, what, whole=True)
+        name = ""
+
+
+def _change(name: str, one: Difference, what: str, *, whole: bool) -> Iterator[Part]:
+    yield from (
+        "   ",
+        (f"{name:<11}", "dim"),
+        " ",
+        SIGNS.get(one.action, CHANGE),
+        f" {DO[one.action]} {what}\n",
+    )
+    yield from _claims(one)
+    for line in one.lines if whole else ():
+        yield f"{INDENT}{line}\n", line_style(line)
 
 
 def line_style(line: str) -> str:

@@ -177,12 +177,12 @@ SHOWN = """\
    diff          +image: b
                - remove Role default/r
    whole         -kind: Role
+   short         plan --diff shows what is new or removed whole
    nodes       ~ label Node a, c
                  -pool=x
                  +pool=y
                ~ label Node b
                  +pool=y
-   short         plan --diff shows what is new or removed whole
 """
 
 
