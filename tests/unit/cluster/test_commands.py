@@ -278,7 +278,7 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
     strategy("mixed")
     add_node(fake, "inside", whole, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy", "--limit", "gpu-1")
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     two(monkeypatch, **ON)
     if not whole:
         looked(monkeypatch, replace(right()[1].gpus[0], index=1, **ON))
@@ -303,7 +303,7 @@ def test_a_plugin_that_refuses_a_mig_layout_is_mended_on_the_host(
     running = {"name": "device-plugin", "ready": False, "state": {"running": {}}}
     not_ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     PluginController(fake, {"inside": {**not_ready, "containerStatuses": [running]}})
-    command("plugin", "deploy", "--limit", "gpu-1")
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     why = "MIG strategy single: MIG is on for some GPUs but off for GPU 0; make them alike, or use MIG strategy mixed"
     fake.logs[f"{DAEMONSET}-inside", "device-plugin"] = f"INFO not ready: {why}\n"
     two(monkeypatch, **ON)
@@ -321,7 +321,7 @@ def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
     strategy("mixed")
     add_node(fake, "inside", 1, labels=GPU_NODE, **{"mig-3g.40gb": 1})
     PluginController(fake)
-    command("plugin", "deploy", "--limit", "gpu-1")
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     Kubelet(fake, {"inside": ["GPU-0", "MIG-0"]})
     two(monkeypatch, mig=None, **ON)
     verified = command("verify", "--limit", "gpu-1", "--json")
@@ -339,7 +339,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_told_and_breaks_nothing(
     """Until then the GPU is what it was."""
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy", "--limit", "gpu-1")
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     two(monkeypatch, mig_pending=True)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert verified.exit_code == 0, verified.output
@@ -353,7 +353,7 @@ def test_a_gpu_that_is_given_whole_with_mig_on_is_told_before_a_pod_fails_on_it(
     """It is offered, and of no use."""
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
-    command("plugin", "deploy", "--limit", "gpu-1")
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     two(monkeypatch, **ON)
     verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
     assert verified.exit_code == 0, verified.output
