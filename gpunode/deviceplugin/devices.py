@@ -72,8 +72,8 @@ _MEANING = {  # by nvmlReturn_t
     9: "NVML: Driver Not Loaded: the nvidia kernel module is not loaded on this host, or this container does "
     "not see it; run nvidia-smi on the host",
     12: "NVML: Shared Library Not Found: no libnvidia-ml.so.1 in this container; the host has no driver, or the "
-    "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia); restart this "
-    "pod when that is mended",
+    "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia) with "
+    "NVIDIA_VISIBLE_DEVICES=all; restart this pod when that is mended",
     15: "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
     "kernel log, reset the GPU or reboot the host",
     16: "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .cluster.apiserver import InCluster
 from .cluster.nodelabel import NodeLabel
-from .config import BadConfig, Config, choice
+from .config import DEFAULT, LABEL, BadConfig, Config, choice
 from .directory import Directory
 from .settings import PROGRAM, build, settings
 
@@ -48,6 +48,8 @@ class Source:
             self._label = self._follow(environ)
         self._seen = self._look()
         self.config = self._read(self._seen)
+        if self._folder is not None or self.config.config_file:
+            self._tell("read")
 
     def renew(self) -> bool:
         """Read it again; whether it is another one than before."""
@@ -60,7 +62,7 @@ class Source:
             return False
         other = config != self.config
         self.config = config
-        log.info("the configuration is %s", "a new one" if other else "the same", extra=_fields(config))
+        self._tell("a new one" if other else "the same")
         return other
 
     @contextlib.contextmanager
@@ -106,6 +108,12 @@ class Source:
             )
             label.wait()
         return label
+
+    def _tell(self, how: str) -> None:
+        """Log how the configuration is, and which file it is in: of several, nothing else says so."""
+        if self._folder is not None and not self.config.config_file:
+            how += f", without a file: the node has no label {LABEL}, and no file in {self._folder} is called {DEFAULT}"
+        log.info("the configuration is %s", how, extra=_fields(self.config))
 
     def _look(self) -> Seen:
         """The file that counts now."""

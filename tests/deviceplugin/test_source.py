@@ -245,3 +245,26 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
     api.label("gpu-01", config="other")
     api.fail(None)
     assert made.get(timeout=10).config.mig_strategy == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("a", "the configuration is read {folder}/a"),
+        (
+            "",
+            f"the configuration is read, without a file: the node has no label {LABEL}, and no file in {{folder}} is "
+            "called default ",
+        ),
+    ],
+)
+def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, said) -> None:
+    """From the start on; that none is, too, as with a file that was forgotten the node would look right."""
+    monkeypatch.setattr(source, "InCluster", lambda *_: api)
+    api.label("gpu-01", **({"config": label} if label else {"other": "x"}))
+    there = folder(tmp_path / "config", a="version: v1", b="version: v1")
+    with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin.source"):
+        Source([f"--config-dir={there}", "--node-name=gpu-01"], {})
+    assert [f"{one.getMessage()} {getattr(one, 'file', '')}" for one in caplog.records] == [
+        said.format(folder=there)
+    ]
