@@ -147,39 +147,20 @@ def label(api: Api, hosts: Sequence[Host], found: Mapping[str, Node]) -> tuple[d
 def warn(
     api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report
 ) -> None:
-    """Tell of other device plugins; and of kubelets that would give containers no GPU, without a word, as the plugin is
-    configured for them."""
-    from gpunode import compat
-    from gpunode.cluster import expected, rivals
+    """Tell of other device plugins, and of what the plugin's configuration would come to without a word."""
+    from gpunode.cluster import rivals
+    from gpunode.cluster.caution import cautions
 
     for rival, count in rivals.every(api).items():
         report.note(
             f"{rival}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
             "node, the one that started last wins: remove that one first; running pods keep their GPUs."
         )
-    gate = compat.gates()["DevicePluginCDIDevices"]
-
-    def passes_over(host: Host, node: Node) -> bool:
-        minor = compat.minor(node.kubelet)
-        if minor is None:
-            return False
-        return minor < gate.alpha or not host.feature_gates.get(gate.name, gate.is_default(minor))
-
-    config = inventory.cluster.plugin_config
-    old = [
-        f"{host.name} ({node.kubelet})"
-        for host in hosts
-        if (node := found.get(host.name))
-        and expected.cdi_alone(config, {**node.labels, **wished(host)})
-        and passes_over(host, node)
+    nodes = [
+        (host, node, {**node.labels, **wished(host)}) for host in hosts if (node := found.get(host.name))
     ]
-    if old:
-        report.note(
-            f"{', '.join(old[:5])}{f' and {len(old) - 5} more' if len(old) > 5 else ''}: containers would get no GPU. "
-            "The plugin's configuration has the device list strategy `cdi-cri` alone, which the kubelet passes over before "
-            f"Kubernetes 1.{gate.beta} (1.{gate.alpha} with the feature gate {gate.name}). Put `envvar` beside it, or give "
-            "these hosts another configuration (`cluster.plugin.configs`)."
-        )
+    for caution in cautions(inventory.cluster.plugin_config, nodes):
+        report.note(caution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode.deviceplugin import configfile
-from gpunode.deviceplugin.config import GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
+from gpunode.deviceplugin.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.deviceplugin.devices import MIB, Device
 from gpunode.deviceplugin.memory import counts
 from gpunode.deviceplugin.resources import Unfit, Unit, offers
@@ -54,10 +54,16 @@ def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     return _named(settings) if settings else ""
 
 
-def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
-    """Whether containers on a node with these labels are told their devices by the kubelet's CDI field and nothing else."""
+def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The device list strategies on a node with these labels where all of them are CDI's; () where one is not."""
     settings = in_force(config, labels)
-    return settings is not None and settings.device_list_strategy == ("cdi-cri",)
+    strategies = settings.device_list_strategy if settings else ()
+    return strategies if CDI.issuperset(strategies) else ()
+
+
+def unconfigured(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether none of several configurations is for a node with these labels."""
+    return config is not None and bool(config.files) and not choice(config.files, labels.get(LABEL, ""))
 
 
 def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> bool:

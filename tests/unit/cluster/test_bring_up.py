@@ -117,25 +117,55 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kubelet", "gates", "warned"),
+    ("strategy", "kubelet", "runtime", "gates", "warned"),
     [
-        ("cdi-cri", "v1.27.16", {}, True),
-        ("cdi-cri", "v1.28.15", {}, True),
-        ("cdi-cri", "v1.28.15", {"DevicePluginCDIDevices": True}, False),
-        ("cdi-cri", "v1.27.16", {"DevicePluginCDIDevices": True}, True),
-        ("cdi-cri", "v1.29.0", {}, False),
-        ("cdi-cri,envvar", "v1.27.16", {}, False),
-        ("envvar", "v1.27.16", {}, False),
+        ("cdi-cri", "v1.27.16", "containerd://1.7.1", {}, "`cdi-cri`, which the kubelet passes over"),
+        (
+            "cdi-cri",
+            "v1.28.15",
+            "containerd://1.7.1",
+            {},
+            "(1.28 with the feature gate DevicePluginCDIDevices)",
+        ),
+        ("cdi-cri", "v1.28.15", "containerd://1.7.1", {"DevicePluginCDIDevices": True}, ""),
+        (
+            "cdi-cri",
+            "v1.27.16",
+            "containerd://1.7.1",
+            {"DevicePluginCDIDevices": True},
+            "`cdi-cri`, which the kubelet",
+        ),
+        ("cdi-cri", "v1.29.0", "containerd://1.7.1", {}, ""),
+        ("cdi-cri,envvar", "v1.27.16", "containerd://1.7.1", {}, ""),
+        ("envvar", "v1.27.16", "containerd://1.7.1", {}, ""),
+        ("cdi-annotations", "v1.23.17", "containerd://1.6.1", {}, ""),
+        (
+            "cdi-annotations",
+            "v1.23.17",
+            "docker://20.10.24",
+            {},
+            "but `cdi-annotations`, which docker passes over.",
+        ),
+        (
+            "cdi-annotations,cdi-cri",
+            "v1.23.17",
+            "docker://20.10.24",
+            {},
+            "passes over and `cdi-cri`, which the kubelet",
+        ),
+        ("cdi-annotations,cdi-cri", "v1.27.16", "containerd://1.7.1", {}, ""),
+        ("cdi-annotations,envvar", "v1.23.17", "docker://20.10.24", {}, ""),
     ],
 )
-def test_a_plan_warns_of_kubelets_that_pass_over_cdi_devices(
+def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     api: Api,
     fake: FakeApi,
     capsys: pytest.CaptureFixture[str],
     strategy: str,
     kubelet: str,
+    runtime: str,
     gates: dict[str, bool],
-    warned: bool,
+    warned: str,
 ) -> None:
     """They say nothing, and containers start without their GPUs. The host is named, and what to do."""
     text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
@@ -143,13 +173,43 @@ def test_a_plan_warns_of_kubelets_that_pass_over_cdi_devices(
     hosts = (replace(HOSTS[0], feature_gates=gates),)
     inventory = Inventory("i", hosts, Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
     add_node(fake, "a")
-    fake.update("Node", "a", status={"nodeInfo": {"kubeletVersion": kubelet}})
+    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    fake.update("Node", "a", status={"nodeInfo": info})
 
     cluster.plan(api, inventory, hosts, {"a": "a"}, report.make(json=True, quiet=True))
 
     said = capsys.readouterr().out
-    assert (f"a ({kubelet}): containers would get no GPU" in said) == warned
-    assert ("Put `envvar` beside it" in said) == warned
+    assert (f"a ({kubelet}): containers would get no GPU" in said) == bool(warned)
+    assert ("Put `envvar` beside it" in said) == bool(warned)
+    assert warned in said
+
+
+@pytest.mark.parametrize(
+    ("files", "label", "warned"),
+    [
+        (("config0", "config1"), "", True),
+        (("config0", "config1"), "config1", False),
+        (("config0", "default"), "", False),
+        (("config0",), "", False),
+        ((), "", False),
+    ],
+)
+def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    files: tuple[str, ...],
+    label: str,
+    warned: bool,
+) -> None:
+    """The plugin runs there with its defaults, which looks right and is seldom meant."""
+    config = PluginConfig(files=dict.fromkeys(files, "version: v1"))
+    inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
+    add_node(fake, "a", labels={"nvidia.com/device-plugin.config": label} if label else {})
+
+    cluster.plan(api, inventory, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+
+    assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
 
 
 def daemonset(

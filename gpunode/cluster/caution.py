@@ -1,0 +1,63 @@
+"""What the plugin's configuration would come to on some nodes without anybody saying so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from gpunode import compat
+from gpunode.cluster import expected
+from gpunode.cluster.nodes import Node
+from gpunode.deviceplugin.config import DEFAULT, LABEL
+from gpunode.model import Host, PluginConfig
+
+NAMED = 5  # hosts that a sentence names
+Place: TypeAlias = tuple[Host, Node, Mapping[str, str]]
+"""A host, its node, and the labels that this is to have."""
+
+
+def cautions(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
+    """Sentences for a person who is about to deploy it: who would get no GPU, and who no configuration."""
+    blind: dict[str, list[str]] = {}
+    for host, node, labels in places:
+        if why := _passed_over(expected.cdi_alone(config, labels), host, node):
+            blind.setdefault(why, []).append(f"{host.name} ({node.kubelet})")
+    said = [
+        f"{_named(hosts)}: containers would get no GPU. The plugin's configuration has no device list strategy but {why}. "
+        "Put `envvar` beside it, or give these hosts another configuration (`cluster.plugin.configs`)."
+        for why, hosts in blind.items()
+    ]
+    without = [host.name for host, _, labels in places if expected.unconfigured(config, labels)]
+    if without:
+        said.append(
+            f"{_named(without)}: none of `cluster.plugin.configs` is for these hosts: their nodes have no label {LABEL}, "
+            f"and none is called `{DEFAULT}`. The plugin runs there with every setting at its default. Set the label "
+            f"(`labels`), or name one of the files `{DEFAULT}`, too."
+        )
+    return said
+
+
+def _passed_over(strategies: Sequence[str], host: Host, node: Node) -> str:
+    """Why none of these device list strategies, all of them CDI's, tells a container its devices; "" where one does."""
+    gate, minor = compat.gates()["DevicePluginCDIDevices"], compat.minor(node.kubelet)
+    docker = node.runtime.startswith("docker:")
+    reasons = []
+    for strategy in strategies:
+        if strategy == "cdi-annotations":
+            if not docker:
+                return ""
+            reasons.append("`cdi-annotations`, which docker passes over")
+        else:
+            on = minor is None or host.feature_gates.get(gate.name, gate.is_default(minor))
+            if on and (minor is None or minor >= gate.alpha):
+                return ""
+            reasons.append(
+                f"`cdi-cri`, which the kubelet passes over before Kubernetes 1.{gate.beta} (1.{gate.alpha} with the feature "
+                f"gate {gate.name})"
+            )
+    return " and ".join(reasons)
+
+
+def _named(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - NAMED} more" if len(hosts) > NAMED else ""
+    return f"{', '.join(hosts[:NAMED])}{more}"
