@@ -110,12 +110,20 @@ class Api:
         return True
 
     def log(
-        self, namespace: str, pod: str, container: str, *, lines: int = 200, previous: bool = False
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        lines: int = 200,
+        since: int = 0,
+        previous: bool = False,
     ) -> str:
-        """The last lines a container wrote."""
+        """The last lines a container wrote; with `since` of so many seconds."""
         query = {
             "container": container,
             "tailLines": str(lines),
+            "sinceSeconds": str(since) if since else "",
             "limitBytes": "262144",
             "previous": "true" if previous else "",
         }

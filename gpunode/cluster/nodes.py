@@ -48,9 +48,8 @@ class Node:
     kubelet: str
     runtime: str
     units: Mapping[str, int]  # how much of each extended resource is allocatable
-    short: Mapping[
-        str, int
-    ]  # how much of the resources that `capacity` leaves out is in it, but not allocatable
+    # how much of each resource is counted, but not allocatable; of those in `capacity` where nothing of them is, but others are
+    short: Mapping[str, int]
     counted: tuple[str, ...] = ()  # the resources that `capacity` is of
     applied: Mapping[str, frozenset[str]] = field(
         default_factory=dict
@@ -82,6 +81,11 @@ def parse(item: Object) -> Node:
         return sum(whole((status.get(which) or {}).get(resource, 0)) for resource in resources)
 
     counted = [one for one in (GPU, SHARED) if count("allocatable", one)] or [GPU, SHARED]
+    offers = tuple(
+        name
+        for name, amount in (status.get("allocatable") or {}).items()
+        if name.startswith(OFFERED) and str(amount) != "0"
+    )
     return Node(
         name=meta["name"],
         uid=meta["uid"],
@@ -99,11 +103,7 @@ def parse(item: Object) -> Node:
         allocatable=count("allocatable", GPU, SHARED),
         shared=count("allocatable", SHARED),
         memory=count("allocatable", MEMORY),
-        offers=tuple(
-            name
-            for name, count in (status.get("allocatable") or {}).items()
-            if name.startswith(OFFERED) and str(count) != "0"
-        ),
+        offers=offers,
         kubelet=info.get("kubeletVersion", ""),
         runtime=info.get("containerRuntimeVersion", ""),
         units={
@@ -113,7 +113,7 @@ def parse(item: Object) -> Node:
             name: lost
             for name in status.get("capacity") or {}
             if (name.startswith("nvidia.com/") or name in (SHARED, MEMORY))
-            and name not in counted
+            and (name not in counted or (offers and not count("allocatable", *counted)))
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
         counted=tuple(one for one in counted if count("capacity", one)),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods
+from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods, said
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import Object, title
@@ -195,15 +195,11 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         offers = node.offers or node.units.get(named)
         if not found.trouble and (not offers or 0 < node.allocatable < node.capacity):
             return replace(found, lacks=offer.lacking(api, node, named or None, namespace))
-        old = [
-            name
-            for name in node.short
-            if not node.units.get(name) and not expected.makes(config, node.labels, name)
-        ]
+        old = _old(api, node, pod, config)
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
         if not found.trouble and lost:
             return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
-        return replace(found, note=_old({name: node.short[name] for name in old}))
+        return replace(found, note=_forgotten({name: node.short[name] for name in old}))
 
     with ThreadPoolExecutor(8) as pool:
         return tuple(pool.map(row, known))
@@ -227,7 +223,19 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: Tell) -> tuple[str
     return tuple(title(pod) for pod in left) + removed + said
 
 
-def _old(counts: Mapping[str, int]) -> str:
+def _old(api: Api, node: Node, pod: Object | None, config: PluginConfig | None) -> tuple[str, ...]:
+    """Resources that the kubelet counts still, and that nobody offers any more: by this configuration none can be, or the
+    plugin that runs does not."""
+    none = [name for name in node.short if not node.units.get(name)]
+    offers = said.offers(api, node, pod) if none and pod else None
+    return tuple(
+        name
+        for name in none
+        if not expected.makes(config, node.labels, name) or (offers is not None and name not in offers)
+    )
+
+
+def _forgotten(counts: Mapping[str, int]) -> str:
     """That the kubelet still counts what is offered no more: of device plugins that have gone it tells so for a while."""
     if not counts:
         return ""

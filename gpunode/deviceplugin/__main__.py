@@ -140,7 +140,7 @@ def main() -> int:
         log.critical("%s", error)
         return 2
     voice = Voice.of(source.config, os.environ)
-    source.refused = voice.refused
+    source.refused, source.taken = voice.refused, voice.taken
     try:
         return _run(pynvml, source, attention, voice, told)
     finally:
@@ -150,8 +150,10 @@ def main() -> int:
 def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: Told) -> int:
     """Offer with one configuration after the other; the exit status."""
     health: dict[str, Health] = {}
+    word = ""
     while True:
         log.setLevel(source.config.log_level.upper())
+        log.info("starting anew" if word else "starting", extra={"because": word} if word else {})
         try:
             work = offer(nvml, source.config, attention, voice, health)
             word = asyncio.run(told.until(work, source))
@@ -167,7 +169,6 @@ def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: To
             return 0
         if word == AGAIN:
             source.renew()
-        log.info("starting anew", extra={"because": word})
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ class Node:
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._say("NVML", f"cannot count the GPUs: {_why(error)}")
             return
-        if not found:
+        if found:
+            self._unsay("NVML")
+        else:
             self._say("NVML", f"no GPU on this node; looking again every {LOOK_AGAIN:.0f} s")
         await self._connections(found)
         for device in (one for one in found if one not in self._devices):
@@ -145,6 +147,7 @@ class Node:
                 await self._returns.bar(now)
             self._board.offer(now)
             self._board.lack(None)
+            self._unsay("offers")
             self._leave(found)
         except Unfit as error:
             if self._config.fail_on_init_error:
@@ -163,8 +166,7 @@ class Node:
             self._say(what, what)
         for what in self._left:
             if what not in left:
-                del self._said[what]
-                log.info("no longer so: %s", what)
+                self._unsay(what)
         self._left = left
         self._board.leave({gpu.uuid: UNCUT for gpu in uncut(found, config.mig_strategy)})
 
@@ -180,8 +182,8 @@ class Node:
         self._board.bar("CDI", barred)
         if barred:
             self._say("CDI", "; ".join(dict.fromkeys(barred.values())))
-        elif self._said.pop("CDI", None):
-            log.info("containers can be told their devices by CDI again")
+        else:
+            self._unsay("CDI")
         for missing in self._specs.features(self._config.features)[1]:
             self._say(missing.partition(":")[0], missing)
 
@@ -224,7 +226,9 @@ class Node:
 
     async def _describe(self, index: int) -> list[Device]:
         try:
-            return list(await self._calls.within(DEADLINE, describe, self._nvml, index))
+            found = list(await self._calls.within(DEADLINE, describe, self._nvml, index))
+            self._unsay(f"GPU {index}")
+            return found
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # else its watch has seen it too
@@ -312,6 +316,11 @@ class Node:
         if self._said.get(about) != what:
             self._said[about] = what
             log.warning("%s", what)
+
+    def _unsay(self, about: str) -> None:
+        """What was said of it is so no longer; said again when it is."""
+        if what := self._said.pop(about, ""):
+            log.info("no longer so: %s", what)
 
 
 def _offers(

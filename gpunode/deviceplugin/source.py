@@ -33,11 +33,13 @@ class Source:
     """The configuration in force, `config`, and where the next one comes from.
 
     Raises BadConfig when it is made. A configuration that cannot be used later is told to `refused`, and the one
-    before stays.
+    before stays; that one can be used after that, to `taken`.
     """
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> None:
         self.refused: Callable[[BadConfig], None] = lambda _: None
+        self.taken: Callable[[], None] = lambda: None
+        self._broken = False  # the last one could not be used
         self._given = settings(arguments, environ, program)
         self._label: NodeLabel | None = None
         self._default = str(self._given.get("default_config", ""))
@@ -59,7 +61,11 @@ class Source:
         except BadConfig as error:
             log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (the message is the cause)
             self.refused(error)
+            self._broken = True
             return False
+        if self._broken:
+            self.taken()
+        self._broken = False
         other = config != self.config
         self.config = config
         self._tell("a new one" if other else "the same")

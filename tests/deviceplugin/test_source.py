@@ -221,6 +221,8 @@ def test_the_nodes_label_chooses_while_the_plugin_runs(play, sockets, tmp_path, 
         events = client.ask("GET", "/api/v1/namespaces/default/events")[1]["items"]
         (refused,) = [one for one in events if one["reason"] == "ConfigRefused"]
         assert "names nothing, which is not there" in refused["message"]
+        (taken,) = [one for one in events if one["reason"] == "ConfigTaken"]
+        assert (taken["type"], taken["count"]) == ("Normal", 1)
 
     play(scene)
 

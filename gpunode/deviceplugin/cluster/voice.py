@@ -43,6 +43,10 @@ class Voice:
         """A new configuration cannot be used."""
         self.say(Event("ConfigRefused", f"The device plugin's configuration stays as it was: {why}"))
 
+    def taken(self) -> None:
+        """After that, one can be used again."""
+        self.say(Event("ConfigTaken", "The device plugin's configuration can be used again", "Normal"))
+
     def look(self, board: Board, config: Config) -> None:
         """Tell what is new since the last look."""
         if board.missing == NOT_LOOKED:

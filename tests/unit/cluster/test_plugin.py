@@ -617,6 +617,53 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     assert PULL in row.lacks
 
 
+MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
+STARTED = "2026-01-01T00:00:00Z INFO starting anew because=changed\n"
+GPUS, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+
+
+def registered(*resources: str) -> str:
+    """What the plugin logs when it offers these."""
+    line = "2026-01-01T00:00:01Z INFO registered with the kubelet resource={} units=2 socket=/x version=v1beta1\n"
+    return "".join(line.format(resource) for resource in resources)
+
+
+@pytest.mark.parametrize(
+    ("left", "log", "old"),
+    [
+        (LARGE, registered(LARGE) + STARTED + registered(SMALL), True),  # the GPU is cut in another way
+        (GPUS, STARTED + registered(SMALL), True),  # strategy single before
+        (LARGE, STARTED + registered(SMALL, LARGE), False),
+        (GPUS, STARTED + registered(SMALL, GPUS), False),
+        (LARGE, registered(SMALL), False),  # it began long ago: what is counted now is offered now
+    ],
+)
+@pytest.mark.parametrize("by_log", [True, False])
+def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
+    api: Api, fake: FakeApi, told: list[str], left: str, log: str, old: bool, by_log: bool
+) -> None:
+    """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
+    add_node(fake, "a", labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, MIXED, seconds=10, tell=told.append)
+    counts = {SMALL: "2", left: "2"}
+    fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
+    if by_log:
+        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    else:
+        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
+        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
+        note = summary(View(units={SMALL: 2} if old else {SMALL: 2, left: 2}), Config())
+        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: note}})
+    (row,) = plugin.status(api, NS, MIXED)
+    if old:
+        forgets = "the kubelet forgets it within 5 minutes"
+        assert (row.wrong, row.note) == ("", f"{left} (2) is of the earlier configuration; {forgets}")
+    else:
+        assert row.wrong.startswith(f"2 of {left} not offered: ")
+        assert row.note == ""
+
+
 def test_what_an_earlier_configuration_offered_is_no_trouble(
     api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
