@@ -137,7 +137,8 @@ def test_a_container_ends_with_its_kubelet(state: State) -> None:
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(state))
     assert process.stdin
     assert process.stderr
-    assert process.stderr.readline()
+    while b"NVML started" not in (line := process.stderr.readline()):
+        assert line
     process.stdin.close()
     assert process.wait(10) == 0
     assert b"stopping signal=SIGTERM" in process.stderr.read()
