@@ -1,10 +1,9 @@
-"""The cluster's part of a command: the nodes that hosts are, their labels, what would change; told through the report."""
+"""The cluster's part of a command: the nodes that hosts are, and their labels; told through the report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpunode.errors import ClusterError
@@ -13,16 +12,13 @@ from gpunode.model import Event, Host, Inventory, Outcome, PluginImage
 if TYPE_CHECKING:
     from gpunode.cli.session import Session
     from gpunode.cluster.api import Api
-    from gpunode.cluster.difference import Difference
     from gpunode.cluster.nodes import Node
     from gpunode.report import Report
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 PLUGIN_SECONDS = 180.0
 PODS_SECONDS = 180.0
-FEW = 2  # objects that a note names
 
-Changes: TypeAlias = dict[str, tuple[str | None, str | None]]  # label -> before, after
 Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its part in the cluster
 
 
@@ -129,19 +125,18 @@ def no_node(outcome: Outcome, error: ClusterError) -> ClusterError:
     )
 
 
-def label(api: Api, hosts: Sequence[Host], found: Mapping[str, Node]) -> tuple[dict[str, Changes], Troubles]:
-    """Keep gpunode's labels on the hosts' nodes: host → what changed; and host → why it was refused."""
+def label(api: Api, hosts: Sequence[Host], found: Mapping[str, Node]) -> Troubles:
+    """Keep gpunode's labels on the hosts' nodes; host → why it was refused."""
     from gpunode.cluster import nodes
 
-    changed: dict[str, Changes] = {}
     conflicts: Troubles = {}
     for host in hosts:
         if host.name in found:
             try:
-                changed[host.name] = nodes.label(api, found[host.name], wished(host))
+                nodes.label(api, found[host.name], wished(host))
             except ClusterError as error:
                 conflicts[host.name] = error
-    return changed, conflicts
+    return conflicts
 
 
 def warn(
@@ -161,99 +156,3 @@ def warn(
     ]
     for caution in cautions(inventory.cluster.plugin_config, nodes):
         report.note(caution)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What of the cluster waits: how many objects change, nodes among them, and hosts whose labels would be refused."""
-
-    objects: int
-    conflicts: Troubles
-
-
-def plan(
-    api: Api,
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    hostnames: Mapping[str, str],
-    report: Report,
-    *,
-    diff: bool | None = None,
-    strict: bool = True,
-) -> Planned:
-    """Show what the cluster side would change, as `show` does, and which hosts are no nodes yet."""
-    found, missing = find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
-    planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict)
-    if missing:
-        some = ", ".join(list(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        report.note(
-            f"{some}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
-            "it is; if it is one under another name, say so with `node:` in the inventory."
-        )
-    return planned
-
-
-def show(
-    api: Api,
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    found: Mapping[str, Node],
-    report: Report,
-    *,
-    diff: bool | None = None,
-    strict: bool = True,
-) -> Planned:
-    """Show what deploying the plugin on the nodes would change. `diff`: with what is new or removed whole, or (False)
-    without any diff. Not `strict`: also for a user who may look, and not change anything."""
-    from gpunode.cluster import plugin
-
-    wish = inventory.cluster
-    objects = plugin.plan(
-        api, wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
-    )
-    warn(api, inventory, hosts, found, report)
-    labels, conflicts = _labels(api, hosts, found, strict=strict)
-    changes = [one for one in (*objects, *labels) if one.action not in ("same", "foreign")]
-    report.cluster(api.access.context, changes, diff=diff)
-    _untried([*objects, *labels], report)
-    for host, error in conflicts.items():
-        report.problem(error, host)
-    return Planned(len(changes), conflicts)
-
-
-def _labels(
-    api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, strict: bool
-) -> tuple[list[Difference], Troubles]:
-    """What `label` would do, node by node; and host → why it would be refused."""
-    from gpunode.cluster import difference, nodes, refusal
-
-    would: list[Difference] = []
-    conflicts: Troubles = {}
-    untried = ""  # why no node can be asked about: what one may do to a node one may do to all
-    for host in hosts:
-        node, wish = found.get(host.name), wished(host)
-        if node is None:
-            continue
-        try:
-            changes = nodes.lacking(node, wish) if untried else nodes.label(api, node, wish, dry_run=True)
-        except ClusterError as error:
-            untried = refusal.excused(error, strict=strict)
-            if not untried:
-                conflicts[host.name] = error
-                continue
-            changes = nodes.lacking(node, wish)
-        would.append(difference.labelled(node.name, changes, untried))
-    return would, conflicts
-
-
-def _untried(would: Sequence[Difference], report: Report) -> None:
-    """Tell of which objects the API server could not say what would become of them."""
-    reasons: dict[str, list[Difference]] = {}
-    for one in would:
-        if one.untried:
-            reasons.setdefault(one.untried, []).append(one)
-    for reason, these in reasons.items():
-        what = ", ".join(one.what for one in these) if len(these) <= FEW else f"{len(these)} objects"
-        there = any(one.action != "created" for one in these)
-        rest = " What gpunode sets was compared with what is there; more is not known." if there else ""
-        report.note(f"The API server could not try {what}: {reason}.{rest}")

@@ -35,7 +35,7 @@ def plan(
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode import converge
-    from gpunode.cli import cluster
+    from gpunode.cli import cluster, drift
     from gpunode.errors import ClusterError
 
     with session(
@@ -49,7 +49,7 @@ def plan(
             hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
             try:
                 api = cluster.connect(run.inventory)
-                planned = cluster.plan(
+                planned = drift.plan(
                     api, run.inventory, hosts, hostnames, run.report, diff=diff, strict=False
                 )
                 objects, failed = planned.objects, 1 if planned.conflicts else 0

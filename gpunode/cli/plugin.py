@@ -35,7 +35,7 @@ def deploy(
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
-    from gpunode.cli import cluster, proof
+    from gpunode.cli import cluster, drift, proof
     from gpunode.cluster import expected, plugin
 
     with session(
@@ -49,11 +49,11 @@ def deploy(
         names: dict[str, str] = {}
         refused = False
         if found:
-            planned = cluster.show(api, work.inventory, work.hosts, found, work.report)
+            planned = drift.show(api, work.inventory, work.hosts, found, work.report)
             hosts = [host for host in work.hosts if host.name in found.keys() - planned.conflicts.keys()]
             if hosts and planned.objects:
                 accepted(work.report, f"Apply to the cluster ({api.access.context})?", yes=yes)
-            _, conflicts = cluster.label(api, hosts, found)
+            conflicts = cluster.label(api, hosts, found)
             names = {host.name: found[host.name].name for host in hosts if host.name not in conflicts}
             troubles = {**missing, **conflicts}
             refused = bool(planned.conflicts)  # of which `show` has told

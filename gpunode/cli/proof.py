@@ -46,7 +46,7 @@ def bring_up(
     found, missing = cluster.find(api, chosen, hostnames, seconds=cluster.REGISTER_SECONDS, tell=tell)
     changed = [node.name for host, node in found.items() if _driver_changed(good[host])]
     renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new ones
-    _, conflicts = cluster.label(api, chosen, found)
+    conflicts = cluster.label(api, chosen, found)
     troubles: cluster.Troubles = {**missing, **conflicts}
     names = {host: node.name for host, node in found.items() if host not in conflicts}
     config = inventory.cluster.plugin_config

@@ -67,7 +67,7 @@ def provision(
 def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int) -> list[Outcome]:
     """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
     from gpunode import converge
-    from gpunode.cli import cluster
+    from gpunode.cli import drift
 
     def look(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
         return converge.follow(visit, converge.look(visit, tell), tell)
@@ -79,7 +79,7 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
         hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
         hostnames = {name: outcome.facts.hostname for name, outcome in outcomes.items() if outcome.facts}
         if hosts:
-            objects = cluster.plan(api, work.inventory, hosts, hostnames, work.report).objects
+            objects = drift.plan(api, work.inventory, hosts, hostnames, work.report).objects
     for number in range(1, converge.ROUNDS + 1):
         waiting = [
             host

@@ -180,7 +180,7 @@ def label(
     Returns label -> (before, after) of what changed. A label that somebody else holds with another value is a
     ClusterError unless `overwrite`. Of a node that has them all nothing is asked.
     """
-    if node.applied.get(writer) == frozenset(labels) and labels.items() <= node.labels.items():
+    if holds(node, labels, writer=writer):
         return {}
     # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
     wish = {
@@ -207,6 +207,11 @@ def label(
     return {
         key: (node.labels.get(key), after.get(key)) for key in keys if node.labels.get(key) != after.get(key)
     }
+
+
+def holds(node: Node, labels: Mapping[str, str], *, writer: str = PROVISION) -> bool:
+    """Whether these are all the labels that `writer` has set, and none has another value by now."""
+    return node.applied.get(writer) == frozenset(labels) and labels.items() <= node.labels.items()
 
 
 def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cli import cluster, proof
+from gpunode.cli import cluster, drift, proof
 from gpunode.cluster.api import Api
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import (
@@ -90,7 +90,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     add_node(fake, "a")
     human = report.make(json=False, quiet=True)
 
-    planned = cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
+    planned = drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
     human.summary([Outcome("a", "right")], cluster=planned.objects)
 
     said = capsys.readouterr()
@@ -108,7 +108,7 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     add_node(fake, "b")
     names = {"a": "a", "b": "b"}
 
-    planned = cluster.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
+    planned = drift.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
 
     said = capsys.readouterr()
     assert planned.conflicts.keys() == {"a"}
@@ -176,7 +176,7 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     fake.update("Node", "a", status={"nodeInfo": info})
 
-    cluster.plan(api, inventory, hosts, {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, hosts, {"a": "a"}, report.make(json=True, quiet=True))
 
     said = capsys.readouterr().out
     assert (f"a ({kubelet}): containers would get no GPU" in said) == bool(warned)
@@ -207,7 +207,7 @@ def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
     inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
     add_node(fake, "a", labels={"nvidia.com/device-plugin.config": label} if label else {})
 
-    cluster.plan(api, inventory, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
 
     assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
 
@@ -248,7 +248,7 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     add_node(fake, "a")
     fake.put(other)
 
-    cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
 
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
     assert (said in capsys.readouterr().out) == named
@@ -261,7 +261,7 @@ def test_who_may_not_list_daemonsets_gets_his_plan(
     add_node(fake, "a")
     fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
 
-    assert cluster.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    assert drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
 
 
 def with_gpus(*uuids: str) -> list[Outcome]:
@@ -504,7 +504,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
     """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
     add_node(fake, "a")
 
-    cluster.plan(api, INVENTORY, HOSTS, {"a": "a", "b": "b"}, report.make(json=False, quiet=True))
+    drift.plan(api, INVENTORY, HOSTS, {"a": "a", "b": "b"}, report.make(json=False, quiet=True))
 
     assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
 

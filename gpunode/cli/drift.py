@@ -1,0 +1,117 @@
+"""What would change in the cluster: shown before it is accepted, and by a drift check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpunode.cli import cluster
+from gpunode.errors import ClusterError
+from gpunode.model import Host, Inventory
+
+if TYPE_CHECKING:
+    from gpunode.cluster.api import Api
+    from gpunode.cluster.difference import Difference
+    from gpunode.cluster.nodes import Node
+    from gpunode.report import Report
+
+FEW = 2  # objects that a note names
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What of the cluster waits: how many objects change, nodes among them, and hosts whose labels would be refused."""
+
+    objects: int
+    conflicts: cluster.Troubles
+
+
+def plan(
+    api: Api,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    hostnames: Mapping[str, str],
+    report: Report,
+    *,
+    diff: bool | None = None,
+    strict: bool = True,
+) -> Planned:
+    """Show what the cluster side would change, as `show` does, and which hosts are no nodes yet."""
+    found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
+    planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict)
+    if missing:
+        some = ", ".join(list(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        report.note(
+            f"{some}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
+            "it is; if it is one under another name, say so with `node:` in the inventory."
+        )
+    return planned
+
+
+def show(
+    api: Api,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    found: Mapping[str, Node],
+    report: Report,
+    *,
+    diff: bool | None = None,
+    strict: bool = True,
+) -> Planned:
+    """Show what deploying the plugin on the nodes would change. `diff`: with what is new or removed whole, or (False)
+    without any diff. Not `strict`: also for a user who may look, and not change anything."""
+    from gpunode.cluster import plugin
+
+    wish = inventory.cluster
+    objects = plugin.plan(
+        api, wish.namespace, cluster.image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
+    )
+    cluster.warn(api, inventory, hosts, found, report)
+    labels, conflicts = _labels(api, hosts, found, strict=strict)
+    changes = [one for one in (*objects, *labels) if one.action not in ("same", "foreign")]
+    report.cluster(api.access.context, changes, diff=diff)
+    _untried([*objects, *labels], report)
+    for host, error in conflicts.items():
+        report.problem(error, host)
+    return Planned(len(changes), conflicts)
+
+
+def _labels(
+    api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, strict: bool
+) -> tuple[list[Difference], cluster.Troubles]:
+    """What `label` would do, node by node; and host → why it would be refused."""
+    from gpunode.cluster import difference, nodes, refusal
+
+    would: list[Difference] = []
+    conflicts: cluster.Troubles = {}
+    untried = ""  # why no node can be asked about: what one may do to a node one may do to all
+    for host in hosts:
+        node, wish = found.get(host.name), cluster.wished(host)
+        if node is None:
+            continue
+        if not untried or nodes.holds(node, wish):
+            try:
+                changes = nodes.label(api, node, wish, dry_run=True)
+                would.append(difference.labelled(node.name, changes))
+                continue
+            except ClusterError as error:
+                untried = refusal.excused(error, strict=strict)
+                if not untried:
+                    conflicts[host.name] = error
+                    continue
+        would.append(difference.labelled(node.name, nodes.lacking(node, wish), untried))
+    return would, conflicts
+
+
+def _untried(would: Sequence[Difference], report: Report) -> None:
+    """Tell of which objects the API server could not say what would become of them."""
+    reasons: dict[str, list[Difference]] = {}
+    for one in would:
+        if one.untried:
+            reasons.setdefault(one.untried, []).append(one)
+    for reason, these in reasons.items():
+        what = ", ".join(one.what for one in these) if len(these) <= FEW else f"{len(these)} objects"
+        there = any(one.action != "created" for one in these)
+        rest = " What gpunode sets was compared with what is there; more is not known." if there else ""
+        report.note(f"The API server could not try {what}: {reason}.{rest}")
