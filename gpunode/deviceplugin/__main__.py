@@ -107,8 +107,10 @@ async def offer(
                 for name in board.offers.keys() - servers.keys():
                     servers[name] = ResourceServer(name, board, config, metrics, specs)
                     tasks.append(asyncio.create_task(servers[name].run(), name=name))
-                await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
-                change.cancel()
+                try:
+                    await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    change.cancel()
                 for task in tasks:
                     if task.done():
                         task.result()  # none of them ends but by an error

@@ -92,7 +92,7 @@ class Node:
         """Start NVML, however long that takes, or raise NvmlUnavailable."""
         while True:
             try:
-                await self._calls.within(START_DEADLINE, self._nvml.nvmlInit)
+                await self._calls.within(START_DEADLINE, _init, self._nvml)
                 version = await self._calls.within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
                 log.info("NVML started", extra={"driver": version})
                 return
@@ -321,6 +321,15 @@ class Node:
         """What was said of it is so no longer; said again when it is."""
         if what := self._said.pop(about, ""):
             log.info("no longer so: %s", what)
+
+
+def _init(nvml: Any) -> None:
+    """Start NVML, unless it has been by an earlier configuration: it counts its starts, and only as many ends end it."""
+    try:
+        nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) == nvml.NVML_ERROR_UNINITIALIZED:
+            nvml.nvmlInit()
 
 
 def _offers(

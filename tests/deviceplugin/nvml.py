@@ -95,6 +95,8 @@ class FakeNvml:
         return self.driver
 
     def nvmlDeviceGetCount(self) -> int:
+        if not self.inits:
+            raise NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:

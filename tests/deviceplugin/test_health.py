@@ -78,24 +78,29 @@ def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
 
 
 def test_nvml_is_started_anew_while_a_gpu_is_lost(play, plugin):
-    """NVML keeps to its view of a lost GPU until it is started again; the session count stays one."""
+    """NVML keeps to its view of a lost GPU until it is started again, and counts its starts: those of earlier
+    configurations of this process must not keep it from ending."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         a, _, nvml = pair()
-        starts = []
         nvml_init = nvml.nvmlInit
 
         def init() -> None:
-            starts.append(nvml.inits)
-            a.error = None if len(starts) > 1 else pynvml.NVML_ERROR_GPU_IS_LOST
+            if not nvml.inits:
+                a.error = None
             nvml_init()
 
         nvml.nvmlInit = init
-        a.error = None
+        for _ in range(3):
+            async with plugin(nvml):
+                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            del kubelet.plugins["nvidia.com/gpu"]
         async with plugin(nvml):
-            await kubelet.until(lambda: "GPU-b" in kubelet.devices())
-            await kubelet.until(lambda: len(starts) > 1 and kubelet.devices() == BOTH_WELL)
-        assert starts == [0, 0]
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: ONE_SICK in kubelet.plugins["nvidia.com/gpu"].lists)
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        assert nvml.inits == 1
 
     play(scene)
 

@@ -278,6 +278,7 @@ def sharing(*shares: tuple[str, int]) -> Config:
 def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_in, sockets):
     """GPU-a gets other limits, GPU-b goes on, GPU-c is shared no more."""
     nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), Gpu("GPU-c", minor=2))
+    nvml.nvmlInit()
 
     async def scene() -> None:
         bulletin = Bulletin()
@@ -316,6 +317,7 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
 def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_in, sockets, monkeypatch):
     """Nor its GPU exclusive: the end goes on, and who comes next waits for it."""
     nvml = FakeNvml(Gpu(GPU))
+    nvml.nvmlInit()
     ready, quitting = asyncio.Event(), asyncio.Event()
     asked = Daemon.ask
 
