@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from .metrics import CannotListen, Metrics, held, left_out, limited, offered, se
 from .mps import files
 from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
+from .ready import Ready
 from .resources import Unfit
 from .source import Source
 from .told import AGAIN, CHANGED, Told
@@ -51,6 +51,7 @@ async def offer(
     mps = Follower(files.status(config.mps_root), board) if config.mps else None
     theirs, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
     returns = Returns(pods, board, theirs, kubelet) if config.pod_resources_socket else None
+    ready = Ready(board, servers)
     node = Node(nvml, board, config, attention, metrics, health, specs, mps, returns)
     tasks = [asyncio.create_task(node.run(), name="node")]
     if returns is not None:
@@ -75,31 +76,10 @@ async def offer(
             ]
         )
 
-    def why_not_ready() -> str | None:
-        """Why pods can be given nothing here. No GPU to give is no reason, nor is one that cannot be given."""
-        if board.missing is not None:
-            return board.missing
-        waiting = [name for name in board.offers if name not in servers or not servers[name].registered]
-        if waiting:
-            return _unregistered(waiting, servers)
-        given = {unit.device.uuid for units in board.offers.values() for unit in units}
-        if given and given <= board.barred.keys():
-            return "; ".join(dict.fromkeys(board.barred.values()))
-        return None
-
-    said: list[str | None] = [None]
-
-    def not_ready() -> str | None:
-        why = why_not_ready()
-        if why is not None and why != said[0]:
-            log.info("not ready: %s", why)
-        said[0] = why
-        return why
-
     try:
         async with (
-            serving(config.probe_address, not_ready),
-            serving(config.metrics_address, not_ready, state),
+            serving(config.probe_address, ready.why_not),
+            serving(config.metrics_address, ready.why_not, state),
         ):
             while True:
                 change = asyncio.create_task(board.change().wait())
@@ -119,15 +99,6 @@ async def offer(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         health.update(node.health)
-
-
-def _unregistered(names: list[str], servers: Mapping[str, ResourceServer]) -> str:
-    """Why pods can be given nothing of these resources."""
-    taken = [name for name in names if name in servers and servers[name].standing_by]
-    if taken:
-        which = ", ".join(taken)
-        return f"another device plugin on this node has taken over {which}; remove it: this one stands by"
-    return f"not registered with the kubelet: {', '.join(names)}"
 
 
 def main() -> int:
