@@ -33,14 +33,14 @@ def sockets() -> Iterator[Path]:
 
 @pytest.fixture
 def play(sockets: Path) -> Callable[[Callable[[FakeKubelet], Coroutine[Any, Any, None]]], None]:
-    """Play a scene with a running kubelet; the scene fails if it lasts 20 seconds."""
+    """Play a scene with a running kubelet; the scene fails if it lasts a minute."""
 
     def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:
             kubelet = FakeKubelet(sockets)
             await kubelet.start()
             try:
-                await asyncio.wait_for(scene(kubelet), 20)
+                await asyncio.wait_for(scene(kubelet), 60)
             finally:
                 await kubelet.stop()
 
