@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpunode.cluster.api import Api
     from gpunode.cluster.offer import Expected
     from gpunode.cluster.plugin import Rollout
-    from gpunode.cluster.results import NodeResult, Result
+    from gpunode.cluster.results import NodeResult, Result, Target
     from gpunode.report import Report
 
 
@@ -52,8 +52,10 @@ def bring_up(
     config = inventory.cluster.plugin_config
     set_now = {host.name: cluster.wished(host) for host in chosen}  # after the nodes were read
     labels = {host: {**node.labels, **set_now[host]} for host, node in found.items()}
-    gpus = {
-        name: expected.uuids(config, seen.gpus, labels[name]) for name in names if (seen := good[name].facts)
+    targets = {
+        name: expected.target(config, names[name], seen.gpus, labels[name])
+        for name in names
+        if (seen := good[name].facts)
     }
     partly: cluster.Troubles = {}
     if names:
@@ -72,7 +74,7 @@ def bring_up(
         troubles |= {host: error for host in names if (error := _without(good[host], names[host], rollout))}
         units = {
             host: expected.units(config, seen.gpus, labels[host])
-            for host in gpus
+            for host in targets
             if (seen := good[host].facts)
         }
         partly |= {  # the rest of their GPUs is waited for and tried
@@ -91,7 +93,7 @@ def bring_up(
         troubles |= {host: late[node] for host, node in names.items() if node in late}
     for host, error in {**partly, **troubles}.items():
         report.problem(error, host)
-    ready = {names[host]: uuids for host, uuids in gpus.items() if host not in troubles}
+    ready = [target for host, target in targets.items() if host not in troubles]
     results = vectoradd(api, inventory, ready, report) if run and ready else ()
     show(results, report)
     troubles = {**partly, **troubles}
@@ -106,7 +108,7 @@ def bring_up(
                 *_verdict(
                     troubles.get(host.name) or left.get(host.name),
                     by_node.get(names.get(host.name, "")),
-                    gpus.get(host.name, ()),
+                    targets[host.name].uuids if host.name in targets else (),
                 ),
             )
             for host in hosts
@@ -195,18 +197,17 @@ def _driver_changed(outcome: Outcome) -> bool:
 def vectoradd(
     api: Api,
     inventory: Inventory,
-    expected: Mapping[str, Sequence[str]],
+    targets: Sequence[Target],
     report: Report,
     *,
     image: str | None = None,
 ) -> tuple[NodeResult, ...]:
-    """Run it on the free GPUs of the nodes: node → the UUIDs it should have."""
+    """Run it on the free GPUs of the nodes."""
     from gpunode.cluster import vectoradd as pods
-    from gpunode.cluster.results import Target
 
     return pods.run(
         api,
-        [Target(node, tuple(uuids)) for node, uuids in expected.items()],
+        targets,
         namespace=inventory.cluster.namespace,
         image=image or cluster.image_of(inventory).reference,
         seconds=cluster.PODS_SECONDS,

@@ -39,6 +39,7 @@ def vectoradd(
     Example: gpunode run vectoradd inventory.yaml --limit gpu-01 --logs
     """
     from gpunode.cli import cluster, proof
+    from gpunode.cluster.results import Target
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
@@ -48,7 +49,7 @@ def vectoradd(
         for host, error in missing.items():
             out.problem(error, host)
         results = proof.vectoradd(
-            api, work.inventory, {node.name: () for node in found.values()}, out, image=image
+            api, work.inventory, [Target(node.name) for node in found.values()], out, image=image
         )
         proof.show(results, out)
         if logs:

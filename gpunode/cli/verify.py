@@ -31,7 +31,8 @@ def verify(
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
     plugin, capacity, pod. The first broken link has its cause and its fix.
 
-    Changes nothing, but starts a pod on every free GPU and removes it again (not with --no-run).
+    Changes nothing, but starts a pod on every free GPU (where pods share GPUs, one more) and removes it again (not
+    with --no-run).
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
@@ -173,10 +174,10 @@ def _judged(
         results = proof.vectoradd(
             api,
             work.inventory,
-            {
-                node: expected.uuids(config, seen[host].gpus, found[host].labels)
+            [
+                expected.target(config, node, seen[host].gpus, found[host].labels)
                 for host, node in sound.items()
-            },
+            ],
             work.report,
         )
         plugins = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])

@@ -1,13 +1,14 @@
-"""What pods have to ask for, so that together they have every GPU of a node that is free."""
+"""What pods have to ask for, so that together they see every GPU of a node that has room, and share one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpunode.cluster import expected, pods
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import Node
+from gpunode.cluster.results import Target
 from gpunode.model import PluginConfig
 
 Ask = tuple[str, int]  # a resource, and how much of it
@@ -15,44 +16,114 @@ Ask = tuple[str, int]  # a resource, and how much of it
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """`asks`: one for each pod. `users` are the pods that hold GPUs, with how many. `known`: the pods that ask will see
-    every GPU that is not in use; not so where GPUs are `shared` by memory and it is not known which have room left."""
+    """`waves`: the asks of pods that go together, each wave once all pods before it have what they asked for, and keep it.
+    Besides them `rest` of shares is free, of which one pod may ask for several where `several`.
 
-    asks: tuple[Ask, ...]
+    `offered` is what the node offers, in use or not, and `devices` how many GPUs and MIG devices pods can see of it; None
+    where that is not known. `users`: the pods that hold some, with how many. `divided`: several pods can have a part of one GPU. Where GPUs are `shared` by memory, `known`: the pods
+    that ask will see every one of them; not so where it is not known which have room left.
+    """
+
+    waves: tuple[tuple[Ask, ...], ...]
+    rest: Mapping[str, int]
+    several: bool
+    offered: int
+    devices: int | None
     users: tuple[str, ...]
+    divided: bool
     shared: bool
     known: bool
 
 
-def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None) -> Free:
-    """What is free on a node that has these pods. `config` is the plugin's."""
-    whole, memory = (_held(on_node, resource) for resource in (pods.GPU, pods.MEMORY))
-    users = [f"{name} ({count} {pods.GPU})" for name, count in whole.items()]
-    users += [f"{name} ({count} {pods.MEMORY})" for name, count in memory.items()]
-    asks = [(pods.GPU, 1)] * (node.allocatable - node.shared - sum(whole.values()))
-    shared, known = node.shared > 0, True
-    if node.shared:
-        pieces = _of_memory(node, sum(memory.values()))
-        known = len(pieces) == node.shared
-        asks += pieces
-    if named := expected.memory(config, node.labels):
-        held = _held(on_node, named)
-        users += [f"{name} ({count} {named})" for name, count in held.items()]
-        shared, known = True, False
-        asks += [(named, 1)] if sum(held.values()) < node.units.get(named, 0) else []
-    for resource, count in node.shares.items():
-        held = _held(on_node, resource)
-        users += [f"{name} ({amount} {resource})" for name, amount in held.items()]
-        asks += [(resource, 1)] * (count - sum(held.values()))
-    return Free(tuple(asks), tuple(users), shared, known)
+def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target) -> Free:
+    """What is free on a node that has these pods. `config` is the plugin's; `target` what is known of the node's GPUs."""
+    users: list[str] = []
+    asks: list[Ask] = []
+    rest: dict[str, int] = {}
+    devices: int | None = 0
+    divided = False
+
+    def held(resource: str) -> int:
+        found = _held(on_node, resource)
+        users.extend(f"{name} ({count} {resource})" for name, count in found.items())
+        return sum(found.values())
+
+    for resource, count in {pods.GPU: node.allocatable - node.shared, **node.shares}.items():
+        left = count - held(resource)
+        each = expected.each(config, node.labels, resource)
+        there = -(-count // each) if each else None
+        divided |= count > 0 and each != 1
+        # The plugin gives a share of another GPU to each pod unless it is told to pack them: these will see all, and by
+        # one more than there are GPUs two share one.
+        first = left if each == 1 else min(left, (there or len(target.uuids) or count) + 1)
+        asks += [(resource, 1)] * first
+        rest[resource] = left - first
+        devices = None if devices is None or there is None else devices + there
+    named = expected.memory(config, node.labels)
+    shared, known, waves = bool(node.shared or named), True, [tuple(asks)]
+    if shared:
+        resource = named or pods.MEMORY
+        units = node.units.get(resource, 0)
+        waves, known = _with_memory(asks, resource, _pieces(node, units, target), units, held(resource))
+        devices = devices + node.shared if devices is not None and node.shared else None
+    return Free(
+        tuple(wave for wave in waves if wave),
+        rest,
+        expected.several(config, node.labels),
+        node.allocatable + sum(node.shares.values()),
+        devices,
+        tuple(users),
+        divided or shared,
+        shared,
+        known,
+    )
 
 
-def _of_memory(node: Node, held: int) -> list[Ask]:
-    """On a node whose GPUs are shared by memory, of which pods hold `held` units already."""
-    each, rest = divmod(node.memory, node.shared)
-    if held == 0 and rest == 0:
-        return [(pods.MEMORY, each)] * node.shared
-    return [(pods.MEMORY, 1)] if held < node.memory else []
+def more(
+    free: Free, left: Mapping[str, int], seen: Collection[str], wanted: Collection[str], pods: int
+) -> list[Ask]:
+    """What to ask for after the waves, of the shares that are `left`, when `pods` have `seen` these; [] if that is all.
+
+    The plugin fills one GPU before the next where it is told to, and what others hold is not spread evenly. So one pod
+    asks for all that is left, or, where it may have one share only, as many pods as there are already.
+    """
+    some = {resource: count for resource, count in left.items() if count}
+    if "" in seen:  # by an image that does not tell which GPU it had, and may try but one of several
+        return [(resource, 1) for resource, count in some.items() for _ in range(count)]
+    if set(wanted) <= set(seen) if wanted else free.devices is not None and len(seen) >= free.devices:
+        return []
+    if free.several:
+        return list(some.items())
+    return [(resource, 1) for resource, count in some.items() for _ in range(min(count, pods))]
+
+
+def _pieces(node: Node, units: int, target: Target) -> list[int]:
+    """Units of each GPU that is shared by memory; [] where they are not known."""
+    if sum(target.pieces) == units:
+        return sorted(target.pieces, reverse=True)
+    each, odd = divmod(units, node.shared) if node.shared else (0, 1)
+    return [] if odd else [each] * node.shared
+
+
+def _with_memory(
+    asks: Sequence[Ask], resource: str, pieces: Sequence[int], units: int, held: int
+) -> tuple[list[tuple[Ask, ...]], bool]:
+    """The waves of pods for whole GPUs, shares (`asks`) and memory, and whether they will see every GPU shared by it.
+
+    Where nobody has any, each pod asks for as much as one GPU has, so that no two fit on one; the largest GPUs first,
+    so that no pod takes a larger one than it needs. The last leaves one unit, which a pod more gets: those two share it.
+    """
+    if held or not pieces:
+        return [(*asks, *([(resource, 1)] if held < units else []))], False
+    sizes = list(pieces)
+    if sizes[-1] > 1:
+        sizes[-1] -= 1
+    waves = [
+        tuple((resource, size) for size, piece in zip(sizes, pieces, strict=True) if piece == same)
+        for same in dict.fromkeys(pieces)
+    ]
+    waves[0] = (*asks, *waves[0])
+    return [*waves, ((resource, 1),)] if sizes[-1] < pieces[-1] else waves, True
 
 
 def _held(on_node: Sequence[Object], resource: str) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpunode.cluster.results import Target
 from gpunode.deviceplugin import configfile
 from gpunode.deviceplugin.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.deviceplugin.devices import MIB, Device
@@ -39,6 +41,40 @@ def uuids(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str,
     if not offered:
         return tuple(gpu.uuid for gpu in gpus)
     return tuple(dict.fromkeys(unit.device.uuid for several in offered.values() for unit in several))
+
+
+def target(config: PluginConfig | None, node: str, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Target:
+    """What pods on this node are to see, which has these labels and whose host has these GPUs."""
+    return Target(node, uuids(config, gpus, labels), pieces(config, gpus, labels))
+
+
+def pieces(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[int, ...]:
+    """How many units of memory each GPU makes that a node with these labels shares by it; () for none, and where it
+    cannot be told."""
+    settings = in_force(config, labels)
+    offered = _offered(settings, gpus) if settings else None
+    if not offered or not settings or not settings.memory:
+        return ()
+    return tuple(Counter(unit.device.uuid for unit in offered.get(settings.memory.resource, ())).values())
+
+
+def each(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> int | None:
+    """How many units of this resource a GPU or MIG device makes on a node with these labels; None where not all make as
+    many, and where it cannot be told."""
+    settings = in_force(config, labels)
+    if settings is None:
+        return None
+    counts = {share.replicas for share in settings.shares if share.rename == resource}
+    divided = [share for share in settings.shares if share.resource == resource]
+    if not counts or (divided and all(share.devices for share in divided)):
+        counts.add(1)  # those that no share names stay whole
+    return counts.pop() if len(counts) == 1 else None
+
+
+def several(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether a pod on a node with these labels may have more than one share; False where it cannot be told."""
+    settings = in_force(config, labels)
+    return settings is not None and not settings.fail_requests_greater_than_one
 
 
 def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:

@@ -9,10 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A node, and the GPUs that it should have: every one not seen by a pod is named. () when not known."""
+    """A node, and the GPUs that it should have: every one not seen by a pod is named. () when not known.
+
+    `pieces`: how many units of memory each GPU makes that is shared by it; () when not known.
+    """
 
     node: str
     uuids: tuple[str, ...] = ()
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Result:
 class NodeResult:
     """All pods of one node. `uncovered` are GPUs that no pod saw; `users` the pods that hold GPUs meanwhile.
 
-    `shared`: there are GPUs shared by memory among them.
+    `divided`: several pods can have parts of one GPU; `shared`: by memory.
     """
 
     node: str
@@ -45,6 +49,7 @@ class NodeResult:
     uncovered: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     why: str = ""
+    divided: bool = False
     shared: bool = False
 
     @property
@@ -53,15 +58,23 @@ class NodeResult:
         left_out = self.uncovered and not self.users
         return bool(self.results) and not (self.why or left_out) and all(r.passed for r in self.results)
 
+    @property
+    def together(self) -> str:
+        """A GPU of which two pods had a part at the same time, as pods keep theirs until all are done; "" for none."""
+        pods: dict[str, set[str]] = {}
+        for one in self.results:
+            pods.setdefault(one.uuid, set()).add(one.pod)
+        return next((uuid for uuid, several in pods.items() if uuid and len(several) > 1), "")
 
-def reported(log: str) -> dict[str, Any]:
-    """The GPU in the plugin image's JSON; {} for other images and for programs that did not come so far."""
+
+def reported(log: str) -> list[dict[str, Any]]:
+    """The GPUs in the plugin image's JSON; [] for other images and for programs that did not come so far, but for what
+    those say was wrong."""
     for line in reversed(log.splitlines()):
         if line.startswith("{"):
             try:
                 answer = json.loads(line)
-                gpu = answer["gpus"][0] if answer["gpus"] else {}
+                return [dict(gpu) for gpu in answer["gpus"]] or [{"error": answer.get("error")}]
             except (ValueError, KeyError, TypeError):
                 continue
-            return {**gpu, "error": gpu.get("error") or answer.get("error")}
-    return {}
+    return []

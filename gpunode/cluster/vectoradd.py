@@ -1,14 +1,12 @@
-"""vectoradd on every GPU of the given nodes: a pod per GPU, all at once, always cleaned up.
+"""vectoradd on every GPU of the given nodes: as few pods as show it, always cleaned up.
 
-The scheduler and the device plugin choose which GPU a pod gets, so aiming is not possible. Instead a node gets as
-many pods as it has free GPUs, and every pod keeps its GPU (by a second container that only sleeps) until all are
-done: together they cover each free GPU once. Which one it was, each pod says in its log.
+The scheduler and the device plugin choose which GPU a pod gets, so aiming is not possible. Instead every pod keeps what
+it was given (by a second container that only sleeps) until all are done. Of whole GPUs and MIG devices there are as many
+pods as are free: together they cover each once.
 
-MIG devices, and shares of GPUs by time-slicing or MPS, are covered as GPUs are: all that are free are held at once.
-
-GPUs shared by memory are covered in the same way by pods that each ask for as much as one GPU has, where nobody has any
-of it and the GPUs are alike. Elsewhere, and where memory has a name of its own, by which GPUs are not counted, one pod
-with one unit shows that pods get there, and on which GPU it was.
+Of GPUs that are shared by time-slicing or MPS there is one pod more than there are GPUs, so that two share one, and more
+as long as a GPU has not been seen and shares are free. Of those shared by memory a pod fills each but one, which two
+pods fill; where somebody has some of the memory, one pod with one unit shows that pods get there, and on which GPU.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from gpunode.cluster import asks, nodes, pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.job import Job
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
@@ -35,34 +33,6 @@ LOOK = 2.0  # seconds between two searches for reasons
 GONE = 30.0  # seconds to wait until deleted pods have given their GPUs back
 
 
-@dataclass(slots=True)
-class _Job:
-    """One node's part of a run, while it goes on."""
-
-    target: Target
-    wanted: tuple[str, ...] = ()  # UUIDs that the pods are to see
-    names: list[str] = field(default_factory=list)
-    asks: dict[str, asks.Ask] = field(default_factory=dict)  # what each pod asks for
-    users: tuple[str, ...] = ()
-    why: str = ""
-    offered: int = 0
-    results: dict[str, Result] = field(default_factory=dict)
-    node: Node | None = None
-    shared: bool = False  # GPUs are shared by memory
-    unseen: set[str] = field(default_factory=set)  # made since the pods were first listed
-    tried: float = 0.0  # when a pod was last made again
-
-    def verdict(self) -> NodeResult:
-        seen = {result.uuid for result in self.results.values()}
-        wanted, why = self.wanted, self.why
-        # An image that does not tell which GPU it had: only their number is known.
-        uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
-        if len(self.results) < len(wanted) and not self.users:
-            why = why or f"the node offered {self.offered} of {len(wanted)} GPUs"
-        results = tuple(self.results[name] for name in self.names)
-        return NodeResult(self.target.node, results, uncovered, self.users, why, self.shared)
-
-
 def run(
     api: Api,
     targets: Sequence[Target],
@@ -74,14 +44,14 @@ def run(
     args: Sequence[str] = ARGS,
     config: PluginConfig | None = None,
 ) -> tuple[NodeResult, ...]:
-    """Run one pod per free GPU on each node and say what came of it, in the order of `targets`. `config` is the plugin's.
+    """Run pods on the free GPUs of each node and say what came of it, in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () lets another image start as it does by itself: then exit status 0 counts.
     The pods are deleted whatever happens, Ctrl-C included.
     """
     this = _Run(api, namespace, image, tuple(args), seconds, tell, config)
     known = {node.name: node for node in nodes.every(api)}
-    jobs = [_Job(target, target.uuids) for target in targets]
+    jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
         for job in jobs:
             this.start(job, known.get(job.target.node))
@@ -111,31 +81,40 @@ class _Run:
         self.selector = f"gpunode.dev/run={self.id}"
         self.count = 0
 
-    def start(self, job: _Job, node: Node | None) -> None:
+    def start(self, job: Job, node: Node | None) -> None:
         """Create the node's pods, or note why there are none."""
         if node is None or not node.ready:
             job.why = (
                 f"the node is not Ready: {node.why_not_ready}" if node else "the cluster has no such node"
             )
             return
-        free = asks.free(node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config)
-        job.node, job.users, job.shared = node, free.users, free.shared
-        job.offered = node.allocatable + sum(node.shares.values())
+        free = asks.free(
+            node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config, job.target
+        )
+        job.node, job.free, job.waves, job.left = node, free, list(free.waves), dict(free.rest)
         if not free.known:
             job.wanted = ()
-        if not free.asks:
+        if not free.waves:
             users = (
-                f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(job.users)}"
+                f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(free.users)}"
             )
-            job.why = users if job.users else "the node offers no GPU; `gpunode verify` says why"
-        for ask in free.asks:
+            job.why = users if free.users else "the node offers no GPU; `gpunode verify` says why"
+        self.make(job)
+
+    def make(self, job: Job) -> None:
+        """Create the pods that come next on a node; none where its pods have shown enough."""
+        for ask in job.next():
+            if job.node is None:
+                return
             try:
-                name = self.create(node, ask)
-                job.names.append(name)
-                job.asks[name] = ask
+                name = self.create(job.node, ask)
             except ClusterError as error:
                 job.why = f"a pod could not be made: {error.message}"
+                job.waves, job.left = [], {}
                 return
+            job.names.append(name)
+            job.asked[name] = ask
+            job.unseen.add(name)
 
     def create(self, node: Node, ask: asks.Ask) -> str:
         name = f"vectoradd-{self.id}-{self.count}"
@@ -143,15 +122,15 @@ class _Run:
         self.api.create(self.pod(name, node, ask))
         return name
 
-    def again(self, job: _Job, name: str) -> None:
+    def again(self, job: Job, name: str) -> None:
         """Make a pod anew that its kubelet refused. A kubelet whose plugin was just replaced knows of no GPU for a
         moment, while the API still shows those of before."""
         if job.node is None or time.monotonic() - job.tried < LOOK:
             return
         job.tried = time.monotonic()
         self.api.delete("Pod", name, self.namespace)
-        new = self.create(job.node, job.asks[name])
-        job.asks[new] = job.asks[name]
+        new = self.create(job.node, job.asked[name])
+        job.asked[new] = job.asked[name]
         job.names[job.names.index(name)] = new
         job.unseen.add(new)
 
@@ -172,10 +151,12 @@ class _Run:
         )
         return made
 
-    def wait(self, jobs: Sequence[_Job]) -> None:
+    def wait(self, jobs: Sequence[Job]) -> None:
         """Gather results until every pod has one; at the deadline, the reasons of those without."""
         looked = 0.0
         found: dict[str, Object] = {}
+        for job in jobs:
+            job.unseen.clear()
         for found in follow(
             self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, tell=self.tell
         ):
@@ -193,55 +174,61 @@ class _Run:
             for name in job.names:
                 if name not in job.results:
                     why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
-                    job.results[name] = Result(job.target.node, name, "", "", False, self.seconds, why, ())
+                    job.results[name] = [Result(job.target.node, name, "", "", False, self.seconds, why, ())]
 
-    def gather(self, job: _Job, found: dict[str, Object]) -> None:
-        """The results of pods that are done; when all of the node's are, its GPUs are given back."""
+    def gather(self, job: Job, found: dict[str, Object]) -> None:
+        """The results of pods that are done; when all of the node's are, more are made, or its GPUs given back."""
         job.unseen -= found.keys()
         for name in tuple(job.names):
             if name in job.results or name in job.unseen:
                 continue
             if name not in found:
-                # Only what was there before can be gone: the pods were made before they were first listed.
-                job.results[name] = Result(
-                    job.target.node, name, "", "", False, 0.0, "the pod was deleted by somebody", ()
-                )
+                # Only what was there before can be gone: the first pods were made before they were listed.
+                why = "the pod was deleted by somebody"
+                job.results[name] = [Result(job.target.node, name, "", "", False, 0.0, why, ())]
             elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
                 self.again(job, name)
             elif (
                 pods.ended(found[name], CONTAINER) or found[name].get("status", {}).get("phase") in pods.OVER
             ):
                 job.results[name] = self.result(job.target.node, found[name])
-        if job.names and len(job.results) == len(job.names):
+        if job.names and job.done:
+            self.make(job)
+        if job.names and job.done:
             for name in job.names:
                 if name in found and not found[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.namespace)
 
-    def result(self, node: str, pod: Object) -> Result:
-        """What a pod's exit status and log say."""
+    def result(self, node: str, pod: Object) -> list[Result]:
+        """What a pod's exit status and log say, of each GPU that it had."""
         name, ended = pod["metadata"]["name"], pods.ended(pod, CONTAINER)
         if ended is None:
-            return Result(node, name, "", "", False, 0.0, self.why(pod), ())
-        passed, why, log = ended.get("exitCode") == 0, "", ""
+            return [Result(node, name, "", "", False, 0.0, self.why(pod), ())]
+        code, told, log = ended.get("exitCode"), "", ""
         try:
             log = self.api.log(self.namespace, name, CONTAINER)
         except ClusterError as error:
-            why = f"its log cannot be read: {error.message}"
-        gpu = reported(log)
-        if not passed:
-            last = log.strip().splitlines()[-1:] or [pods.trouble(pod)]
-            why = str(gpu.get("error") or last[0])
-        return Result(
-            node,
-            name,
-            str(gpu.get("uuid") or ""),
-            str(gpu.get("name") or ""),
-            passed,
-            pods.lasted(ended),
-            why,
-            tuple(log.splitlines()[-TAIL:]),
-            gpu.get("limit_mib"),
-        )
+            told = f"its log cannot be read: {error.message}"
+        last = log.strip().splitlines()[-1:] or [pods.trouble(pod)]
+        gpus = reported(log) or [{}]
+        results = []
+        for gpu in gpus:
+            # One of several may have failed alone: then that is what exit status 1 says.
+            passed = code == 0 or (code == 1 and len(gpus) > 1 and gpu.get("passed") is True)
+            results.append(
+                Result(
+                    node,
+                    name,
+                    str(gpu.get("uuid") or ""),
+                    str(gpu.get("name") or ""),
+                    passed,
+                    pods.lasted(ended),
+                    told if passed else str(gpu.get("error") or last[0]),
+                    tuple(log.splitlines()[-TAIL:]),
+                    gpu.get("limit_mib"),
+                )
+            )
+        return results
 
     def why(self, pod: Object | None) -> str:
         if pod is None:

@@ -123,7 +123,8 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
     if failed:
         cause = "\n".join(f"{one.pod}{f' on {one.uuid}' if one.uuid else ''}: {one.why}" for one in failed)
         cause += f"\n{said}" if said else ""
-        text = f"vectoradd failed in {len(failed)} of {len(result.results)} pods"
+        bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
+        text = f"vectoradd failed in {bad} of {tried} pods"
         return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
@@ -132,7 +133,16 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
         return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
     limits = f"; {_limits(passed, unlimited)}" if result.shared else ""
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
-    return Link("pod", "ok", f"vectoradd passed on {where}{limits}{users}")
+    return Link("pod", "ok", f"vectoradd passed on {where}{_together(result)}{limits}{users}")
+
+
+def _together(result: NodeResult) -> str:
+    """Whether it was seen that pods share a GPU, on a node where they can."""
+    if not result.divided:
+        return ""
+    if result.together:
+        return f"; two pods at the same time on {result.together}"
+    return "; no two pods shared a GPU: too little is known to be free"
 
 
 def _limits(passed: Sequence[Result], unlimited: str) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,24 +13,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, pods, results, said, vectoradd
-from gpunode.cluster.api import Api, connect
+from gpunode.cluster import nodes, plugin, pods
 from gpunode.deviceplugin.metrics import PREFIX
-from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
-from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.controllers import tidy as controllers
-from gpunode.sim.demo import room
-from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
-from gpunode.sim.host.state import State
-from gpunode.sim.node import devices, life
+from gpunode.sim.node import devices
 
-from .clusters import IMAGE, Client, ready, until
+from .clusters import IMAGE, Client, until
+from .deployed import NEW, NS, OLD, Fleet
+from .deployed import fleet as made
 
-NS = "gpunode"
-OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
-CLASS = {"gpunode.dev/gpu": "true", "gpunode.dev/runtime": "class"}
 CHOICE = "nvidia.com/device-plugin.config"
 BY_TIME = """\
 version: v1
@@ -45,72 +35,10 @@ sharing:
 BY_MEMORY = "version: v1\nsharing: {memory: {unit: GiB}}\n"
 
 
-class Fleet:
-    """A cluster with the plugin on its two hosts, and the ways to look at it."""
-
-    def __init__(self, demo: Path) -> None:
-        self.demo = demo
-        self.states = {machine.name: ready(demo, machine) for machine in (OLD, NEW)}
-        self.cluster: Cluster = serve(demo, [OLD, NEW])
-        self.api: Api = connect(Access(kubeconfig=str(self.cluster.kubeconfig)))
-
-    def deploy(self, config: PluginConfig | None = None) -> plugin.Rollout:
-        until(lambda: all(node.ready for node in nodes.every(self.api)) and len(nodes.every(self.api)) == 2)
-        for node in nodes.every(self.api):
-            labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
-            nodes.label(self.api, node, labels)
-        return plugin.deploy(self.api, NS, PluginImage(IMAGE), config, seconds=60, tell=lambda _: None)
-
-    def wait(self, machine: Machine, offered: offer.Expected) -> nodes.Node:
-        return offer.wait_allocatable(
-            self.api, machine.name, offered, namespace=NS, seconds=60, tell=lambda _: None
-        )
-
-    def run(
-        self, *machines: Machine, image: str = IMAGE, seconds: float = 60
-    ) -> tuple[results.NodeResult, ...]:
-        targets = [
-            results.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
-        ]
-        return vectoradd.run(
-            self.api, targets, namespace=NS, image=image, seconds=seconds, tell=lambda _: None
-        )
-
-    def row(self, machine: Machine) -> plugin.Row:
-        return next(row for row in plugin.status(self.api, NS) if row.node == machine.name)
-
-    def node(self, machine: Machine) -> nodes.Node:
-        return next(node for node in nodes.every(self.api) if node.name == machine.name)
-
-    def log(self, machine: Machine, *, previous: bool = False) -> str:
-        row = self.row(machine)
-        return self.api.log(NS, row.pod, said.CONTAINER, previous=previous)
-
-    def address(self, machine: Machine) -> str:
-        pod = self.api.get("Pod", self.row(machine).pod, NS) or {}
-        return str(pod["status"]["podIP"])
-
-    def restart(self, machine: Machine, unit: str, **changes: Any) -> State:
-        """As systemd does it: the unit has a new beginning."""
-        state = self.states[machine.name]
-        with state.change() as now:
-            now.units[unit].since = time.time()
-            for name, value in changes.items():
-                setattr(now, name, value)
-        return state
-
-
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controllers, "GRACE", 1.5)
-        patch.setattr(life, "BACK_OFF", 1.0)
-        made = Fleet(demo)
-        yield made
-        made.api.close()
-        made.cluster.close()
-    shutil.rmtree(demo)
+    with made(OLD, NEW) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,8 @@ class PluginController:
 
 
 class Kubelet:
-    """Runs vectoradd pods: each gets the next free GPU of its node, adds, and holds it until it is deleted."""
+    """Runs vectoradd pods: each gets the next free GPUs of its node, adds, and holds them until it is deleted. It gets as
+    many as it asks for, of memory one."""
 
     def __init__(self, fake: FakeApi, gpus: dict[str, list[str]]) -> None:
         self.fake, self.free = fake, {node: list(uuids) for node, uuids in gpus.items()}
@@ -139,14 +140,19 @@ class Kubelet:
         if node in self.stuck:
             self.fake.update("Pod", name, item["metadata"]["namespace"], status=self.stuck[node])
             return
-        self.asked.append(item["spec"]["containers"][0]["resources"]["limits"])
-        uuid = self.free[node].pop(0)
-        good = uuid not in self.broken
-        error = None if good else "element 7 is 0.0, should be 3.5"
-        gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": good, "error": error}
-        gpu |= {"limit_mib": self.limit}
+        limits = item["spec"]["containers"][0]["resources"]["limits"]
+        self.asked.append(limits)
+        ((resource, amount),) = limits.items()
+        given = [self.free[node].pop(0) for _ in range(1 if "mem" in resource else amount)]
+        gpus: list[Object] = []
+        for uuid in dict.fromkeys(given):
+            fine = uuid not in self.broken
+            error = None if fine else "element 7 is 0.0, should be 3.5"
+            gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": fine, "error": error}
+            gpus.append(gpu | {"limit_mib": self.limit})
+        good = all(gpu["passed"] for gpu in gpus)
         if not self.without_log:
-            self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": [gpu]}) + "\n"
+            self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": gpus}) + "\n"
         ended = {
             "exitCode": 0 if good else 1,
             "startedAt": "2026-01-01T00:00:00Z",

@@ -347,7 +347,7 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
 def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of memory under a name of its own one unit is asked for; which GPU it was of is said."""
+    """Of memory of which somebody has some, one unit is asked for; which GPU it was of is said."""
     named = "example.com/mem"
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
     inventory = Inventory(
@@ -355,6 +355,9 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     )
     add_node(fake, "a")
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
+    user = pod("holder", node="a", namespace="default")
+    user["spec"]["containers"][0]["resources"] = {"limits": {named: "3"}}
+    fake.put(user)
     PluginController(fake)
     Kubelet(fake, {"a": ["a-1"]})
     (first, _) = with_gpus("0", "1")
@@ -366,7 +369,10 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
 
     said = capsys.readouterr().out
     assert code == 0, said
-    assert "1 of 2 GPUs tested: vectoradd passed in a share of a-1" in said
+    assert (
+        f"1 of 2 GPUs tested: vectoradd passed in a share of a-1; in use by default/holder (3 {named})"
+        in said
+    )
 
 
 def test_how_many_gpus_were_tested_and_who_has_the_others_is_said(

@@ -54,6 +54,46 @@ def test_whether_shares_are_limited_is_said_with_the_pods(
     assert (link.status, link.text) == ("ok", words)
 
 
+ON_1, AGAIN_ON_1, ON_2 = (
+    Result("a", f"pod-{number}", f"GPU-{gpu}", "H100", True, 1.0, "", ())
+    for number, gpu in enumerate((1, 1, 2))
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "divided", "words"),
+    [
+        ((ON_1, AGAIN_ON_1, ON_2), True, "passed on GPU-1, GPU-2; two pods at the same time on GPU-1"),
+        (
+            (ON_1, ON_2),
+            True,
+            "passed on GPU-1, GPU-2; no two pods shared a GPU: too little is known to be free",
+        ),
+        (
+            (ON_1, replace(ON_2, pod=ON_1.pod)),
+            True,
+            "GPU-2; no two pods shared a GPU: too little is known to be free",
+        ),
+        ((ON_1, ON_2), False, "passed on GPU-1, GPU-2"),
+    ],
+)
+def test_whether_pods_were_seen_to_share_a_gpu_is_said(
+    results: tuple[Result, ...], divided: bool, words: str
+) -> None:
+    """Where GPUs can be shared. Two pods that had it at once are the proof."""
+    link = pod_link(NodeResult("a", results, divided=divided))
+    assert link.status == "ok"
+    assert link.text.endswith(words)
+
+
+def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
+    """A pod that had several has a line for each that failed."""
+    wrong = replace(ON_1, passed=False, why="wrong sum")
+    link = pod_link(NodeResult("a", (wrong, replace(wrong, uuid="GPU-2"), AGAIN_ON_1), divided=True))
+    assert (link.status, link.text) == ("broken", "vectoradd failed in 1 of 2 pods")
+    assert link.cause == "pod-0 on GPU-1: wrong sum\npod-0 on GPU-2: wrong sum"
+
+
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", f"0000:0{number}:00.0", 81559) for number in range(4))
 
 

@@ -233,15 +233,38 @@ MEMORY = "aliyun.com/gpu-mem"
 def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
-    """Alike and idle: as many units as one GPU has fit nowhere twice. The pods' limit is in the results."""
+    """Alike and idle: as many units as one GPU has fit nowhere twice. One leaves a unit, for which a pod more comes: those
+    two share a GPU. The pods' limit is in the results."""
     add_node(fake, "m", shared=(2, 32))
-    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
     kubelet.limit = 16384
     (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
     assert result.passed, result
-    assert result.shared
-    assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 16}]
+    assert (result.divided, result.shared, result.together) == (True, True, "GPU-2")
+    assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 15}, {MEMORY: 1}]
     assert {one.uuid: one.limit for one in result.results} == {"GPU-1": 16384, "GPU-2": 16384}
+
+
+def test_gpus_of_different_sizes_that_share_memory_are_filled_too_the_largest_first(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Where the host tells how large they are. No pod takes a larger one than it needs, whatever the plugin prefers."""
+    add_node(fake, "m", shared=(3, 31))
+    kubelet = Kubelet(fake, {"m": ["GPU-2", "GPU-1", "GPU-3", "GPU-3"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2", "GPU-3"), (8, 15, 8)))
+    assert result.passed, result
+    assert kubelet.asked == [{MEMORY: 15}, {MEMORY: 8}, {MEMORY: 7}, {MEMORY: 1}]
+    assert result.uncovered == ()
+
+
+def test_gpus_of_one_unit_each_are_shared_by_nobody(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """A unit is all that there is of each."""
+    add_node(fake, "m", shared=(2, 2))
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    assert result.passed, result
+    assert kubelet.asked == [{MEMORY: 1}, {MEMORY: 1}]
+    assert result.together == ""
 
 
 @pytest.mark.parametrize(("units", "held"), [(32, 3), (95, 0)])
@@ -266,10 +289,10 @@ def test_whole_gpus_and_shared_ones_of_a_node_are_covered_together(
 ) -> None:
     """A pod for each, asking for what it is."""
     add_node(fake, "m", 1, shared=(1, 16))
-    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
     (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
     assert result.passed, result
-    assert kubelet.asked == [{"nvidia.com/gpu": 1}, {MEMORY: 16}]
+    assert kubelet.asked == [{"nvidia.com/gpu": 1}, {MEMORY: 15}, {MEMORY: 1}]
 
 
 def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -282,25 +305,45 @@ def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str
     assert result.why == f"of 16 {MEMORY} none is free: in use by ml/train (16 {MEMORY})"
 
 
-@pytest.mark.parametrize("held", [0, 3])
-def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
-    api: Api, fake: FakeApi, told: list[str], held: int
-) -> None:
-    """By it GPUs are not counted, so one pod shows that pods get there; who holds some of it is named."""
-    named = "example.com/mem"
-    config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
+NAMED = "example.com/mem"
+BY_NAME = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {NAMED}}}}}\n")
+
+
+def add_named(fake: FakeApi, units: int) -> None:
     add_node(fake, "m")
-    fake.update("Node", "m", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
+    fake.update("Node", "m", status={"allocatable": {NAMED: str(units)}, "capacity": {NAMED: str(units)}})
+
+
+@pytest.mark.parametrize(("pieces", "held"), [((), 0), ((16, 16), 3)])
+def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
+    api: Api, fake: FakeApi, told: list[str], pieces: tuple[int, ...], held: int
+) -> None:
+    """By it GPUs are not counted, so where nothing is known of them, or somebody has memory of them, one pod shows that pods
+    get there; who holds some of it is named."""
+    add_named(fake, 32)
     if held:
         user = pod("train", node="m", namespace="ml")
-        user["spec"]["containers"][0]["resources"] = {"limits": {named: str(held)}}
+        user["spec"]["containers"][0]["resources"] = {"limits": {NAMED: str(held)}}
         fake.put(user)
     kubelet = Kubelet(fake, {"m": ["GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=config)
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2"), pieces), config=BY_NAME)
     assert result.passed, result
     assert result.shared
-    assert kubelet.asked == [{named: 1}]
-    assert result.users == ((f"ml/train (3 {named})",) if held else ())
+    assert kubelet.asked == [{NAMED: 1}]
+    assert result.together == ""
+    assert result.users == ((f"ml/train (3 {NAMED})",) if held else ())
+
+
+def test_memory_under_a_name_of_its_own_is_filled_where_the_host_tells_its_gpus(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """As memory under gpushare's name is."""
+    add_named(fake, 24)
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2"), (16, 8)), config=BY_NAME)
+    assert result.passed, result
+    assert kubelet.asked == [{NAMED: 16}, {NAMED: 7}, {NAMED: 1}]
+    assert result.together == "GPU-2"
 
 
 def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -319,18 +362,144 @@ def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, to
     assert not again.passed
 
 
-def test_shares_of_gpus_are_covered_with_the_whole_ones(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """All that are free at once, so that none of their GPUs is left out; who holds some is named."""
-    add_node(fake, "m", 1, gpu_shared=3)
-    user = pod("train", node="m", namespace="ml")
-    user["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
-    fake.put(user)
-    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+SHARED = "nvidia.com/gpu.shared"
+
+
+def sliced(replicas: int = 10, more: str = "", flags: str = "") -> PluginConfig:
+    """GPUs are shared by time-slicing, under a name of their own."""
+    text = f"name: nvidia.com/gpu, replicas: {replicas}, rename: {SHARED}{more}"
+    return PluginConfig(f"{flags}\nsharing: {{timeSlicing: {{resources: [{{{text}}}]}}}}\n")
+
+
+ONE_SHARE = PluginConfig(
+    "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10, rename: nvidia.com/gpu.shared}]}}\n"
+)
+SPREAD = ["GPU-1", "GPU-2", "GPU-3", "GPU-4"] * 10
+PACKED = ["GPU-1"] * 10 + ["GPU-2"] * 10 + ["GPU-3"] * 10 + ["GPU-4"] * 10
+FOUR = ("GPU-1", "GPU-2", "GPU-3", "GPU-4")
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "asked"),
+    [
+        (sliced(), SPREAD, [1] * 5),
+        (ONE_SHARE, SPREAD, [1] * 5),
+        (sliced(), PACKED, [1] * 5 + [35]),  # the rest in one pod
+        (ONE_SHARE, PACKED, [1] * 40),  # 5, 5, 10, 20
+        (ONE_SHARE, ["GPU-1"] * 5 + SPREAD, [1] * 10),
+    ],
+    ids=["spread", "spread MPS", "packed", "packed MPS", "uneven MPS"],
+)
+@pytest.mark.parametrize("uuids", [FOUR, ()], ids=["GPUs known", "their number known"])
+def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
+    api: Api,
+    fake: FakeApi,
+    told: list[str],
+    config: PluginConfig,
+    given: list[str],
+    asked: list[int],
+    uuids: tuple[str, ...],
+) -> None:
+    """One pod more than there are GPUs. Where those have not seen all, one pod takes all that is left; or as many as there
+    are already, where a pod may have one share only."""
+    add_node(fake, "m", gpu_shared=40)
+    kubelet = Kubelet(fake, {"m": list(given)})
+    (result,) = run(api, told, Target("m", uuids), config=config)
     assert result.passed, result
-    assert kubelet.asked == [
-        {"nvidia.com/gpu": 1},
-        {"nvidia.com/gpu.shared": 1},
-        {"nvidia.com/gpu.shared": 1},
-    ]
-    assert result.users == ("ml/train (1 nvidia.com/gpu.shared)",)
+    assert [limits[SHARED] for limits in kubelet.asked] == asked
+    assert {one.uuid for one in result.results} == set(FOUR)
+    assert result.divided
+    assert result.together
+    assert fake.all("Pod") == []
+
+
+def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """The pod's exit status is that of its worst GPU; the others passed."""
+    add_node(fake, "m", gpu_shared=40)
+    kubelet = Kubelet(fake, {"m": list(PACKED)})
+    kubelet.broken.add("GPU-3")
+    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    assert {one.uuid: one.passed for one in result.results} == dict.fromkeys(FOUR, True) | {"GPU-3": False}
+    assert {one.why for one in result.results if not one.passed} == {"element 7 is 0.0, should be 3.5"}
+    assert not result.passed
+
+
+def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """And then said to be in use, by whom."""
+    add_node(fake, "m", gpu_shared=40)
+    user = pod("train", node="m", namespace="ml")
+    user["spec"]["containers"][0]["resources"] = {"limits": {SHARED: "10"}}
+    fake.put(user)
+    kubelet = Kubelet(fake, {"m": PACKED[:30]})
+    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    assert [limits[SHARED] for limits in kubelet.asked] == [1, 1, 1, 1, 1, 25]
+    assert result.uncovered == ("GPU-4",)
+    assert result.users == (f"ml/train (10 {SHARED})",)
+    assert result.passed
+
+
+def test_a_gpu_whose_shares_pods_never_get_is_a_failure(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Nobody has any, and all were asked for."""
+    add_node(fake, "m", gpu_shared=40)
+    Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-3"] * 14})
+    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    assert result.uncovered == ("GPU-4",)
+    assert not result.passed
+
+
+def test_the_last_free_share_shows_its_gpu_but_no_sharing(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Two pods would be needed for that."""
+    add_node(fake, "m", gpu_shared=2)
+    user = pod("train", node="m", namespace="ml")
+    user["spec"]["containers"][0]["resources"] = {"limits": {SHARED: "1"}}
+    fake.put(user)
+    Kubelet(fake, {"m": ["GPU-1"]})
+    (result,) = run(api, told, Target("m", ("GPU-1",)), config=sliced(2))
+    assert result.passed, result
+    assert (result.divided, result.together) == (True, "")
+
+
+def test_pods_that_do_not_tell_their_gpu_get_all_shares(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Each one, as an image may try only the first GPU that it sees."""
+    add_node(fake, "m", gpu_shared=40)
+    kubelet = Kubelet(fake, {"m": list(PACKED)})
+    kubelet.without_log = True
+    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    assert [limits[SHARED] for limits in kubelet.asked] == [1] * 40
+    assert result.passed
+    assert not result.divided  # what was shared is not known
+
+
+def test_after_a_pod_that_could_not_run_no_more_are_made(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """They would fare no better."""
+    add_node(fake, "m", gpu_shared=40)
+    kubelet = Kubelet(fake, {"m": list(PACKED)})
+    kubelet.stuck["m"] = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
+    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    assert {one.why for one in result.results} == {"Evicted: the node was low on memory"}
+    assert len(result.results) == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        (sliced(3, ', devices: ["0"]'), [GPU := "nvidia.com/gpu", SHARED, SHARED]),
+        (PluginConfig(files={"other": "version: v1\n"}), [GPU, SHARED, SHARED, SHARED]),
+    ],
+    ids=["known", "unknown"],
+)
+def test_shares_of_gpus_are_covered_with_the_whole_ones(
+    api: Api, fake: FakeApi, told: list[str], config: PluginConfig, asked: list[str]
+) -> None:
+    """A pod for each whole one, and what the shared ones take; where it cannot be told how many a GPU makes, one more than
+    there are GPUs."""
+    add_node(fake, "m", 1, gpu_shared=3, labels={"nvidia.com/device-plugin.config": "none"})
+    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2", "GPU-2"]})
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=config)
+    assert result.passed, result
+    assert [next(iter(limits)) for limits in kubelet.asked] == asked
+    assert result.together == "GPU-2"

@@ -1,0 +1,62 @@
+"""One node's part of a run of vectoradd: what its pods have shown, and what is still to be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpunode.cluster import asks
+from gpunode.cluster.nodes import Node
+from gpunode.cluster.results import NodeResult, Result, Target
+
+
+@dataclass(slots=True)
+class Job:
+    """One node's part of a run, while it goes on."""
+
+    target: Target
+    node: Node | None = None
+    free: asks.Free | None = None
+    wanted: tuple[str, ...] = ()  # UUIDs that the pods are to see
+    waves: list[Sequence[asks.Ask]] = field(default_factory=list)  # that are still to come
+    left: dict[str, int] = field(default_factory=dict)  # shares that are free besides
+    names: list[str] = field(default_factory=list)
+    asked: dict[str, asks.Ask] = field(default_factory=dict)  # what each pod asks for
+    why: str = ""
+    results: dict[str, list[Result]] = field(default_factory=dict)  # of each pod, one for each GPU
+    unseen: set[str] = field(default_factory=set)  # made since the pods were first listed
+    tried: float = 0.0  # when a pod was last made again
+
+    @property
+    def done(self) -> bool:
+        return len(self.results) == len(self.names)
+
+    @property
+    def found(self) -> list[Result]:
+        return [one for name in self.names for one in self.results[name]]
+
+    def next(self) -> Sequence[asks.Ask]:
+        """What to ask for now that all pods made so far are done; () where that is all."""
+        if self.free is None or any(not one.passed and not one.uuid for one in self.found):
+            return ()
+        if self.waves:
+            return self.waves.pop(0)
+        seen = {one.uuid for one in self.found}
+        found = asks.more(self.free, self.left, seen, self.wanted, len(self.names))
+        for resource, amount in found:
+            self.left[resource] -= amount
+        return found
+
+    def verdict(self) -> NodeResult:
+        seen = {result.uuid for result in self.found}
+        wanted, why, free = self.wanted, self.why, self.free
+        if free is None:
+            return NodeResult(self.target.node, (), tuple(wanted), why=why)
+        # An image that does not tell which GPU it had: only their number is known.
+        uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
+        if len(self.results) < len(wanted) and not free.users and free.offered < len(wanted):
+            why = why or f"the node offered {free.offered} of {len(wanted)} GPUs"
+        divided = free.divided and "" not in seen
+        return NodeResult(
+            self.target.node, tuple(self.found), uncovered, free.users, why, divided, free.shared
+        )

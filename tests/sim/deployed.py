@@ -1,0 +1,111 @@
+"""A simulated cluster with the real plugin on its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import nodes, offer, plugin, results, said, vectoradd
+from gpunode.cluster.api import Api, connect
+from gpunode.model import Cluster as Access
+from gpunode.model import PluginConfig, PluginImage
+from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.controllers import tidy as controllers
+from gpunode.sim.demo import room
+from gpunode.sim.host import kinds
+from gpunode.sim.host.machine import Machine
+from gpunode.sim.host.state import State
+from gpunode.sim.node import life
+
+from .clusters import IMAGE, ready, until
+
+NS = "gpunode"
+OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
+CLASS = {"gpunode.dev/gpu": "true", "gpunode.dev/runtime": "class"}
+
+
+class Fleet:
+    """A cluster with the plugin on its hosts, and the ways to look at it."""
+
+    def __init__(self, demo: Path, *machines: Machine) -> None:
+        self.demo = demo
+        self.states = {machine.name: ready(demo, machine) for machine in machines}
+        self.cluster: Cluster = serve(demo, list(machines))
+        self.api: Api = connect(Access(kubeconfig=str(self.cluster.kubeconfig)))
+
+    def deploy(self, config: PluginConfig | None = None) -> plugin.Rollout:
+        count = len(self.states)
+        until(lambda: sum(node.ready for node in nodes.every(self.api)) == count)
+        for node in nodes.every(self.api):
+            labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
+            nodes.label(self.api, node, labels)
+        return plugin.deploy(self.api, NS, PluginImage(IMAGE), config, seconds=60, tell=lambda _: None)
+
+    def wait(self, machine: Machine, offered: offer.Expected) -> nodes.Node:
+        return offer.wait_allocatable(
+            self.api, machine.name, offered, namespace=NS, seconds=60, tell=lambda _: None
+        )
+
+    def run(
+        self,
+        *machines: Machine,
+        image: str = IMAGE,
+        seconds: float = 60,
+        config: PluginConfig | None = None,
+    ) -> tuple[results.NodeResult, ...]:
+        targets = [
+            results.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
+        ]
+        return vectoradd.run(
+            self.api,
+            targets,
+            namespace=NS,
+            image=image,
+            seconds=seconds,
+            tell=lambda _: None,
+            config=config,
+        )
+
+    def row(self, machine: Machine) -> plugin.Row:
+        return next(row for row in plugin.status(self.api, NS) if row.node == machine.name)
+
+    def node(self, machine: Machine) -> nodes.Node:
+        return next(node for node in nodes.every(self.api) if node.name == machine.name)
+
+    def log(self, machine: Machine, *, previous: bool = False) -> str:
+        row = self.row(machine)
+        return self.api.log(NS, row.pod, said.CONTAINER, previous=previous)
+
+    def address(self, machine: Machine) -> str:
+        pod = self.api.get("Pod", self.row(machine).pod, NS) or {}
+        return str(pod["status"]["podIP"])
+
+    def restart(self, machine: Machine, unit: str, **changes: Any) -> State:
+        """As systemd does it: the unit has a new beginning."""
+        state = self.states[machine.name]
+        with state.change() as now:
+            now.units[unit].since = time.time()
+            for name, value in changes.items():
+                setattr(now, name, value)
+        return state
+
+
+@contextlib.contextmanager
+def fleet(*machines: Machine) -> Iterator[Fleet]:
+    """It, with less patience than a real one."""
+    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controllers, "GRACE", 1.5)
+        patch.setattr(life, "BACK_OFF", 1.0)
+        made = Fleet(demo, *machines)
+        yield made
+        made.api.close()
+        made.cluster.close()
+    shutil.rmtree(demo)
