@@ -22,6 +22,7 @@ class Holder:
     container: str
     resource: str
     ids: tuple[str, ...]
+    sure: bool = True  # False: it may have ended, and this be what was written down before
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Hold:
     device: str  # its UUID
     ids: frozenset[str]
     why: str
+    sure: bool = True  # False: it may turn out at once that none of those containers is there any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def holds(
                 count = _held_back(group, here, uuid)
                 # Where too few are free, none of the others may be given on either when it becomes free.
                 waiting = free[:count] if count <= len(free) else [unit.id for unit in group]
-                found.append(Hold(resource, uuid, frozenset(waiting), _why(here)))
+                sure = any(stake.holder.sure for stake in here)
+                found.append(Hold(resource, uuid, frozenset(waiting), _why(here), sure))
     return tuple(found)
 
 

@@ -54,7 +54,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
     for name, seconds in (("TICK", 0.05), ("LOOK_AGAIN", 0.1), ("RETRY", 0.1)):
         monkeypatch.setattr(node, name, seconds)
-    for name, seconds in (("POLL", 0.05), ("PATIENCE", 0.5), ("RETRY", 0.05)):
+    for name, seconds in (("POLL", 0.05), ("SOON", 0.05)):
         monkeypatch.setattr(returns, name, seconds)
 
     @contextlib.asynccontextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet.checkpoint import NAME
 
 
 class Connection:
@@ -51,8 +53,25 @@ class Connection:
             changed()
 
 
+class Entry(NamedTuple):
+    """What a container was given of a resource."""
+
+    pod: str  # its UID
+    container: str
+    resource: str
+    ids: list[str]
+
+    def json(self) -> dict[str, Any]:
+        devices = {"-1": self.ids}  # by NUMA node; -1: of none
+        whose = {"PodUID": self.pod, "ContainerName": self.container, "ResourceName": self.resource}
+        return {**whose, "DeviceIDs": devices}
+
+
 class FakeKubelet:
-    """As kubelet 1.36: wipes its directory at start, and calls the plugin back from inside Register."""
+    """As kubelet 1.36: wipes its directory at start, and calls the plugin back from inside Register.
+
+    `given` is its memory of what containers have; it writes that down at each list that it gets.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,6 +79,7 @@ class FakeKubelet:
         self.plugins: dict[str, Connection] = {}
         self.deaf = False  # registers plugins, but never asks them for their devices
         self.refuse: tuple[grpc.StatusCode, str] | None = None
+        self.given: list[Entry] = []
         self._server: Any = None
         self._clients: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,7 +87,7 @@ class FakeKubelet:
 
     async def start(self) -> None:
         for path in self.directory.iterdir():
-            if not path.is_dir():
+            if not path.is_dir() and path.name != NAME:
                 path.unlink()
         self._server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(
@@ -123,9 +143,20 @@ class FakeKubelet:
         )
         await self._register(request, None)
 
+    def write_down(self) -> None:
+        """What containers have, as the kubelet's device manager does it."""
+        data = {"PodDeviceEntries": [one.json() for one in self.given], "RegisteredDevices": {}}
+        new = self.directory / f".{NAME}"
+        new.write_text(json.dumps({"Data": data, "Checksum": 1}))
+        new.rename(self.directory / NAME)
+
+    def _listed(self) -> None:
+        self.write_down()
+        self._changed.set()
+
     async def _run(self, resource: str, connection: Connection) -> None:
         """As the kubelet's runClient: the end of a stream disconnects whoever is registered by then, be it another."""
-        await connection.watch(self._changed.set)
+        await connection.watch(self._listed)
         if current := self._clients.pop(resource, None):
             await current.channel.close()
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ def pod(name: str, **devices: list[str]) -> api.PodResources:
 
 
 class Lister:
-    """Answers List with its pods; `slow` makes it answer never."""
+    """Answers List with its pods; `slow` makes it answer never. `asking` is what the kubelet does then."""
 
     def __init__(self, *pods: api.PodResources) -> None:
         self.pods = list(pods)
         self.slow = False
+        self.asking: Callable[[], None] = lambda: None
         self.asked = 0
         self._changed = asyncio.Event()
 
@@ -53,6 +54,7 @@ class Lister:
         self._changed.set()
         if self.slow:
             await asyncio.Event().wait()
+        self.asking()
         return api.ListPodResourcesResponse(pod_resources=self.pods)
 
     async def once(self) -> None:
@@ -147,7 +149,7 @@ def test_shares_count_for_their_gpu() -> None:
     gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
     offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=["GPU-a::1", "GPU-a::3"])])
-    ((name, labels, count),) = podresources.given(podresources.read(answer).holders, offers)
+    ((name, labels, count),) = podresources.given(podresources.read(answer), offers)
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
@@ -155,7 +157,7 @@ def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
     """Not each piece of memory for itself: there may be thousands."""
     ids = [f"GPU-a:1:{n}" for n in range(3)] + ["GPU-a", "GPU-a::mps-0", "MIG-b::1", "GPU-c-_-5", "words"]
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=ids)])
-    told = podresources.given(podresources.read(answer).holders, {"nvidia.com/gpu": ()})
+    told = podresources.given(podresources.read(answer), {"nvidia.com/gpu": ()})
     assert {labels["gpu"]: count for _, labels, count in told} == {
         "GPU-a": 5,
         "MIG-b": 1,

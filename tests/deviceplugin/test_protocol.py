@@ -15,6 +15,7 @@ import pytest
 from gpunode.deviceplugin import directory
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet.checkpoint import NAME
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -380,12 +381,12 @@ def test_a_dead_socket_left_behind_is_replaced(play, plugin, sockets):
 
 
 def test_stopping_takes_the_socket_away(play, plugin, sockets):
-    """After a clean stop the directory holds the kubelet's socket alone, and the stream has ended."""
+    """After a clean stop the directory holds what is the kubelet's alone, and the stream has ended."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):
             await kubelet.until(kubelet.devices)
-        assert [path.name for path in sockets.iterdir()] == ["kubelet.sock"]
+        assert {path.name for path in sockets.iterdir()} == {"kubelet.sock", NAME}
         await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].ended)
 
     play(scene)

@@ -21,9 +21,10 @@ from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.config import GPU, GPU_MEM, MemorySharing, Share
 from gpunode.deviceplugin.devices import GIB
 from gpunode.deviceplugin.kubelet import returns
+from gpunode.deviceplugin.kubelet.checkpoint import NAME
 
 from .apiserver import FakeApiServer
-from .kubelet import FakeKubelet
+from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 from .test_metrics import free_port, get
 from .test_podresources import Lister, pod
@@ -115,36 +116,91 @@ def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(play, afte
 
 
 def test_a_kubelet_that_starts_anew_and_knows_no_pods_yet_has_forgotten_nothing(play, after) -> None:
-    """Its first lists are empty, or have only the node's own pods, until the API server has told it."""
+    """Its first lists are empty, or lack some, until the API server has told it; its record has all, and stays."""
 
     async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+        kubelet.write_down()
         async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            for early in ([], [pod("kube-proxy")]):
+            for early in ([], [pod("kube-proxy")], [NAMESAKE]):
                 lister.pods = early
                 await lister.until(lister.asked + 5)
-            # It adds one pod after the other.
-            lister.pods = [NAMESAKE]
-            await lister.once()
-            lister.pods = [NAMESAKE, TRAIN]
-            await lister.until(lister.asked + 5)
-            assert [set(one.values()) for one in kubelet.plugins[GPU_MEM].lists] == [{"Healthy", "Unhealthy"}]
-            assert sick(kubelet) == A
+            assert [set(one.values()) for one in kubelet.plugins[GPU_MEM].lists] == [
+                {"Healthy", "Unhealthy"} for _ in kubelet.plugins[GPU_MEM].lists
+            ]
+            with pytest.raises(grpc.aio.AioRpcError, match=WHY):  # by its name, which it is not told now
+                await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
 
     play(scene)
 
 
-def test_a_plugin_that_is_no_pod_takes_any_list_that_is_not_empty(play, after) -> None:
-    """Nobody can say there which pod has to be in it."""
+def alive(kubelet: FakeKubelet, lister: Lister, *uids: str) -> None:
+    """These pods run, and the kubelet has learned of it: the next time that it is asked it forgets what others had."""
+
+    def forget() -> None:
+        kubelet.given = [one for one in kubelet.given if one.pod in uids]
+
+    lister.asking = forget
+
+
+def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(play, after, caplog) -> None:
+    """The kubelet does not tell of it, but has written it down; it writes anew when it gets a list, and not before."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with after(pod("proxy"), TRAIN, **BY_MEMORY) as lister:
+        kubelet.given = [Entry("1-2-3", "load", GPU, ["GPU-a"])]
+        kubelet.write_down()
+        async with after(NAMESAKE, pod("train"), **BY_MEMORY) as lister:
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
             assert sick(kubelet) == A
-            lister.pods.remove(TRAIN)
+            with pytest.raises(
+                grpc.aio.AioRpcError, match="container load of pod with UID 1-2-3 still has it"
+            ):
+                await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
+            await lister.until(5)
+            assert sick(kubelet) == A
+            alive(kubelet, lister)
             await kubelet.until(lambda: not sick(kubelet))
+            await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
 
-    play(scene)
+    with caplog.at_level(logging.INFO, logger=returns.__name__):
+        play(scene)
+    lines = [one.getMessage() for one in caplog.records if one.name == returns.__name__]
+    assert [line.partition(":")[0] for line in lines] == ["held back", "held back no longer"]
+
+
+def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(play, after, caplog) -> None:
+    """What it had comes back at once, when the kubelet has written anew."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+        kubelet.write_down()
+        kubelet.given = []
+        async with after(NAMESAKE, **BY_MEMORY):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM) and not sick(kubelet))
+            assert len(kubelet.plugins[GPU_MEM].lists) == 2
+
+    with caplog.at_level(logging.INFO, logger=returns.__name__):
+        play(scene)
+    assert [one.getMessage() for one in caplog.records if one.name == returns.__name__] == []
+
+
+def test_a_record_that_cannot_be_read_is_said_once_and_the_kubelet_believed(play, after, caplog) -> None:
+    """It is the kubelet's own, and could change."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.write_down = lambda: None
+        (kubelet.directory / NAME).write_text('{"Data": {"Devices": []}}')
+        async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            (kubelet.directory / NAME).write_text("{")
+            await lister.until(5)
+            assert sick(kubelet) == A
+
+    with caplog.at_level(logging.WARNING, logger=returns.__name__):
+        play(scene)
+    lines = [one.getMessage() for one in caplog.records if "what init containers have" in one.getMessage()]
+    assert len(lines) == len(set(lines)) == 2
 
 
 def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(play, plugin, lists) -> None:
@@ -167,24 +223,24 @@ def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(play, plugin, lis
     play(scene)
 
 
-def test_a_kubelet_that_only_starts_is_waited_for(play, plugin, lists, monkeypatch) -> None:
-    """Nothing is offered before it has told."""
-    monkeypatch.setattr(returns, "PATIENCE", 10.0)
+def test_a_kubelet_that_only_starts_is_not_waited_for(play, plugin, lists) -> None:
+    """Its record says what is held from the first list on."""
     lister = Lister(NAMESAKE, TRAIN)
 
     async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+        kubelet.write_down()
         lists.touch()  # what a kubelet leaves that was stopped
         async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
-            await asyncio.sleep(5 * returns.RETRY)  # nothing is to happen
-            assert not kubelet.requests
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert sick(kubelet) == A
             lists.unlink()
-            lister.pods = []
             async with lister.serving(lists):
-                await lister.until(2)
-                assert not kubelet.requests
-                lister.pods = [NAMESAKE, TRAIN]
-                await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+                await lister.until(3)
                 assert sick(kubelet) == A
+                lister.pods.remove(TRAIN)
+                alive(kubelet, lister)
+                await kubelet.until(lambda: not sick(kubelet))
 
     play(scene)
 
@@ -207,10 +263,12 @@ def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(play, plugin, 
 
 @pytest.mark.parametrize("how", ["no socket", "no v1"])
 def test_a_kubelet_that_never_tells_is_not_waited_for(play, plugin, lists, monkeypatch, caplog, how) -> None:
-    """Kubernetes before 1.20: all is offered at once, and the log says what to do instead."""
-    monkeypatch.setattr(returns, "PATIENCE", 60.0)
+    """Kubernetes before 1.20: all is offered at once, whatever it wrote, and the log says what to do instead."""
+    monkeypatch.setattr(returns, "PATIENCE", 0.0)
 
     async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+        kubelet.write_down()
         old = Lister(TRAIN).serving(lists, "Other") if how == "no v1" else contextlib.nullcontext()
         async with old, plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import grpc
 
@@ -24,25 +23,13 @@ FRESH = 5.0  # seconds that an answer counts: two Prometheus servers, or an impa
 LONGEST = 64 * 1024 * 1024  # bytes of an answer: each share of a GPU has an id, and there may be thousands
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The pods that the kubelet knows, by name, and what their containers have.
-
-    A pod that has ended has nothing any more, whether it is listed (Kubernetes before 1.34) or not. An init container's
-    devices are told only where it is one that goes on beside the others.
-    """
-
-    pods: frozenset[str]
-    holders: tuple[Holder, ...]
-
-
 class PodResources:
     """Asks the kubelet behind `socket`; "" for nobody."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._asking = asyncio.Lock()
-        self._answer: Answer | None = None
+        self._answer: tuple[Holder, ...] | None = None
         self._asked = float("-inf")
         self._said = ""
         self.unknown = False  # the kubelet has said that it knows no such question: it is older than 1.20
@@ -54,18 +41,23 @@ class PodResources:
         answer = await self.ask(FRESH)
         if answer is None:
             return [("pod_resources_up", {}, 0.0)]
-        told = await asyncio.to_thread(given, answer.holders, offers)
+        told = await asyncio.to_thread(given, answer, offers)
         return [("pod_resources_up", {}, 1.0), *told]
 
-    async def ask(self, age: float = 0.0) -> Answer | None:
-        """The kubelet's answer, which may be so many seconds old; None, with a word in the log, where there is none."""
+    async def ask(self, age: float = 0.0) -> tuple[Holder, ...] | None:
+        """What containers have, as the kubelet tells; None, with a word in the log, where it does not. The answer may be
+        so many seconds old.
+
+        Not told is what init containers have, unless they go on beside the others; nor what pods had that have ended:
+        with this question the kubelet forgets it.
+        """
         async with self._asking:
             if time.monotonic() - self._asked >= age:
                 self._answer = await self._ask()
                 self._asked = time.monotonic()
             return self._answer
 
-    async def _ask(self) -> Answer | None:
+    async def _ask(self) -> tuple[Holder, ...] | None:
         # A pool of its own: in the common one a failed connection is remembered, and a kubelet that is back is not asked.
         options = [("grpc.max_receive_message_length", LONGEST), ("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
@@ -92,11 +84,11 @@ class PodResources:
         self._said = why
 
 
-def _parsed(answer: bytes) -> Answer:
+def _parsed(answer: bytes) -> tuple[Holder, ...]:
     return read(api.ListPodResourcesResponse.FromString(answer))
 
 
-def read(answer: api.ListPodResourcesResponse) -> Answer:
+def read(answer: api.ListPodResourcesResponse) -> tuple[Holder, ...]:
     """What the kubelet's answer says. Pure."""
     found: dict[tuple[str, str, str], set[str]] = {}  # the kubelet tells by NUMA node, and in any order
     for pod in answer.pod_resources:
@@ -104,8 +96,7 @@ def read(answer: api.ListPodResourcesResponse) -> Answer:
             for devices in container.devices:
                 key = (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name)
                 found.setdefault(key, set()).update(devices.device_ids)
-    holders = tuple(Holder(*key, tuple(sorted(held))) for key, held in found.items())
-    return Answer(frozenset(pod.name for pod in answer.pod_resources), holders)
+    return tuple(Holder(*key, tuple(sorted(held))) for key, held in found.items())
 
 
 def given(holders: Iterable[Holder], offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:

@@ -4,119 +4,136 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from ..board import Board
 from ..devices import Device
-from ..holds import Hold, holds
+from ..holds import Hold, Holder, holds
 from ..resources import Unit
-from .podresources import Answer, PodResources
+from .checkpoint import NAME, Record, named, records, untold
+from .podresources import PodResources
 from .server import alive
 
 log = logging.getLogger(__name__)
 
-POLL = 5.0  # seconds between two questions while something is held back
-PATIENCE = 10.0  # seconds in which a kubelet that has just started begins to tell
-RETRY = 0.5  # seconds between two questions meanwhile
+POLL = 5.0  # seconds between two looks while something is held back
+PATIENCE = 10.0  # seconds in which a kubelet that has just started makes its other socket
+SOON = 1.0  # seconds after which the kubelet's record, read before it had our list, is read again
 
 
 class Returns:
-    """Asks the kubelet what containers have, whenever what is offered has changed, and goes on while that is in the way.
+    """Looks at what containers have whenever what is offered has changed, and goes on while that is in the way.
 
-    What has to wait is on `board`. `run` never ends.
+    The kubelet's record has all of it, and may have pods that have ended. The kubelet forgets those when it is asked who
+    has what, and writes its record anew when it gets a list: so it is asked, and sent the lists once more, while only the
+    record speaks for a pod. What has to wait is on `board`. `run` never ends.
     """
 
     def __init__(self, pods: PodResources, board: Board, pod_resources: Path, kubelet: Path) -> None:
         self._pods = pods
         self._board = board
         self._sockets = (pod_resources, kubelet)
-        self._asking = asyncio.Lock()
-        self._open = asyncio.Event()  # the kubelet has to be asked again
-        self._devices: tuple[Device, ...] | None = (
-            None  # that the offers were made of when they were looked at last
-        )
-        self._seen: tuple[Answer, ...] = ()  # the last two
-        self._since = 0  # answers since the offers changed
-        self._in_pod = False
+        self._record = kubelet.parent / NAME
+        self._looking = asyncio.Lock()
+        self._open = asyncio.Event()  # it has to be looked at again
+        # That the offers were made of when they were looked at last.
+        self._devices: tuple[Device, ...] | None = None
+        self._told: tuple[Holder, ...] = ()  # by the kubelet, when it last did
+        self._untold: tuple[Record, ...] = ()  # what only the record had, when it was read last
+        self._known: frozenset[str] = frozenset()  # UIDs of the pods that the record had then
+        self._names: Mapping[str, str] = {}  # of pods, by UID
+        self._pause = POLL
+        self._said: set[str] = set()
 
     async def bar(self, offers: Mapping[str, tuple[Unit, ...]]) -> None:
         """Hold back what must not be handed out of these units: before they are offered."""
-        changed = self._devices != self._board.devices
-        if not changed and self._since:
+        if self._devices == self._board.devices:
             return
-        async with self._asking:
-            answer = await (self._first() if self._devices is None else self._pods.ask())
-            if self._counts(answer) and not self._open.is_set():
-                self._seen = ()  # of long ago: what it told of may be gone since
-            self._devices, self._since = self._board.devices, 0
-            await self._look(offers, answer)
+        async with self._looking:
+            # The record is of long ago: pods that it has may have ended since.
+            self._devices, self._known = self._board.devices, frozenset()
+            await self._look(offers)
+            self._open.set()  # what was given at this very moment is known the next time
 
     async def run(self) -> None:
-        """Ask while something is held back, and give it free when it has come back."""
+        """Look while something is held back, and give it free when it has come back."""
         while True:
             await self._open.wait()
-            await asyncio.sleep(POLL)
-            async with self._asking:
-                await self._look(self._board.offers, await self._pods.ask())
+            await asyncio.sleep(self._pause)
+            async with self._looking:
+                await self._look(self._board.offers)
 
-    async def _first(self) -> Answer | None:
-        """Wait until the kubelet tells: it may have been started just now. Not for one that never will."""
-        end = time.monotonic() + PATIENCE
-        while not self._counts(answer := await self._pods.ask()):
-            if self._never() or time.monotonic() >= end:
-                if answer is None:
-                    log.warning(
-                        "GPUs that pods have by an earlier configuration are not held back, as the kubelet does not "
-                        "tell (before Kubernetes 1.20 it cannot): drain this node before its GPUs are shared in another way"
-                    )
-                break
-            await asyncio.sleep(RETRY)
-        return answer
-
-    def _never(self) -> bool:
-        """Whether the kubelet that runs now will not tell, however often it is asked."""
-        theirs, kubelet = self._sockets
-        return self._pods.unknown or (not theirs.exists() and alive(kubelet))
-
-    async def _look(self, offers: Mapping[str, tuple[Unit, ...]], answer: Answer | None) -> None:
-        if answer is not None and self._counts(answer):
-            self._seen = (*self._seen[-1:], answer)
-            self._since += 1
-        # Gone is what two answers do not have: a kubelet that starts lists its pods one after the other.
-        holders = dict.fromkeys(holder for one in self._seen for holder in one.holders)
+    async def _look(self, offers: Mapping[str, tuple[Unit, ...]]) -> None:
+        told = await self._pods.ask()
+        silent = told is None and self._never()
+        holders = () if silent else tuple(await self._holders(told))
         before = self._board.holds
         found = await asyncio.to_thread(holds, offers, self._board.devices, holders, before)
         _tell(before, found)
         self._board.hold(found)
-        # Asked again soon: after the first answer, and where there is none yet.
-        if found or self._since == 1 or (self._since == 0 and not self._never()):
+        if found and self._untold:
+            self._board.repeat()
+        if silent:
+            self._warn(
+                "GPUs that pods have by an earlier configuration are not held back, as the kubelet does not tell "
+                "(before Kubernetes 1.20 it cannot): drain this node before its GPUs are shared in another way"
+            )
+        if found or (told is None and not silent):
             self._open.set()
         else:
             self._open.clear()
 
-    def _counts(self, answer: Answer | None) -> bool:
-        """Whether the kubelet knows its pods: one that has started anew does not until the API server has told it.
+    def _never(self) -> bool:
+        """Whether the kubelet that runs now will not tell, however often it is asked.
 
-        It cannot have forgotten the pod that this plugin runs in; elsewhere, as on the host itself, any pod will do.
+        Its record alone will not do: it would have pods that ended long ago, until the next one is given a device.
         """
-        if answer is None:
+        theirs, kubelet = self._sockets
+        try:
+            age = time.time() - kubelet.stat().st_mtime
+        except OSError:
             return False
-        own = socket.gethostname() in answer.pods
-        self._in_pod = self._in_pod or own
-        return own or (bool(answer.pods) and not self._in_pod)
+        return self._pods.unknown or (age > PATIENCE and not theirs.exists() and alive(kubelet))
+
+    async def _holders(self, told: tuple[Holder, ...] | None) -> Iterator[Holder]:
+        """Who has what, by what the kubelet told (None: nothing just now) and by its record."""
+        self._told = self._told if told is None else told
+        try:
+            found = await asyncio.to_thread(records, self._record)
+        except (OSError, ValueError) as error:
+            self._warn(f"what init containers have is not held back: {self._record}: {error}")
+            found = ()
+        pods = frozenset(one.pod for one in found)
+        names = {**self._names, **named(found, self._told)}
+        self._names = {uid: name for uid, name in names.items() if uid in pods}
+        before, self._untold = self._untold, untold(found, self._told)
+        self._pause = POLL if self._untold == before else SOON  # it is written anew by then
+        known, self._known = self._known, pods
+        return chain(self._told, (_holder(one, self._names, known) for one in self._untold))
+
+    def _warn(self, words: str) -> None:
+        """Once, not at every look."""
+        if words not in self._said:
+            self._said.add(words)
+            log.warning("%s", words)
+
+
+def _holder(one: Record, names: Mapping[str, str], known: Collection[str]) -> Holder:
+    """As the kubelet would tell. Sure are pods that the record had before (`known`): it has been written anew since."""
+    pod = names.get(one.pod, f"with UID {one.pod}")
+    return Holder(pod, one.container, one.resource, tuple(sorted(one.ids)), sure=one.pod in known)
 
 
 def _tell(before: tuple[Hold, ...], after: tuple[Hold, ...]) -> None:
     """Log what is new."""
-    known = {(hold.resource, hold.device) for hold in before}
+    known = {(hold.resource, hold.device) for hold in before if hold.sure}
     left = {(hold.resource, hold.device) for hold in after}
     for hold in after:
-        if (hold.resource, hold.device) not in known:
+        if hold.sure and (hold.resource, hold.device) not in known:
             fields = {"resource": hold.resource, "device": hold.device, "units": len(hold.ids)}
             log.warning("held back: %s", hold.why, extra=fields)
-    for hold in before:
-        if (hold.resource, hold.device) not in left:
-            log.info("held back no longer", extra={"resource": hold.resource, "device": hold.device})
+    for resource, device in known - left:
+        log.info("held back no longer", extra={"resource": resource, "device": device})

@@ -1,0 +1,84 @@
+"""The kubelet's own record of what containers have, in the formats that kubelets wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpunode.deviceplugin.holds import Holder
+from gpunode.deviceplugin.kubelet.checkpoint import Record, named, records, untold
+
+GPU = "nvidia.com/gpu"
+
+
+def has(container: str, *ids: str, pod: str = "1-2-3") -> Record:
+    return Record(pod, container, GPU, frozenset(ids))
+
+
+def written(path, *devices: object) -> None:
+    entries = [
+        {
+            "PodUID": "1-2-3",
+            "ContainerName": f"c{number}",
+            "ResourceName": GPU,
+            "DeviceIDs": one,
+            "AllocResp": "CgA=",
+        }
+        for number, one in enumerate(devices)
+    ]
+    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {GPU: ["GPU-a"]}}
+    path.write_text(json.dumps({"Data": data, "Checksum": 4242}))
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {"0": ["GPU-a"], "1": ["GPU-b"]},
+        {"-1": ["GPU-b", "GPU-a"]},  # of no NUMA node
+        ["GPU-a", "GPU-b"],  # of a kubelet before 1.20, which has been replaced
+    ],
+)
+def test_every_format_says_the_same(tmp_path, devices) -> None:
+    """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.19, 1.23 and 1.36."""
+    written(tmp_path / "file", devices)
+    assert records(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
+
+
+def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
+    """Of a new node, and of one without pods that have devices."""
+    assert records(tmp_path / "file") == ()
+    written(tmp_path / "file")
+    assert records(tmp_path / "file") == ()
+
+
+def test_the_order_is_always_the_same(tmp_path) -> None:
+    """The kubelet's is another one each time."""
+    written(tmp_path / "file", {"0": ["GPU-a"]}, {"0": ["GPU-b"]})
+    once = records(tmp_path / "file")
+    text = json.loads((tmp_path / "file").read_text())
+    text["Data"]["PodDeviceEntries"].reverse()
+    (tmp_path / "file").write_text(json.dumps(text))
+    assert records(tmp_path / "file") == once
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"Data": {"PodDeviceEntries": [{"PodUID": "1"}]}}'])
+def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
+    """Not a node whose devices are all free."""
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(ValueError):  # noqa: PT011 (json has words of its own)
+        records(tmp_path / "file")
+
+
+def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
+    """Init containers pass theirs on to the others, and to each other."""
+    told = [Holder("ml/train", "main", GPU, ("GPU-a",))]
+    found = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
+    assert untold(found, told) == (has("load", "GPU-b"), has("more", "GPU-c"))
+
+
+def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
+    """The record has its UID alone, and the kubelet does not tell that."""
+    told = [Holder("ml/train", "main", GPU, ("GPU-a",)), Holder("ml/other", "main", GPU, ("GPU-c",))]
+    found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
+    assert named(found, told) == {"1-2-3": "ml/train"}
