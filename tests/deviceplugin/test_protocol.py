@@ -16,6 +16,7 @@ from gpunode.deviceplugin import directory
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.checkpoint import NAME
+from gpunode.deviceplugin.kubelet.sockets import alive
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -219,6 +220,33 @@ def test_registers_again_when_the_kubelet_drops_the_stream(play, plugin):
     play(scene)
 
 
+def test_a_kubelet_that_drops_us_again_and_again_is_tried_ever_more_seldom(play, plugin, monkeypatch, caplog):
+    """It may be another plugin's doing, with which this one is not to fight; but never is it given up."""
+    monkeypatch.setattr(server, "PAUSE", 0.01)
+    monkeypatch.setattr(server, "SOON", 0.01)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            for times in range(1, 6):
+                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+                assert len(kubelet.requests) == times
+                await kubelet.drop("nvidia.com/gpu")
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+    monkeypatch.setattr(server.log, "warning", lambda words, *values, **_: said.append(values))
+    said: list[tuple[str, float]] = []
+    play(scene)
+    assert [pause for _, pause in said] == [0.01, 0.02, 0.04, 0.08, 0.16]
+    assert ["does another device plugin on this node register nvidia.com/gpu?" in why for why, _ in said] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert "5 times in a row" in said[-1][0]
+
+
 def test_a_kubelet_that_refuses_is_quoted_and_tried_again(play, plugin, caplog):
     """What the kubelet says is in the log, and the next try can succeed."""
 
@@ -361,10 +389,10 @@ def test_a_process_that_hangs_with_a_full_queue_is_alive(sockets):
     """Looking costs no time: everything else would wait for it too."""
     with socket.socket(socket.AF_UNIX) as hung, socket.socket(socket.AF_UNIX) as first:
         hung.bind(str(sockets / "hung.sock"))
-        assert not server.alive(sockets / "hung.sock")
+        assert not alive(sockets / "hung.sock")
         hung.listen(0)
         first.connect(str(sockets / "hung.sock"))
-        seen = ThreadPoolExecutor().submit(server.alive, sockets / "hung.sock")
+        seen = ThreadPoolExecutor().submit(alive, sockets / "hung.sock")
         assert seen.result(timeout=5)
 
 

@@ -15,7 +15,7 @@ from ..holds import Hold, Holder, holds
 from ..resources import Unit
 from .checkpoint import NAME, Record, named, records, untold
 from .podresources import PodResources
-from .server import alive
+from .sockets import alive
 
 log = logging.getLogger(__name__)
 

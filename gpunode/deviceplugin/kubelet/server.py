@@ -10,9 +10,7 @@ import asyncio
 import logging
 import math
 import secrets
-import socket
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,29 +24,32 @@ from ..directory import Directory
 from ..memory import MAX_LIST
 from ..metrics import Metrics
 from . import alpha
-from . import v1beta1_pb2 as api
 from .permission import refused
+from .registration import NoVersion, introduce, register
 from .service import Service, options
+from .sockets import Identity, alive, identity
 
 log = logging.getLogger(__name__)
 
-# The protocol's versions, newest first, and where each is registered. The two old ones send a message that is the
-# same up to the last field, which they do not know and pass over.
-VERSIONS = {
-    "v1beta1": "/v1beta1.Registration/Register",
-    "v1alpha2": "/deviceplugin.Registration/Register",
-    "0.1": "/deviceplugin.Registration/Register",  # what v1alpha1 calls itself (constants.go of Kubernetes 1.8)
-}
-REGISTER_DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
 STREAM_DEADLINE = 20.0  # seconds from the registration to the kubelet's ListAndWatch
 SETTLED = 1.0  # seconds after which the kubelet has seen our stream end
+PAUSE = 1.0  # seconds before another try, the first time
+STEADY = 600.0  # seconds after which a registration counts as a good one, whatever becomes of it
+LONGEST = 600.0  # seconds between two tries, with a kubelet that drops us again and again
+SOON = 1.0  # seconds in which a kubelet that restarts has a new socket
 LOOK_ANYWAY = 30.0  # seconds after which the sockets are looked at even if inotify said nothing
-
-Identity = tuple[int, int, int]
 
 
 class Lost(Exception):
     """The kubelet cannot be served just now; says why. Trying again is right."""
+
+
+class Dropped(Exception):
+    """The kubelet runs, but has ended its stream, so many seconds after the registration."""
+
+    def __init__(self, lasted: float) -> None:
+        super().__init__("the kubelet runs but has dropped our ListAndWatch stream")
+        self.lasted = lasted
 
 
 class ResourceServer:
@@ -66,7 +67,6 @@ class ResourceServer:
         self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
         self._stirred = asyncio.Event()
         self.standing_by = False  # another process serves the resource
-        self._dropped: deque[float] = deque(maxlen=3)  # when a running kubelet ended our stream
         self._known: Service | None = None  # what the kubelet has registered
         self._fields = {"resource": resource}
 
@@ -77,29 +77,48 @@ class ResourceServer:
 
     async def run(self) -> None:
         """Be registered with the kubelet, now and after each of its restarts."""
-        retry = 1.0
+        retry, drops = PAUSE, 0
         while True:
             try:
-                self._may()
-                with Directory(self._kubelet.parent, self._stirred.set):
-                    await self._until_kubelet()
-                    self._may()
-                    async with self._serving() as (service, mine):
-                        kubelet = identity(self._kubelet)
-                        await self._register(service)
-                        retry = 1.0
-                        await self._until_outdated(service, kubelet, mine)
-                    if identity(self._socket) is not None:
-                        self.standing_by = True
-                        try:
-                            await self._stand_by(service.version)
-                        finally:
-                            self.standing_by = False
-            except (Lost, OSError, grpc.aio.AioRpcError) as error:
-                log.warning(
-                    "not registered: %s; trying again in %.0f s", _words(error), retry, extra=self._fields
-                )
-                retry = 1.0 if await self._pause(retry) else min(retry * 2, 30.0)
+                await self._serve()
+                retry, drops = PAUSE, 0
+                continue
+            except Dropped as drop:
+                drops = drops + 1 if drop.lasted < STEADY else 1
+                retry, why = min(PAUSE * 2 ** (drops - 1), LONGEST), f"{drop}{self._advice(drops)}"
+            except (Lost, NoVersion, OSError, grpc.aio.AioRpcError) as error:
+                why = _words(error)
+            log.warning("not registered: %s; trying again in %.0f s", why, retry, extra=self._fields)
+            if await self._pause(retry):
+                retry, drops = PAUSE, 0
+            else:
+                retry = min(retry * 2, 30.0)
+
+    async def _serve(self) -> None:
+        """From one registration until the kubelet is a new one, or our place is free again. Raises what hinders it."""
+        self._may()
+        with Directory(self._kubelet.parent, self._stirred.set):
+            await self._until_kubelet()
+            self._may()
+            async with self._serving() as (service, mine):
+                kubelet = identity(self._kubelet)
+                await self._register(service)
+                await self._until_outdated(service, kubelet, mine)
+            if identity(self._socket) is not None:
+                self.standing_by = True
+                try:
+                    await self._stand_by(service.version)
+                finally:
+                    self.standing_by = False
+
+    def _advice(self, drops: int) -> str:
+        """What it may be when the kubelet drops us again and again."""
+        if drops < 3:
+            return ""
+        return (
+            f", {drops} times in a row: does another device plugin on this node register {self.resource}? "
+            "Of two, the kubelet takes the newest"
+        )
 
     def _may(self) -> None:
         """Raises Lost where this process's user may not do what is to be done."""
@@ -162,41 +181,16 @@ class ResourceServer:
                 await stopping
 
     async def _register(self, service: Service) -> None:
-        """Register in the newest version of the protocol that the kubelet takes."""
-        refusal: Exception = Lost("the kubelet serves no version of the device plugin protocol")
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
-            for version in VERSIONS:
-                service.version = version
-                try:
-                    await self._tell(channel, version, options(self._config))
-                    break
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                        continue  # no such service: an older kubelet, or a newer one
-                    if "version" not in (error.details() or "").lower():
-                        raise
-                    refusal = error
-            else:
-                raise refusal
+        await register(self._kubelet, self._socket.name, service, options(self._config))
         self._known = service
         self._metrics.count("registrations_total", resource=self.resource)
         fields = {"units": len(service.units()), "socket": self._socket, "version": service.version}
         log.info("registered with the kubelet", extra={**self._fields, **fields})
 
-    async def _tell(self, channel: grpc.aio.Channel, version: str, wishes: api.DevicePluginOptions) -> None:
-        """Tell the kubelet, in one version of the protocol, that our socket's path serves the resource."""
-        request = api.RegisterRequest(
-            version=version, endpoint=self._socket.name, resource_name=self.resource, options=wishes
-        )
-        call = channel.unary_unary(
-            VERSIONS[version],
-            request_serializer=api.RegisterRequest.SerializeToString,
-            response_deserializer=api.Empty.FromString,
-        )
-        await call(request, timeout=REGISTER_DEADLINE)
-
     async def _until_outdated(self, service: Service, kubelet: Identity | None, mine: Identity) -> None:
         """Return once the kubelet is a new one, or our socket is gone or another's. Raises Lost."""
+
+        since = time.monotonic()
 
         def outdated() -> bool:
             return identity(self._kubelet) != kubelet or identity(self._socket) != mine
@@ -212,28 +206,17 @@ class ResourceServer:
         if identity(self._kubelet) != kubelet or identity(self._socket) is None:
             log.info("the kubelet has restarted", extra=self._fields)
         elif identity(self._socket) == mine:
-            await self._stream_lost(kubelet)
+            await self._stream_lost(kubelet, since)
 
-    async def _stream_lost(self, kubelet: Identity | None) -> None:
+    async def _stream_lost(self, kubelet: Identity | None, since: float) -> None:
         """The kubelet ended its stream. It stopped, or it dropped us: one that restarts is soon a new one."""
-        if await self._until(lambda: identity(self._kubelet) != kubelet, seconds=1.0):
+        if await self._until(lambda: identity(self._kubelet) != kubelet, SOON):
             return
         if not alive(self._kubelet):
             log.info("the kubelet has stopped; waiting for it", extra=self._fields)
             await self._until(lambda: identity(self._kubelet) != kubelet or alive(self._kubelet))
             return
-        self._dropped.append(time.monotonic())
-        if len(self._dropped) == 3 and time.monotonic() - self._dropped[0] < 600:
-            self._dropped.clear()
-            log.error(
-                "the kubelet has dropped us three times in ten minutes: does another device plugin on this node "
-                "register %s? The newest wins; this one waits for the kubelet's next restart",
-                self.resource,
-                extra=self._fields,
-            )
-            await self._until(lambda: identity(self._kubelet) != kubelet)
-            return
-        raise Lost("the kubelet runs but has dropped our ListAndWatch stream")
+        raise Dropped(time.monotonic() - since)
 
     async def _stand_by(self, version: str) -> None:
         """Another process has put its socket in the place of ours: the newest wins. Wait until it is gone.
@@ -250,7 +233,7 @@ class ResourceServer:
         )
         if not await self._until(lambda: not alive(self._socket), SETTLED) and version == "v1beta1":
             try:
-                await self._introduce()
+                await introduce(self._kubelet, self._socket, self.resource)
             except grpc.aio.AioRpcError as error:
                 log.warning(
                     "the other device plugin was not registered once more: %s",
@@ -259,21 +242,6 @@ class ResourceServer:
                 )
         await self._until(lambda: not alive(self._socket))
         log.info("the other device plugin is gone; taking over again", extra=self._fields)
-
-    async def _introduce(self) -> None:
-        """Register whoever serves at our socket's path, with the options that it has."""
-        async with (
-            grpc.aio.insecure_channel(
-                f"unix:{self._socket}", options=[("grpc.default_authority", "localhost")]
-            ) as other,
-            grpc.aio.insecure_channel(f"unix:{self._kubelet}") as kubelet,
-        ):
-            ask = other.unary_unary(
-                "/v1beta1.DevicePlugin/GetDevicePluginOptions",
-                request_serializer=api.Empty.SerializeToString,
-                response_deserializer=api.DevicePluginOptions.FromString,
-            )
-            await self._tell(kubelet, "v1beta1", await ask(api.Empty(), timeout=REGISTER_DEADLINE))
 
     async def _until(self, condition: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Wait until `condition` holds, or for so long; whether it does. Looks when something stirs, and now and then."""
@@ -290,32 +258,6 @@ class ResourceServer:
             finally:
                 stirred.cancel()
         return True
-
-
-def identity(path: Path) -> Identity | None:
-    """What tells one file at `path` from the next one at the same path; None where there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_mtime_ns,
-    )  # not ctime: a relabel or chmod makes no other file
-
-
-def alive(path: Path) -> bool:
-    """Whether somebody listens on the Unix socket at `path`. At once: one that hangs is alive."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:
-            return True  # its queue is full
-        except OSError:
-            return False
-    return True
 
 
 def _words(error: Exception) -> str:

@@ -1,0 +1,157 @@
+"""Another way of sharing while pods run, with the two real kubelets: nothing is given that one of them still has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from .api import Lab
+from .conftest import Ran
+from .pods import LOOK, Pods, pods
+from .progress import wait
+
+pytestmark = pytest.mark.lab
+
+GPUS = {"legacy": 2, "modern": 4}
+GPU = "nvidia.com/gpu"
+RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run")
+    assert ran.code == 0, ran
+    yield
+    ran = gpunode("plugin deploy", "--json")
+    assert ran.code == 0, ran
+
+
+@pytest.fixture
+def made(lab: Lab) -> Iterator[Pods]:
+    with pods(lab) as made:
+        yield made
+
+
+def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
+    """Roll the plugin out with this configuration, and wait until the one that runs now is registered on both."""
+    lab.inventory.with_name("held-plugin.yaml").write_text(config)
+    inventory = yaml.safe_load(lab.inventory.read_text())
+    inventory["cluster"]["plugin"]["config"] = "held-plugin.yaml"
+    file = lab.inventory.with_name("held.yaml")
+    file.write_text(yaml.safe_dump(inventory))
+    ran = gpunode("plugin deploy", "--json", inventory=file)
+    assert ran.code == 0, ran
+    for name in GPUS:
+        wait(f"the plugin on {name}", lambda name=name: "registered with the kubelet" in log(lab, name), 60)
+
+
+def log(lab: Lab, node: str) -> str:
+    query = urlencode(
+        {
+            "labelSelector": "app.kubernetes.io/name=gpunode-device-plugin",
+            "fieldSelector": f"spec.nodeName={node}",
+        }
+    )
+    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    (pod,) = [one for one in found if "deletionTimestamp" not in one]
+    return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
+
+
+def offered(lab: Lab, count: Callable[[int], int]) -> None:
+    """Wait until each node has so many to give, by the number of its GPUs."""
+
+    def allocatable(node: str) -> int:
+        status = lab.request("GET", f"/api/v1/nodes/{node}")["status"]
+        return int(status["allocatable"].get(GPU, 0))
+
+    for name, gpus in GPUS.items():
+        wait(
+            f"{count(gpus)} {GPU} on {name}",
+            lambda name=name, gpus=gpus: allocatable(name) == count(gpus),
+            90,
+        )
+
+
+def given(lab: Lab, node: str, uid: str) -> bool:
+    """Whether the kubelet has written down that the pod has devices."""
+    entries = json.loads(lab.node(node).read(RECORD))["Data"]["PodDeviceEntries"] or []
+    return uid in {one["PodUID"] for one in entries}
+
+
+def asked(lab: Lab, node: str) -> int:
+    """How often somebody has asked the kubelet that runs now who has which devices."""
+    metrics = lab.request("GET", f"/api/v1/nodes/{node}/proxy/metrics")
+    name = 'kubelet_pod_resources_endpoint_requests_total{server_api_version="v1"} '
+    return sum(int(line.removeprefix(name)) for line in str(metrics).splitlines() if line.startswith(name))
+
+
+def loading(made: Pods, node: str) -> str:
+    """A pod whose init container alone has a GPU."""
+    init = {
+        "name": "load",
+        "image": made.image,
+        "args": ["-c", LOOK],
+        "resources": {"limits": {GPU: 1}},
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "tolerations": [{"operator": "Exists"}],
+        "initContainers": [init],
+        "containers": [{"name": "rest", "image": made.image, "args": ["-c", "pass"]}],
+    }
+    metadata = {"name": f"load-{node}"}
+    return made.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone(
+    lab: Lab, gpunode: Callable[..., Ran], made: Pods
+) -> None:
+    """One pod has a GPU, of another one its init container alone: two GPUs of each node are not shared until then."""
+    deploy(lab, gpunode, "version: v1\n")
+    offered(lab, lambda gpus: gpus)
+    for name in GPUS:
+        made.seen(made.make(f"train-{name}", name))
+        uid = made.get(loading(made, name))["metadata"]["uid"]
+        wait(f"the init container on {name}", lambda name=name, uid=uid: given(lab, name, uid), 60)
+    deploy(lab, gpunode, SHARES)
+    offered(lab, lambda gpus: 2 * (gpus - 2))
+    for name in GPUS:
+        said = log(lab, name)
+        assert f"held back: container look of pod default/train-{name} still has it as {GPU}" in said
+        assert "held back: container load of pod with UID " in said
+        lab.node(name).exec(["systemctl", "restart", "kubelet"])
+    for name in GPUS:
+        lab.node(name).wait_ready()
+        wait(f"the plugin on {name} to ask the new kubelet", lambda name=name: asked(lab, name) > 4, 60)
+    offered(lab, lambda gpus: 2 * (gpus - 2))
+    for name in GPUS:
+        assert "held back no longer" not in log(lab, name)
+        made.delete(f"load-{name}")
+    offered(lab, lambda gpus: 2 * (gpus - 1))
+    made.delete()
+    offered(lab, lambda gpus: 2 * gpus)
+
+
+def test_a_pod_that_ended_before_is_not_spoken_of(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
+    """The kubelet has it still in its record when the plugin starts with another configuration."""
+    deploy(lab, gpunode, SHARES)
+    offered(lab, lambda gpus: 2 * gpus)
+    names = [made.make(f"ended-{name}", name) for name in GPUS]
+    made.seen(*names)
+    uids = [made.get(name)["metadata"]["uid"] for name in names]
+    made.delete()
+    for name, uid in zip(GPUS, uids, strict=True):
+        assert given(lab, name, uid)
+    deploy(lab, gpunode, "version: v1\n")
+    offered(lab, lambda gpus: gpus)
+    for name in GPUS:
+        assert "held back" not in log(lab, name)
