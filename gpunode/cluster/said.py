@@ -23,7 +23,8 @@ INFO, ILL, HELD, FREE = "INFO ", "unhealthy: ", "held back: ", "held back no lon
 WELL, NO_LONGER = "INFO healthy again", "INFO no longer so: "
 START = re.compile(r"INFO starting( anew |$)")  # before it, another configuration may have been in force
 REGISTERED = re.compile(r"INFO registered with the kubelet resource=(\S+)")
-STILL = re.compile(r" of pod (\S+) still has ")  # of what is held back, wherever it is told
+UID = "with UID "  # before that of a pod whose name the plugin is not told
+STILL = re.compile(rf" of pod ((?:{UID})?\S+) still has ")  # of what is held back, wherever it is told
 OTHERS = " pods in all)"  # besides the one that is named
 # Reasons of its events by what they are about: a later one says how that is by then.
 ABOUT = {

@@ -98,18 +98,26 @@ def misnamed_link(node: Node, why: str, label: str) -> Link:
     return Link("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
 
 
+# What init containers alone have, the kubelet tells the plugin by the pod's UID.
+NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
+
+
 def _held(why: str) -> str:
     """What to do where GPUs only wait for pods that have them by an earlier configuration; "" where more is wrong."""
     holders = said.holders(why)
     if not holders:
         return ""
-    ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in holders)
+    named = [one for one in holders if not one.startswith(said.UID)]
+    uids = [one.removeprefix(said.UID) for one in holders if one not in named]
     several, others = len(holders) > 1, said.OTHERS in why
-    pods = " and ".join([*holders, "the other pods that have it"] if others else holders)
-    return (
-        f"Nothing to mend: it is given again when {pods} end{'' if several or others else 's'} "
-        f"(`{ends}` ends {'those named' if others else 'them' if several else 'it'})."
+    pods = [*named, *(f"the pod with UID {uid}" for uid in uids), *["the other pods that have it"] * others]
+    ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in named)
+    how = (
+        [f"`{ends}` ends {'those named' if others or uids else 'them' if several else 'it'}"] if ends else []
     )
+    how += [f"`{NAMES} | grep {uid}` names it" for uid in uids]
+    ended = f"end{'' if several or others else 's'}"
+    return f"Nothing to mend: it is given again when {' and '.join(pods)} {ended} ({'; '.join(how)})."
 
 
 def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:

@@ -455,6 +455,16 @@ def test_a_gpu_that_is_held_back_for_a_pod_is_not_called_unhealthy(
     assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == mend
     mend = capacity_link(node, 4, f"{cause} (2 pods in all)").fix
     assert "again when default/m1 and the other pods that have it end (" in mend
+    uid = cause.replace("default/m1", "with UID 1-2-3")
+    assert capacity_link(node, 4, uid).fix == (
+        "Nothing to mend: it is given again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
+        ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
+    )
+    mend = capacity_link(node, 4, f"{cause}; {uid}").fix
+    assert mend.startswith(
+        "Nothing to mend: it is given again when default/m1 and the pod with UID 1-2-3 end ("
+    )
+    assert "(`kubectl delete pod -n default m1` ends those named; `kubectl get pods" in mend
     ill = f"{cause}; GPU-2: Xid 79"
     assert "gpu-reset" in capacity_link(node, 4, ill).fix, "more is wrong than that"
     if by_log:
