@@ -26,8 +26,12 @@ class Claim:
 
 def shares(device: str, share: Share) -> list[str]:
     """The ids of a device's shares."""
-    form = "{}::mps-{}" if share.mps else "{}::{}"
-    return [form.format(device, number) for number in range(share.replicas)]
+    return [one_share(device, share, number) for number in range(share.replicas)]
+
+
+def one_share(device: str, share: Share, number: int) -> str:
+    """The id of a device's share with this number."""
+    return f"{device}::{'mps-' if share.mps else ''}{number}"
 
 
 def pieces(device: str, sharing: MemorySharing, count: int) -> list[str]:

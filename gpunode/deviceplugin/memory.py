@@ -13,8 +13,7 @@ from itertools import count
 from . import ids as unit_ids
 from .config import GPU_MEM, MemorySharing
 from .devices import MIB, Device
-
-MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
+from .listing import MAX_LIST, unit_bytes
 
 
 def pieces(device: Device, sharing: MemorySharing) -> int:
@@ -61,20 +60,11 @@ def obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
 
 
 def list_bytes(devices: Sequence[Device], chunk: int) -> int:
-    """How long the list of the units can become in the device plugin's protocol; never less than it is.
-
-    Counted with every id as long as the longest and every unit Unhealthy, the longer word of the two: a list that
-    fits only as long as all is well would be lost when it is needed most.
-    """
+    """How long the list of the units can become in the device plugin's protocol; never less than it is."""
     total = 0
     for gpu in devices:
         units = gpu.memory // MIB // chunk
-        name = len(f"{gpu.uuid}:{chunk}:{max(units - 1, 0)}")
-        topology = 0 if gpu.numa is None else 6
-        one = (2 + name) + (2 + len("Unhealthy")) + topology
-        total += units * (
-            one + 2
-        )  # each field's and each message's tag and length are a byte each, below 128
+        total += units * unit_bytes(f"{gpu.uuid}:{chunk}:{max(units - 1, 0)}", gpu)
     return total
 
 

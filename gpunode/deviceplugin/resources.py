@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import ids, memory
 from .config import GPU, GPU_COUNT, MemorySharing, Share
 from .devices import MIB, Device
+from .listing import MAX_LIST, unit_bytes
 
 UNCUT = "MIG is on, but no MIG device was made on it"
 VOLTA = (7, 0)  # the first compute capability whose MPS servers keep clients to limits and apart
@@ -52,19 +53,21 @@ def offers(
 ) -> dict[str, tuple[Unit, ...]]:
     """Resource name -> its units, in the order of NVML's indexes. Raises Unfit."""
     offered: dict[str, list[Unit]] = {}
+    others: list[tuple[str, Device, Share | None]] = []
     for name, group in _by_resource(devices, mig_strategy).items():
         pieces = [device for device in group if name == GPU and _in_pieces(device, by_memory)]
         if by_memory is not None and pieces:
             offered |= _by_memory(pieces, by_memory)
-        for device in (one for one in group if one not in pieces):
-            share = _share(name, device, shares)
-            if share is None:
-                offered.setdefault(name, []).append(Unit(device.uuid, device))
-            else:
-                mps = _client_limits(device, share) if share.mps else None
-                made = ids.shares(device.uuid, share)
-                units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in made]
-                offered.setdefault(share.rename, []).extend(units)
+        others += [(name, device, _share(name, device, shares)) for device in group if device not in pieces]
+    _check_lengths((device, share) for _, device, share in others if share is not None)
+    for name, device, share in others:
+        if share is None:
+            offered.setdefault(name, []).append(Unit(device.uuid, device))
+        else:
+            mps = _client_limits(device, share) if share.mps else None
+            made = ids.shares(device.uuid, share)
+            units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in made]
+            offered.setdefault(share.rename, []).extend(units)
     return {name: tuple(units) for name, units in offered.items()}
 
 
@@ -128,6 +131,22 @@ def _share(name: str, device: Device, shares: Sequence[Share]) -> Share | None:
     fitting = [share for share in shares if share.resource == name]
     named = [share for share in fitting if {device.uuid, device.index} & set(share.devices)]
     return next(iter(named or [share for share in fitting if not share.devices]), None)
+
+
+def _check_lengths(shared: Iterable[tuple[Device, Share]]) -> None:
+    """Raises Unfit where shares of one name would make a longer list than the kubelet takes: before they are made."""
+    lists: dict[str, list[tuple[int, int]]] = {}  # name -> replicas, and bytes of each, by device
+    for device, share in shared:
+        longest = ids.one_share(device.uuid, share, share.replicas - 1)
+        lists.setdefault(share.rename, []).append((share.replicas, unit_bytes(longest, device)))
+    for name, counted in lists.items():
+        length = sum(replicas * one for replicas, one in counted)
+        if length > MAX_LIST:
+            fits = MAX_LIST // sum(one for _, one in counted)
+            raise Unfit(
+                f"{sum(replicas for replicas, _ in counted)} {name} make a list of up to {length} bytes, but the kubelet "
+                f"takes no more than {MAX_LIST}: use fewer replicas; {fits} of each device fit"
+            )
 
 
 def _client_limits(device: Device, share: Share) -> ClientLimits:

@@ -15,7 +15,7 @@ SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
 LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
 MEMORY = ("name", "unit", "chunk", "devices", "policy")
-MOST = 70_000  # more make a list that no kubelet takes (memory.MAX_LIST), and take all of the pod's memory before
+MOST = 70_000  # more make a list that no kubelet takes (listing.MAX_LIST), even of one GPU
 # YAML 1.1's words, which NVIDIA's plugin takes, too.
 BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # As the kubelet wants an extended resource's name (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that

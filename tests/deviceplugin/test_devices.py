@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pynvml
 import pytest
 
+from gpunode.deviceplugin import ids
 from gpunode.deviceplugin.config import Share
-from gpunode.deviceplugin.devices import describe, explain, pci_address
+from gpunode.deviceplugin.devices import Device, describe, explain, pci_address
+from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.listing import MAX_LIST
 from gpunode.deviceplugin.node import NvmlUnavailable
-from gpunode.deviceplugin.resources import Unfit, left_out, offers
+from gpunode.deviceplugin.resources import Unfit, Unit, left_out, offers
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig
@@ -174,6 +178,31 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
 def test_what_comes_to_nothing_is_said(gpus, strategy, shares, told):
     """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
     assert left_out(described(*gpus), strategy, shares) == told
+
+
+def sixteen(replicas: int, rename: str = "nvidia.com/gpu") -> dict[str, tuple[Unit, ...]]:
+    """Of that many GPUs, with UUIDs as long as real ones."""
+    uuids = [f"GPU-00000000-0000-0000-0000-{number:012d}" for number in range(16)]
+    gpus = [Device(uuid, str(n), "H100", uuid, "0000:00:00.0", 0, numa=1) for n, uuid in enumerate(uuids)]
+    return offers(gpus, "none", (Share("nvidia.com/gpu", replicas, rename),))
+
+
+def test_a_list_of_shares_that_the_kubelet_cannot_take_is_refused_before_it_is_made(monkeypatch):
+    """A million of them would take the pod's memory; the refusal says how many fit."""
+    with monkeypatch.context() as patched:
+        patched.setattr(ids, "shares", None)
+        with pytest.raises(
+            Unfit, match=r"1120000 gpu\.example/share make a list of up to .* use fewer"
+        ) as refused:
+            sixteen(70_000, "gpu.example/share")
+    fits = int(re.search(r"replicas; (\d+) of each device fit", str(refused.value))[1])
+    with pytest.raises(Unfit):
+        sixteen(fits * 102 // 100)
+    devices = [
+        api.Device(ID=unit.id, health="Unhealthy", topology=api.TopologyInfo(nodes=[api.NUMANode(ID=1)]))
+        for unit in sixteen(fits)["nvidia.com/gpu"]
+    ]
+    assert 0.95 * MAX_LIST < api.ListAndWatchResponse(devices=devices).ByteSize() <= MAX_LIST
 
 
 def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):

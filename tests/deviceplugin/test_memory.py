@@ -11,7 +11,8 @@ from gpunode.deviceplugin.allocate import Refused, grant, of_one_gpu
 from gpunode.deviceplugin.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 from gpunode.deviceplugin.devices import GIB, MIB, Device
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.memory import MAX_LIST, list_bytes, pieces
+from gpunode.deviceplugin.listing import MAX_LIST
+from gpunode.deviceplugin.memory import list_bytes, pieces
 from gpunode.deviceplugin.prefer import preferred
 from gpunode.deviceplugin.resources import Unfit, Unit, offers
 from gpunode.deviceplugin.settings import read

@@ -435,15 +435,3 @@ def test_a_socket_directory_that_is_missing_is_waited_for(play, plugin, sockets,
 
     play(scene)
     assert str(sockets / "later") in caplog.text
-
-
-def test_a_list_that_the_kubelet_cannot_take_is_not_sent(play, plugin, monkeypatch, caplog):
-    """Beyond gRPC's limit the kubelet would drop the plugin without a word; the log says so instead."""
-    monkeypatch.setattr(service, "MAX_LIST", 20)
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(lambda: kubelet.plugins and kubelet.plugins["nvidia.com/gpu"].lists == [{}])
-
-    play(scene)
-    assert "2 units make a list of" in caplog.text

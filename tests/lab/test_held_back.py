@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 import pytest
@@ -83,9 +84,12 @@ def given(lab: Lab, node: str, uid: str) -> bool:
 
 def asked(lab: Lab, node: str) -> int:
     """How often somebody has asked the kubelet that runs now who has which devices."""
-    metrics = lab.request("GET", f"/api/v1/nodes/{node}/proxy/metrics")
+    try:
+        metrics = str(lab.request("GET", f"/api/v1/nodes/{node}/proxy/metrics"))
+    except HTTPError:
+        return 0  # there is none just now
     name = 'kubelet_pod_resources_endpoint_requests_total{server_api_version="v1"} '
-    return sum(int(line.removeprefix(name)) for line in str(metrics).splitlines() if line.startswith(name))
+    return sum(int(line.removeprefix(name)) for line in metrics.splitlines() if line.startswith(name))
 
 
 def loading(made: Pods, node: str) -> str:

@@ -21,7 +21,7 @@ from ..board import Board
 from ..cdi import Specs
 from ..config import Config, file_word
 from ..directory import Directory
-from ..memory import MAX_LIST
+from ..listing import MAX_LIST
 from ..metrics import Metrics
 from . import alpha
 from .permission import refused

@@ -17,7 +17,6 @@ from ..allocate import Grant, Refused, chosen, grant, of_one_gpu
 from ..board import Board
 from ..cdi import CdiUnavailable, Specs
 from ..config import Config
-from ..memory import MAX_LIST
 from ..metrics import Metrics
 from ..prefer import preferred
 from ..resources import Unit
@@ -88,8 +87,7 @@ class Service:
     async def listed(self, response: Any, add: Callable[[Any, Unit, str], None]) -> bytes:
         """The list of what is offered now, serialized; `add` puts a unit and its health into a `response`.
 
-        Empty where it is longer than the kubelet takes; the log has the reason. Made beside the event loop: others
-        are answered while tens of thousands of units are put together.
+        Made beside the event loop: others are answered while tens of thousands of units are put together.
         """
         units, sick = self.units(), self._board.sick
         held = self._board.held.get(self.resource, {})
@@ -101,18 +99,7 @@ class Service:
                 add(answer, unit, "Unhealthy" if ill else "Healthy")
             return bytes(answer.SerializeToString())
 
-        answer = await asyncio.to_thread(made)
-        if len(answer) <= MAX_LIST:
-            return answer
-        log.error(
-            "%d units make a list of %d bytes, but the kubelet takes no more than %d: none is offered; "
-            "use fewer replicas",
-            len(units),
-            len(answer),
-            MAX_LIST,
-            extra=self._fields,
-        )
-        return b""
+        return await asyncio.to_thread(made)
 
     async def given(self, ids: Iterable[str], context: Any) -> Grant:
         """The edits for one container. Ends the call with the reason if there can be none."""
