@@ -77,13 +77,18 @@ def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Link
     if comb(len(good), wanted) > TRIES:
         return _grow(good, given, wanted, links)
 
-    def value(chosen: Iterable[Unit]) -> tuple[int, int]:
-        """How well the set is connected; among equals, how well those that stay for others are."""
-        some = list(chosen)
-        left = [unit for unit in good if unit not in some]
-        return _score([*given, *some], links), _score(left, links)
+    between = [[_link(one, other, links) for other in good] for one in good]
+    to_given = [sum(_link(unit, other, links) for other in given) for unit in good]
+    to_good = [sum(row) for row in between]
 
-    return list(max(combinations(good, wanted), key=value))
+    def value(chosen: Iterable[int]) -> tuple[int, int]:
+        """How well the set is connected, in itself and with those given; among equals, how well those that stay for
+        others are. Those lose all links that the set has: `to_good`, but for links within the set, counted twice there."""
+        some = tuple(chosen)
+        within = sum([between[one][other] for one, other in combinations(some, 2)])
+        return within + sum([to_given[one] for one in some]), within - sum([to_good[one] for one in some])
+
+    return [good[one] for one in max(combinations(range(len(good)), wanted), key=value)]
 
 
 def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
@@ -95,10 +100,6 @@ def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links
         left.remove(best)
         chosen.append(best)
     return chosen[len(given) :]
-
-
-def _score(units: Sequence[Unit], links: Links) -> int:
-    return sum(_link(one, other, links) for one, other in combinations(units, 2))
 
 
 def _link(one: Unit, other: Unit, links: Links) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import combinations
+
 import pytest
 
 from gpunode.deviceplugin.allocate import CONTROL_NODES, Refused, chosen, grant
@@ -182,6 +185,26 @@ def test_whole_gpus_are_chosen_by_their_links():
     assert preferred(list(offered), ["GPU-D"], 2, offered, {}, links=weights) == ["GPU-D", "GPU-B"]
     # One alone: leave the pair that is still whole to others.
     assert preferred(["GPU-A", "GPU-B", "GPU-D"], [], 1, offered, {}, links=weights) == ["GPU-A"]
+
+
+def test_no_other_choice_of_gpus_is_better_connected():
+    """Nor, of those as good, leaves others better connected; of equals, the first by index is taken."""
+    chance = random.Random(1)
+    names, offered = [device(n).uuid for n in range(7)], units(7)
+
+    def between(some, weights) -> int:
+        return sum(weights[frozenset(pair)] for pair in combinations(some, 2))
+
+    for size in range(1, 6):
+        weights = {frozenset(pair): chance.choice([0, 10, 50, 110]) for pair in combinations(names, 2)}
+        must, free = names[2:3], [*names[:2], *names[3:]]
+
+        def value(some, weights=weights, must=must, free=free) -> tuple[int, int]:
+            left = [name for name in free if name not in some]
+            return between([*must, *some], weights), between(left, weights)
+
+        best = list(max(combinations(free, size), key=value))
+        assert preferred(names, must, size + 1, offered, {}, links=weights) == [*must, *best]
 
 
 def test_many_gpus_are_chosen_quickly_and_well():

@@ -149,6 +149,30 @@ def test_preferred_allocation_always_answers(play, plugin, available, must, size
     play(scene)
 
 
+def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monkeypatch):
+    """Of many GPUs there are many sets to compare."""
+    go_on, prefer = threading.Event(), service.preferred
+
+    def slow(*arguments, **more):
+        go_on.wait(30)
+        return prefer(*arguments, **more)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(two_gpus()):
+            await kubelet.until(kubelet.devices)
+            monkeypatch.setattr(service, "preferred", slow)
+            asking = asyncio.create_task(kubelet.prefer(list(TWO), [], 1))
+            await kubelet.allocate("GPU-b")
+            assert not asking.done()
+            go_on.set()
+            assert await asking == ["GPU-a"]
+
+    try:
+        play(scene)
+    finally:
+        go_on.set()
+
+
 def test_waits_for_a_kubelet_that_is_not_there_yet(play, plugin):
     """The plugin may start first: it registers as soon as kubelet.sock appears."""
 

@@ -158,7 +158,9 @@ class Service:
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
             self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
-            ids = preferred(
+            # Beside the event loop: there may be thousands of sets of GPUs to compare, or of units.
+            ids = await asyncio.to_thread(
+                preferred,
                 c.available_deviceIDs,
                 c.must_include_deviceIDs,
                 c.allocation_size,
