@@ -42,6 +42,8 @@ class Gpu:
     remap_failed: bool = False
     capability: tuple[int, int] | None = None  # None: it does not say
     mode: int | None = 0  # compute mode; None: it has none
+    pids: tuple[int, ...] = ()  # of processes that use it
+    lists: int = 3  # the version of the question for them that the driver knows
     events: bool = True
     limits: bool = True  # the driver can limit a cgroup's memory, if its branch can
     nvlinks: tuple[str, ...] = ()  # PCI addresses at the other ends
@@ -137,6 +139,17 @@ class FakeNvml:
 
     def nvmlDeviceSetComputeMode(self, handle: Gpu, mode: int) -> None:
         self._ask(handle).mode = mode
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Gpu) -> list[Any]:
+        return self._processes(handle, 3)
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Gpu) -> list[Any]:
+        return self._processes(handle, 2)
+
+    def _processes(self, gpu: Gpu, version: int) -> list[Any]:
+        if version > self._ask(gpu).lists:
+            raise NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return [SimpleNamespace(pid=pid) for pid in gpu.pids]
 
     def nvmlDeviceGetMigMode(self, handle: Gpu) -> list[int]:
         if handle.mig is None:

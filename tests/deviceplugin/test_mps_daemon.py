@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,8 @@ from gpunode.deviceplugin.mps import files, shm
 from gpunode.deviceplugin.mps.bulletin import Bulletin
 from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
 from gpunode.deviceplugin.mps.keeper import Keeper
-from gpunode.deviceplugin.mps.modes import ModeError, NvmlModes
+from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
+from gpunode.deviceplugin.mps.users import users
 from gpunode.deviceplugin.resources import ClientLimits
 
 from .kubelet import FakeKubelet
@@ -69,8 +72,8 @@ class Modes:
 class Scene:
     """A daemon at work, what it said, and a way to wait for that."""
 
-    def __init__(self, root: Path) -> None:
-        self.modes, self.said = Modes(), []
+    def __init__(self, root: Path, modes: Any) -> None:
+        self.modes, self.said = modes, []
         self._news = asyncio.Event()
         self.daemon = Daemon(GPU, ClientLimits(5461, 33), str(root), self.modes, self._say, interval=0.05)
 
@@ -89,11 +92,11 @@ class Scene:
         return found.pid
 
 
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> Scene:
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]], modes: Any = None) -> Scene:
     """Play a scene with a daemon that was cancelled at its end."""
 
     async def whole() -> Scene:
-        stage = Scene(root)
+        stage = Scene(root, modes or Modes())
         running = asyncio.create_task(stage.daemon.run())
         try:
             await scene(stage)
@@ -263,6 +266,59 @@ def test_a_gpu_that_is_lost_is_said(tmp_path):
     """NVML's words, as everywhere."""
     with pytest.raises(ModeError, match="the compute mode cannot be set: NVML: GPU is lost"):
         asyncio.run(modes(tmp_path, Gpu(GPU, error=15)).exclusive(GPU))
+
+
+@pytest.mark.parametrize("version", [3, 2])
+def test_a_gpu_that_is_used_without_mps_is_left_as_it_is(tmp_path, version):
+    """Exclusive, it would let its user start no process more; one that is exclusive already lets MPS alone have it."""
+    gpu = Gpu(GPU, mode=DEFAULT, pids=(os.getpid(), 2**22 + 1), lists=version)
+    words = (
+        rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS; it starts when they have ended"
+    )
+
+    async def scene() -> None:
+        with pytest.raises(InUse, match=words):
+            await modes(tmp_path, gpu).exclusive(GPU)
+        assert gpu.mode == DEFAULT
+        gpu.mode = EXCLUSIVE
+        await modes(tmp_path, gpu).exclusive(GPU)
+
+    asyncio.run(scene())
+
+
+def test_a_driver_that_does_not_list_processes_is_believed_to_have_none(tmp_path):
+    """Too old."""
+    gpu = Gpu(GPU, pids=(1,), lists=1)
+    asyncio.run(modes(tmp_path, gpu).exclusive(GPU))
+    assert gpu.mode == EXCLUSIVE
+
+
+def test_a_server_of_mps_is_no_hindrance(tmp_path):
+    """One that another control daemon left."""
+    for pid, name in ((7, "nvidia-cuda-mps"), (8, "python3")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+    nvml = FakeNvml(Gpu(GPU, pids=(7, 8, 9)))
+    assert users(nvml, GPU, tmp_path) == ("8 (python3)", "9 (?)")
+
+
+def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, sockets, monkeypatch, caplog):
+    """Until then that is the reason why it cannot be used, said once."""
+    monkeypatch.setattr(daemons, "LOOK", 0.05)
+    gpu = Gpu(GPU, pids=(os.getpid(),))
+
+    async def scene(stage: Scene) -> None:
+        await stage.until(lambda: stage.said)
+        assert stage.said[0].startswith(f"process {os.getpid()} (")
+        assert gpu.mode == DEFAULT
+        gpu.pids = ()
+        await stage.until(lambda: stage.said[-1] is None)
+        assert gpu.mode == EXCLUSIVE
+
+    with caplog.at_level(logging.INFO, logger=daemons.__name__):
+        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets)))
+    assert len(stage.said) == 2
+    assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
 
 
 # All daemons of a node.

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.lab
 
 GPUS = {"legacy": 2, "modern": 4}
 GPU = "nvidia.com/gpu"
+PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
+REGISTERED = "registered with the kubelet"
 RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 
@@ -50,19 +52,18 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
     ran = gpunode("plugin deploy", "--json", inventory=file)
     assert ran.code == 0, ran
     for name in GPUS:
-        wait(f"the plugin on {name}", lambda name=name: "registered with the kubelet" in log(lab, name), 60)
+        wait(f"the plugin on {name}", lambda name=name: REGISTERED in log(lab, name), 60)
 
 
 def log(lab: Lab, node: str) -> str:
-    query = urlencode(
-        {
-            "labelSelector": "app.kubernetes.io/name=gpunode-device-plugin",
-            "fieldSelector": f"spec.nodeName={node}",
-        }
-    )
-    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    """What the plugin has said on the node; "" while nobody can tell."""
+    where = {"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"}
+    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
     (pod,) = [one for one in found if "deletionTimestamp" not in one]
-    return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
+    try:
+        return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
+    except HTTPError:
+        return ""  # the kubelet starts
 
 
 def offered(lab: Lab, counts: Mapping[str, int]) -> None:
@@ -82,14 +83,11 @@ def given(lab: Lab, node: str, uid: str) -> bool:
     return uid in {one["PodUID"] for one in entries}
 
 
-def asked(lab: Lab, node: str) -> int:
-    """How often somebody has asked the kubelet that runs now who has which devices."""
-    try:
-        metrics = str(lab.request("GET", f"/api/v1/nodes/{node}/proxy/metrics"))
-    except HTTPError:
-        return 0  # there is none just now
-    name = 'kubelet_pod_resources_endpoint_requests_total{server_api_version="v1"} '
-    return sum(int(line.removeprefix(name)) for line in metrics.splitlines() if line.startswith(name))
+def rewritten(lab: Lab, node: str) -> None:
+    """Wait until the kubelet has written its record anew: the plugin has looked, and had it do so."""
+    when = ["stat", "-c", "%i %y", RECORD]
+    before = lab.node(node).exec(when).stdout
+    wait(f"another record on {node}", lambda: lab.node(node).exec(when).stdout != before, 30)
 
 
 def loading(made: Pods, node: str) -> str:
@@ -131,7 +129,9 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
         lab.node(name).exec(["systemctl", "restart", "kubelet"])
     for name in GPUS:
         lab.node(name).wait_ready()
-        wait(f"the plugin on {name} to ask the new kubelet", lambda name=name: asked(lab, name) > 4, 60)
+        wait(f"{name} to register anew", lambda name=name: log(lab, name).count(REGISTERED) == 2, 60)
+        for _ in range(3):
+            rewritten(lab, name)
     offered(lab, left)
     for name in GPUS:
         assert "held back no longer" not in log(lab, name)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from ..resources import ClientLimits
 from . import files
-from .modes import ComputeModes, ModeError
+from .modes import ComputeModes, InUse, ModeError
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ ALREADY = "already running"  # its word that another one has its pipes, before i
 START = 20.0  # seconds until it answers
 ANSWER = 10.0  # seconds for one answer
 QUIT = 5  # seconds that clients have to end
+LOOK = 2.0  # seconds between two looks at whether the GPU is still used without MPS
 LONGEST = 60.0  # seconds between two starts
 STEADY = 60.0  # seconds after which a start counts as a good one
 
@@ -79,7 +80,7 @@ class Daemon:
     async def _start(self) -> None:
         for path in (files.pipe(self._root, self.gpu), files.log(self._root, self.gpu)):
             path.mkdir(parents=True, exist_ok=True)
-        await self._modes.exclusive(self.gpu)
+        await self._until_exclusive()
         try:
             # In the foreground, a child: its end is noticed at once, and its words are here. In a session of its own,
             # so that the servers it starts can be ended with it.
@@ -112,6 +113,19 @@ class Daemon:
                 "pid": self._process.pid,
             },
         )
+
+    async def _until_exclusive(self) -> None:
+        """Wait until nobody uses the GPU without MPS, and keep everybody from it."""
+        said = ""
+        while True:
+            try:
+                return await self._modes.exclusive(self.gpu)
+            except InUse as others:
+                if str(others) != said:
+                    said = str(others)
+                    log.info("waiting: %s", said, extra=self._fields)
+                    self._say(said)
+            await asyncio.sleep(LOOK)
 
     def _environment(self) -> Mapping[str, str]:
         return {

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..devices import explain, unsupported
 from ..within import Calls
 from . import files
+from .users import users
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +21,15 @@ class ModeError(Exception):
     """The compute mode cannot be set; says why."""
 
 
+class InUse(Exception):
+    """Processes use the GPU that an exclusive mode would shut out; names them."""
+
+
 class ComputeModes(Protocol):
     """Sets the compute mode of a GPU. Both raise ModeError."""
 
-    async def exclusive(self, gpu: str) -> None: ...
+    async def exclusive(self, gpu: str) -> None:
+        """Raises InUse, too."""
 
     async def restore(self, gpu: str) -> None: ...
 
@@ -37,7 +43,7 @@ class NvmlModes:
         self._root = root
 
     async def exclusive(self, gpu: str) -> None:
-        """Let only the MPS server have the GPU."""
+        """Let only the MPS server have the GPU. Raises InUse while others use it, who could start no process more."""
         await self._within(self._exclusive, gpu)
 
     async def restore(self, gpu: str) -> None:
@@ -60,6 +66,12 @@ class NvmlModes:
             before = int(self._nvml.nvmlDeviceGetComputeMode(handle))
             if before == self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 return
+            if found := users(self._nvml, gpu):
+                several = len(found) > 1
+                raise InUse(
+                    f"process {found[0]}{f' and {len(found) - 1} more use' if several else ' uses'} this GPU without "
+                    f"MPS; it starts when {'they have' if several else 'it has'} ended"
+                )
             self._kept(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
         except self._nvml.NVMLError as error:
