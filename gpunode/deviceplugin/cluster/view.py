@@ -44,7 +44,7 @@ def view(board: Board) -> View:
         sick={uuid: why for uuid, why in board.sick.items() if uuid in devices and uuid in given},
         missing=board.missing,
         limits={uuid: why for uuid, why in board.limits.items() if uuid in devices},
-held={hold.device: hold.why for hold in board.holds if hold.sure and hold.device in devices},
+        held={hold.device: hold.why for hold in board.holds if hold.sure and hold.device in devices},
         left={uuid: why for uuid, why in board.left.items() if uuid in devices},
     )
 
