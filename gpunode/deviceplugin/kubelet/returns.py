@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from ..holds import Hold, Holder, holds
 from ..resources import Unit
 from .checkpoint import NAME, Record, named, records, untold
 from .podresources import PodResources
-from .sockets import alive
+from .sockets import Identity, alive, identity
 
 log = logging.getLogger(__name__)
 
 POLL = 5.0  # seconds between two looks while something is held back
 PATIENCE = 10.0  # seconds in which a kubelet that has just started makes its other socket
-SOON = 1.0  # seconds after which the kubelet's record, read before it had our list, is read again
+SOON = 1.0  # seconds after which the kubelet may have written its record anew
 
 
 class Returns:
@@ -43,7 +43,7 @@ class Returns:
         self._devices: tuple[Device, ...] | None = None
         self._told: tuple[Holder, ...] = ()  # by the kubelet, when it last did
         self._untold: tuple[Record, ...] = ()  # what only the record had, when it was read last
-        self._known: frozenset[str] = frozenset()  # UIDs of the pods that the record had then
+        self._old: Identity | None = None  # the record that was there before the kubelet was asked
         self._names: Mapping[str, str] = {}  # of pods, by UID
         self._pause = POLL
         self._said: set[str] = set()
@@ -53,8 +53,7 @@ class Returns:
         if self._devices == self._board.devices:
             return
         async with self._looking:
-            # The record is of long ago: pods that it has may have ended since.
-            self._devices, self._known = self._board.devices, frozenset()
+            self._devices, self._old = self._board.devices, identity(self._record)
             await self._look(offers)
             self._open.set()  # what was given at this very moment is known the next time
 
@@ -101,6 +100,7 @@ class Returns:
     async def _holders(self, told: tuple[Holder, ...] | None) -> Iterator[Holder]:
         """Who has what, by what the kubelet told (None: nothing just now) and by its record."""
         self._told = self._told if told is None else told
+        sure = identity(self._record) != self._old  # one of long ago may have pods that have ended since
         try:
             found = await asyncio.to_thread(records, self._record)
         except (OSError, ValueError) as error:
@@ -110,9 +110,8 @@ class Returns:
         names = {**self._names, **named(found, self._told)}
         self._names = {uid: name for uid, name in names.items() if uid in pods}
         before, self._untold = self._untold, untold(found, self._told)
-        self._pause = POLL if self._untold == before else SOON  # it is written anew by then
-        known, self._known = self._known, pods
-        return chain(self._told, (_holder(one, self._names, known) for one in self._untold))
+        self._pause = POLL if sure and self._untold == before else SOON
+        return chain(self._told, (_holder(one, self._names, sure=sure) for one in self._untold))
 
     def _warn(self, words: str) -> None:
         """Once, not at every look."""
@@ -121,10 +120,10 @@ class Returns:
             log.warning("%s", words)
 
 
-def _holder(one: Record, names: Mapping[str, str], known: Collection[str]) -> Holder:
-    """As the kubelet would tell. Sure are pods that the record had before (`known`): it has been written anew since."""
+def _holder(one: Record, names: Mapping[str, str], *, sure: bool) -> Holder:
+    """As the kubelet would tell."""
     pod = names.get(one.pod, f"with UID {one.pod}")
-    return Holder(pod, one.container, one.resource, tuple(sorted(one.ids)), sure=one.pod in known)
+    return Holder(pod, one.container, one.resource, tuple(sorted(one.ids)), sure)
 
 
 def _tell(before: tuple[Hold, ...], after: tuple[Hold, ...]) -> None:
