@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -61,23 +62,30 @@ def wait_allocatable(
     waited: float = 0.0,
 ) -> Node:
     """Wait until the node offers exactly what is expected of it; a ClusterError with the reason when it does not in
-    time. `waited`: seconds that it had before, while others were waited for."""
+    time, or what is missing waits for pods to end. `waited`: seconds that it had before, while others were waited for."""
     node: Node | None = None
     patience = Patience(tell)
+    begun = time.monotonic()
     for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", tell=tell):
         if name not in found:
             continue
         node = nodes.parse(found[name])
         if node.ready and _offers(node, expected):
             return node
-        patience.tell(
+        reason = patience.tell(
             f"{name} offers {_part(node, expected)}",
             lambda node=node: lacking(api, node, expected, namespace),  # type: ignore[misc]
         )
+        if said.holders(reason):  # that may take days
+            break
+    seconds = min(seconds, time.monotonic() - begun)
     why = lacking(api, node, expected, namespace) if node else "there is no such node"
+    holders = " and ".join(said.holders(why))
     raise ClusterError(
         f"{name} offers {_part(node, expected)} after {waited + seconds:.0f} s: {why}",
-        hint=f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
+        hint=f"Nothing to mend; wait for the end of {holders}, or end what runs there."
+        if holders
+        else f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
     )
 
 

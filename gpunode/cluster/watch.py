@@ -74,11 +74,12 @@ class Patience:
         self._tell = tell
         self._begun, self._looked = time.monotonic(), 0.0
 
-    def tell(self, so_far: str, why: Callable[[], str]) -> None:
-        """Call it as often as one likes."""
-        now = time.monotonic()
+    def tell(self, so_far: str, why: Callable[[], str]) -> str:
+        """Call it as often as one likes. The reason, where it was asked for."""
+        now, reason = time.monotonic(), ""
         if now - self._begun < USUAL:
             self._tell(so_far)
         elif now - self._looked >= LOOK:
-            self._looked = now
-            self._tell(f"{so_far}; {why()}")
+            self._looked, reason = now, why()
+            self._tell(f"{so_far}; {reason}")
+        return reason

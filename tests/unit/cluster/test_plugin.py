@@ -474,6 +474,26 @@ def test_a_gpu_that_is_held_back_for_a_pod_is_not_called_unhealthy(
         assert why(api, "a", 4).startswith("1 of 4 nvidia.com/gpu are unhealthy; ")
 
 
+@pytest.mark.usefixtures("impatient")
+def test_what_is_held_back_for_a_pod_is_not_waited_for(
+    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pod may run for days. Where more is wrong than that, the wait goes on."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
+    log = logged(caplog, (), (HOLD,))
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* held back") as caught:
+        offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
+    assert caught.value.hint == "Nothing to mend; wait for the end of default/m1, or end what runs there."
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"ERROR unhealthy: Xid 79 device=GPU-2\n{log}"
+    with pytest.raises(ClusterError, match="after 1 s") as caught:
+        offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
+    assert "kubectl describe node a" in caught.value.hint
+
+
 def test_a_gpu_that_the_plugin_leaves_out_is_the_cause_whatever_it_has_logged_since(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
