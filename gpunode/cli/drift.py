@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpunode.report import Report
 
 FEW = 2  # objects that a note names
+NAMED = 5  # nodes that it names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ def plan(
     diff: bool | None = None,
     strict: bool = True,
 ) -> Planned:
-    """Show what the cluster side would change, as `show` does, and which hosts are no nodes yet."""
+    """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
+    of them are no nodes yet."""
     found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
-    planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict)
+    planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict, loaded=True)
     if missing:
         some = ", ".join(list(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         report.note(
@@ -58,9 +60,11 @@ def show(
     *,
     diff: bool | None = None,
     strict: bool = True,
+    loaded: bool = False,
 ) -> Planned:
     """Show what deploying the plugin on the nodes would change. `diff`: with what is new or removed whole, or (False)
-    without any diff. Not `strict`: also for a user who may look, and not change anything."""
+    without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will be on
+    these nodes."""
     from gpunode.cluster import plugin
 
     wish = inventory.cluster
@@ -68,6 +72,7 @@ def show(
         api, wish.namespace, cluster.image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
     )
     cluster.warn(api, inventory, hosts, found, report)
+    _imageless(api, inventory, found, report, loaded=loaded)
     labels, conflicts = _labels(api, hosts, found, strict=strict)
     changes = [one for one in (*objects, *labels) if one.action not in ("same", "foreign")]
     report.cluster(api.access.context, changes, diff=diff)
@@ -75,6 +80,24 @@ def show(
     for host, error in conflicts.items():
         report.problem(error, host)
     return Planned(len(changes), conflicts)
+
+
+def _imageless(
+    api: Api, inventory: Inventory, found: Mapping[str, Node], report: Report, *, loaded: bool
+) -> None:
+    """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
+    from gpunode.cluster import images, nodes
+
+    image, here = cluster.image_of(inventory), {node.name: node for node in found.values()}
+    every = {node.name: node for node in nodes.every(api, labels=f"{nodes.GPU_LABEL}=true")} | here
+    places = [node for name, node in every.items() if not (loaded and name in here)]
+    without = images.unloaded(api, inventory.cluster.namespace, image, places)
+    if without:
+        more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+        report.note(
+            f"{', '.join(without[:NAMED])}{more}: {image.reference} is not there, as far as the kubelet tells. The plugin's pods "
+            "would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these hosts loads it."
+        )
 
 
 def _labels(

@@ -19,6 +19,7 @@ SAID = "gpunode.dev/device-plugin"  # annotation: how the device plugin sees the
 ACCELERATOR_LABEL = "accelerator"
 OFFERED = ("nvidia.com/", MEMORY)
 HOSTNAME = "kubernetes.io/hostname"
+LISTED = 50  # images that a kubelet tells of, the largest first
 # Each writer of labels has a name of its own for the API server: what it leaves out of its next
 # wish is taken off, and what others set stays.
 PROVISION = "gpunode"
@@ -55,6 +56,9 @@ class Node:
         default_factory=dict
     )  # field manager → labels it has applied
     said: str = ""  # the annotation in which the device plugin keeps its view; "" where there is none
+    images: tuple[
+        str, ...
+    ] = ()  # names of those that its runtime has; () where the kubelet may not tell of all
 
     @property
     def offered(self) -> str:
@@ -75,7 +79,7 @@ def parse(item: Object) -> Node:
     """The node in a Node object."""
     meta, status = item["metadata"], item.get("status", {})
     condition: Object = next((one for one in status.get("conditions") or [] if one["type"] == "Ready"), {})
-    info = status.get("nodeInfo") or {}
+    info, images = status.get("nodeInfo") or {}, status.get("images") or []
 
     def count(which: str, *resources: str) -> int:
         return sum(whole((status.get(which) or {}).get(resource, 0)) for resource in resources)
@@ -123,6 +127,9 @@ def parse(item: Object) -> Node:
             if entry.get("operation") == "Apply"
         },
         said=(meta.get("annotations") or {}).get(SAID, ""),
+        images=tuple(name for one in images for name in one.get("names") or [])
+        if len(images) < LISTED
+        else (),
     )
 
 

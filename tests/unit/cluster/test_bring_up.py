@@ -11,6 +11,7 @@ import pytest
 
 from gpunode import report
 from gpunode.cli import cluster, drift, proof
+from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import (
@@ -210,6 +211,51 @@ def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
     drift.plan(api, inventory, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
 
     assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
+
+
+@pytest.mark.parametrize(
+    ("there", "runs", "archive", "loaded", "named"),
+    [
+        (["plugin:0"], "plugin:0", "plugin.tar", False, "a, b"),
+        (["plugin:0"], "plugin:0", "plugin.tar", True, "b"),  # `provision` of a alone
+        (["plugin:0"], "", "plugin.tar", False, "a, b"),
+        (["plugin:0"], "plugin:1", "plugin.tar", False, ""),  # loaded just now
+        (["plugin:0"], "plugin:0", None, False, ""),  # pulled
+        (["plugin:0", "docker.io/library/plugin:1"], "plugin:0", "plugin.tar", False, ""),
+        ([f"other:{n}" for n in range(50)], "plugin:0", "plugin.tar", False, ""),  # not all are told
+        ([], "plugin:0", "plugin.tar", False, ""),
+    ],
+)
+def test_nodes_without_the_image_are_named_before_their_plugin_ends(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    there: list[str],
+    runs: str,
+    archive: str | None,
+    loaded: bool,
+    named: str,
+) -> None:
+    """The DaemonSet is one for all nodes, whichever hosts the command is for."""
+    for name in ("a", "b"):
+        add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
+        images = [{"names": [one], "sizeBytes": 1} for one in there]
+        fake.update("Node", name, status={"images": images})
+    if runs:
+        label = {"app.kubernetes.io/name": "gpunode-device-plugin"}
+        fake.put(
+            daemonset("gpunode-device-plugin", runs, **label)
+            | {"metadata": {"name": "p", "namespace": "gpunode", "labels": label}}
+        )
+    inventory = replace(INVENTORY, cluster=Cluster(plugin=PluginImage("plugin:1", archive)))
+    found = {node.name: node for node in nodes.every(api) if node.name == "a"}
+
+    drift.show(api, inventory, HOSTS[:1], found, report.make(json=True, quiet=True), loaded=loaded)
+
+    said = capsys.readouterr().out
+    words = ": plugin:1 is not there, as far as the kubelet tells"
+    assert (words in said) == bool(named)
+    assert f'"{named}{words}' in said or not named
 
 
 def daemonset(
