@@ -1,7 +1,7 @@
 """NVIDIA's own device plugin and this one: with the same GPUs, files and variables, the same answers to the kubelet.
 
 Needs no cluster: the GPUs are those of mount namespaces, the kubelets the fake ones of the fast tests. What differs on
-purpose stands in docs/deviceplugin.md; here it is not compared, or asserted of both. MPS is not here: it is done in
+purpose stands in docs/switching.md; here it is not compared, or asserted of both. MPS is not here: it is done in
 another way altogether.
 """
 
@@ -385,7 +385,7 @@ def test_which_xids_count_is_set_by_the_same_variables(machines, env, xids, sick
     assert after_xids(machines("whole"), *xids, last=sick, **env) == ({sick}, {sick})
 
 
-# What docs/deviceplugin.md says of NVIDIA's plugin.
+# What docs/switching.md says of NVIDIA's plugin.
 
 
 def test_it_passes_over_which_devices_are_shared_and_under_which_name(machines):

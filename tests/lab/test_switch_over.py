@@ -1,4 +1,4 @@
-"""From NVIDIA's own device plugin to this one and back on a real kubelet, step by step as docs/deviceplugin.md has it."""
+"""From NVIDIA's own device plugin to this one and back on a real kubelet, step by step as docs/switching.md has it."""
 
 from __future__ import annotations
 

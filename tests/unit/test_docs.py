@@ -10,11 +10,13 @@ from typing import get_args
 
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
 from gpunode import inventory
 from gpunode.cli import EPILOG, app
-from gpunode.model import Layer
+from gpunode.cluster import plugin
+from gpunode.model import Layer, PluginImage
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -92,6 +94,42 @@ def test_every_file_the_documents_point_to_is_there() -> None:
             target = part.split(")")[0].split("#")[0]
             if target and "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def anchors(document: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_section_that_a_document_points_to_is_there(document: Path) -> None:
+    """In itself or in another one."""
+    links = re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", document.read_text())
+    missing = [
+        f"{target}#{name}"
+        for target, name in links
+        if name not in anchors(document.parent / target if target else document)
+    ]
+    assert missing == []
+
+
+def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
+    """The one in its document is part of the one that is tried on real kubelets."""
+    text = (ROOT / "docs/deviceplugin.md").read_text().split("```yaml\n")[1].split("```")[0]
+    by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
+    objects = plugin.manifests("gpunode", PluginImage("gpunode-deviceplugin"))
+    applied = next(
+        one["spec"]["template"]["spec"]
+        for one in objects
+        if one["metadata"]["name"] == "gpunode-device-plugin-class"
+    )
+    (hand,), (made,) = by_hand["containers"], applied["containers"]
+    for key in ("securityContext", "volumeMounts", "image", "imagePullPolicy"):
+        assert hand[key] == made[key]
+    for key in ("volumes", "priorityClassName", "runtimeClassName", "tolerations"):
+        assert by_hand[key] == applied[key]
+    assert [one for one in hand["env"] if one not in made["env"]] == []
 
 
 def test_every_type_of_json_line_is_documented() -> None:
