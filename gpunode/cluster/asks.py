@@ -17,7 +17,8 @@ Ask = tuple[str, int]  # a resource, and how much of it
 @dataclass(frozen=True, slots=True)
 class Free:
     """`waves`: the asks of pods that go together, each wave once all pods before it have what they asked for, and keep it.
-    Besides them `rest` of shares is free, of which one pod may ask for several where `several`.
+    Besides them `rest` of shares is free, of which one pod may ask for several where `several`; where they are `packed`, the
+    plugin gives all of one GPU before those of the next.
 
     `offered` is what the node offers, in use or not, and `devices` how many GPUs and MIG devices pods can see of it; None
     where that is not known. `users`: the pods that hold some, with how many. `divided`: several pods can have a part of one GPU. Where GPUs are `shared` by memory, `known`: the pods
@@ -27,6 +28,7 @@ class Free:
     waves: tuple[tuple[Ask, ...], ...]
     rest: Mapping[str, int]
     several: bool
+    packed: bool
     offered: int
     devices: int | None
     users: tuple[str, ...]
@@ -57,7 +59,11 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         # one more than there are GPUs two share one.
         first = left if each == 1 else min(left, (there or len(target.uuids) or count) + 1)
         asks += [(resource, 1)] * first
-        rest[resource] = left - first
+        if each and there and left == count:
+            left = min(
+                left, (max(there, len(target.uuids)) - 1) * each + 1
+            )  # these cannot all be of fewer GPUs
+        rest[resource] = max(0, left - first)
         devices = None if devices is None or there is None else devices + there
     named = expected.memory(config, node.labels)
     shared, known, waves = bool(node.shared or named), True, [tuple(asks)]
@@ -70,6 +76,7 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         tuple(wave for wave in waves if wave),
         rest,
         expected.several(config, node.labels),
+        expected.packs(config, node.labels),
         node.allocatable + sum(node.shares.values()),
         devices,
         tuple(users),
@@ -84,8 +91,8 @@ def more(
 ) -> list[Ask]:
     """What to ask for after the waves, of the shares that are `left`, when `pods` have `seen` these; [] if that is all.
 
-    The plugin fills one GPU before the next where it is told to, and what others hold is not spread evenly. So one pod
-    asks for all that is left, or, where it may have one share only, as many pods as there are already.
+    Where shares are packed, or what others hold is not spread evenly, some GPUs are not seen at first. So one pod asks for
+    all that is left. Where it may have one share only, there are as many pods as there are already, or one for each.
     """
     some = {resource: count for resource, count in left.items() if count}
     if "" in seen:  # by an image that does not tell which GPU it had, and may try but one of several
@@ -94,7 +101,11 @@ def more(
         return []
     if free.several:
         return list(some.items())
-    return [(resource, 1) for resource, count in some.items() for _ in range(min(count, pods))]
+    return [
+        (resource, 1)
+        for resource, count in some.items()
+        for _ in range(count if free.packed else min(count, pods))
+    ]
 
 
 def _pieces(node: Node, units: int, target: Target) -> list[int]:

@@ -77,6 +77,12 @@ def several(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     return settings is not None and not settings.fail_requests_greater_than_one
 
 
+def packs(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether pods on a node with these labels get all shares of a GPU before those of the next."""
+    settings = in_force(config, labels)
+    return settings is not None and settings.packs(GPU)
+
+
 def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
     """Whether it cannot be told what a node with these labels is to offer, as its host did not list MIG devices."""
     settings = in_force(config, labels)

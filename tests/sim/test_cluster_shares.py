@@ -32,8 +32,8 @@ def deployed() -> Iterator[Fleet]:
     ("text", "offered", "count"),
     [
         (BY_TIME, {"nvidia.com/gpu.shared": 6}, 3),
-        (BY_TIME + PACKED, {"nvidia.com/gpu.shared": 6}, 4),  # three on one GPU, then one for all the rest
-        (BY_TIME.replace("false", "true") + PACKED, {"nvidia.com/gpu.shared": 6}, 6),
+        (BY_TIME + PACKED, {"nvidia.com/gpu.shared": 6}, 4),  # three on one GPU, then one on the other
+        (BY_TIME.replace("false", "true") + PACKED, {"nvidia.com/gpu.shared": 6}, 4),
         (BY_MEMORY, UNITS, 3),
         (BY_MEMORY.replace("packed", "distributed"), UNITS, 3),
     ],

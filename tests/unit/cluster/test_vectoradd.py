@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpunode.cluster import vectoradd
@@ -374,6 +376,7 @@ def sliced(replicas: int = 10, more: str = "", flags: str = "") -> PluginConfig:
 ONE_SHARE = PluginConfig(
     "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10, rename: nvidia.com/gpu.shared}]}}\n"
 )
+FILL = "flags: {plugin: {sharedDevicesAllocationPolicy: packed}}\n"
 SPREAD = ["GPU-1", "GPU-2", "GPU-3", "GPU-4"] * 10
 PACKED = ["GPU-1"] * 10 + ["GPU-2"] * 10 + ["GPU-3"] * 10 + ["GPU-4"] * 10
 FOUR = ("GPU-1", "GPU-2", "GPU-3", "GPU-4")
@@ -384,8 +387,8 @@ FOUR = ("GPU-1", "GPU-2", "GPU-3", "GPU-4")
     [
         (sliced(), SPREAD, [1] * 5),
         (ONE_SHARE, SPREAD, [1] * 5),
-        (sliced(), PACKED, [1] * 5 + [35]),  # the rest in one pod
-        (ONE_SHARE, PACKED, [1] * 40),  # 5, 5, 10, 20
+        (sliced(), PACKED, [1] * 5 + [26]),  # the rest in one pod
+        (replace(ONE_SHARE, text=ONE_SHARE.text + FILL), PACKED, [1] * 31),  # 5, then all at once
         (ONE_SHARE, ["GPU-1"] * 5 + SPREAD, [1] * 10),
     ],
     ids=["spread", "spread MPS", "packed", "packed MPS", "uneven MPS"],
@@ -463,13 +466,15 @@ def test_the_last_free_share_shows_its_gpu_but_no_sharing(api: Api, fake: FakeAp
     assert (result.divided, result.together) == (True, "")
 
 
-def test_pods_that_do_not_tell_their_gpu_get_all_shares(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_pods_that_do_not_tell_their_gpu_get_so_many_shares_that_they_must_have_had_all(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
     """Each one, as an image may try only the first GPU that it sees."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.without_log = True
     (result,) = run(api, told, Target("m", FOUR), config=sliced())
-    assert [limits[SHARED] for limits in kubelet.asked] == [1] * 40
+    assert [limits[SHARED] for limits in kubelet.asked] == [1] * 31
     assert result.passed
     assert not result.divided  # what was shared is not known
 
