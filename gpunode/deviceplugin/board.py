@@ -28,6 +28,7 @@ class Board:
         # GPUs shared by memory, by UUID: why the driver does not hold containers to their part; None where it does
         self.limits: Mapping[str, str | None] = {}
         self.left: Mapping[str, str] = {}  # GPUs of which nothing is offered, by UUID, and why
+        self.mute: Mapping[str, str] = {}  # GPUs that do not even tell their UUID, by index, and why
         self.holds: tuple[Hold, ...] = ()
         self.held: Mapping[
             str, Mapping[str, str]
@@ -72,6 +73,12 @@ class Board:
         """Of these GPUs, and no others, nothing is offered, and why."""
         if left != self.left:
             self.left = left
+            self._wake()
+
+    def miss(self, mute: Mapping[str, str]) -> None:
+        """These GPUs, by index, and no others do not even tell their UUID, and why."""
+        if mute != self.mute:
+            self.mute = mute
             self._wake()
 
     def limit(self, limits: Mapping[str, str | None]) -> None:

@@ -99,8 +99,9 @@ def limited(board: Board) -> list[Sample]:
 
 
 def left_out(board: Board) -> list[Sample]:
-    """GPUs of which nothing is offered though they are well."""
-    return [("left_out", {"gpu": gpu, "why": why}, 1.0) for gpu, why in board.left.items()]
+    """GPUs of which nothing is offered, by UUID, or by index where they do not tell that."""
+    left = {**board.left, **board.mute}
+    return [("left_out", {"gpu": gpu, "why": why}, 1.0) for gpu, why in left.items()]
 
 
 def held(board: Board) -> list[Sample]:

@@ -61,7 +61,7 @@ class Node:
         self.health = {uuid: replace(known, quiet=quiet) for uuid, known in health.items()}
         self._watches: dict[str, Watch] = {}
         self._devices: tuple[Device, ...] = ()  # that were found last
-        self._unknown = False  # a GPU is there that did not even tell its UUID
+        self._uncounted = False  # NVML did not say how many GPUs there are
         self._offers: Mapping[str, tuple[Unit, ...]] = {}  # made of them
         self._given: Mapping[str, Device] = {}  # those that are offered, by UUID
         self._said: dict[str, str] = {}
@@ -114,13 +114,19 @@ class Node:
     async def _look(self) -> None:
         """Find the devices and put them on the board; a GPU that does not answer stays as it was known."""
         found: list[Device] = []
-        self._unknown = False
+        mute: dict[str, str] = {}
         try:
-            for index in range(await self._calls.within(DEADLINE, count, self._nvml)):
-                found += await self._describe(index)
+            number = await self._calls.within(DEADLINE, count, self._nvml)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
-            self._say("NVML", f"cannot count the GPUs: {_why(error)}")
+            self._uncounted, why = True, f"cannot count the GPUs: {_why(error)}"
+            self._say("NVML", why)
+            if not self._devices:
+                self._board.lack(why)
             return
+        self._uncounted = False
+        for index in range(number):
+            found += await self._describe(index, mute)
+        self._board.miss(mute)
         if found:
             self._unsay("NVML")
         else:
@@ -224,7 +230,7 @@ class Node:
             self._board.links = {}
             log.warning("how the GPUs are connected is not known: %s", _why(error))
 
-    async def _describe(self, index: int) -> list[Device]:
+    async def _describe(self, index: int, mute: dict[str, str]) -> list[Device]:
         try:
             found = list(await self._calls.within(DEADLINE, describe, self._nvml, index))
             self._unsay(f"GPU {index}")
@@ -232,7 +238,7 @@ class Node:
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # else its watch has seen it too
-                self._unknown = True
+                mute[str(index)] = _why(error)
                 self._say(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
             return known
 
@@ -297,7 +303,11 @@ class Node:
                     )
 
     def _broken(self) -> bool:
-        return self._unknown or any(watch.failing for watch in self._watches.values())
+        return (
+            self._uncounted
+            or bool(self._board.mute)
+            or any(watch.failing for watch in self._watches.values())
+        )
 
     async def _stop_watches(self) -> bool:
         """End all watches; False if one hangs in NVML, which then cannot be started anew."""

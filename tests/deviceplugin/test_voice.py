@@ -112,6 +112,54 @@ def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
     play(scene)
 
 
+def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
+    play, plugin, api, voice
+) -> None:
+    """It has no UUID to tell; that it is back is said too."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
+        async with plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), voice=voice):
+            await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
+            assert api.events[0]["message"].startswith("GPU 0 is not offered: NVML: GPU is lost")
+            await api.until(
+                lambda: "GPU is lost" in json.loads(note(api) or "{}").get("notOffered", {}).get("GPU 0", "")
+            )
+            lost.error = None
+            await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
+            await api.until(lambda: "notOffered" not in json.loads(note(api) or "{}"))
+
+    play(scene)
+
+
+def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plugin, api, voice) -> None:
+    """NVML started, but tells nothing: the reason is no secret of the log, and starting it again may help."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"))
+        number, started = nvml.nvmlDeviceGetCount, nvml.nvmlInit
+        starts: list[int] = []
+
+        def init() -> None:
+            starts.append(1)
+            started()
+
+        def none() -> int:
+            if nvml.inits and len(starts) == 1:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+            return number()
+
+        nvml.nvmlInit, nvml.nvmlDeviceGetCount = init, none
+        async with plugin(nvml, voice=voice):
+            await api.until(lambda: ("GPUsNotOffered", 1) in api.said())
+            assert "cannot count the GPUs: NVML: Unknown Error" in api.events[0]["message"]
+            await kubelet.until(kubelet.devices)
+            await api.until(lambda: ("GPUsOffered", 1) in api.said())
+        assert len(starts) == 2
+
+    play(scene)
+
+
 def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, voice) -> None:
     """A node that waits for its driver says so where people look: at the node."""
 

@@ -19,7 +19,7 @@ class View:
     """What the board had at one moment: NVML's devices by UUID, units by resource, why devices are Unhealthy.
 
     `idle`: devices that are not offered, as a GPU that is cut into MIG devices; `left`: those of them that should be,
-    and why they are not. `held`: whose units wait for a container
+    and why they are not. `mute`: GPUs that do not tell their UUID, by index, and why. `held`: whose units wait for a container
     that has them by an earlier configuration. `limits`: of GPUs shared by memory, why the driver does not hold containers to their part; None where it does.
     """
 
@@ -31,6 +31,7 @@ class View:
     idle: frozenset[str] = frozenset()
     held: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
+    mute: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(board: Board) -> View:
@@ -46,6 +47,7 @@ def view(board: Board) -> View:
         limits={uuid: why for uuid, why in board.limits.items() if uuid in devices},
         held={hold.device: hold.why for hold in board.holds if hold.sure and hold.device in devices},
         left={uuid: why for uuid, why in board.left.items() if uuid in devices},
+        mute=board.mute,
     )
 
 
@@ -96,6 +98,11 @@ def _left(before: View, after: View) -> Iterator[Event]:
     for uuid in before.left.keys() - after.left.keys():
         if uuid in after.devices:
             yield Event("GPUOffered", f"{_called(after.devices[uuid])} is left out no longer", "Normal")
+    for index, why in after.mute.items():
+        if before.mute.get(index) != why:
+            yield Event("GPUNotOffered", f"GPU {index} is not offered: {why}")
+    for index in before.mute.keys() - after.mute.keys():
+        yield Event("GPUOffered", f"GPU {index} is left out no longer", "Normal")
 
 
 def _held(before: View, after: View) -> Iterator[Event]:
@@ -119,11 +126,12 @@ def summary(seen: View, config: Config) -> str:
         "deviceListStrategy": list(config.device_list_strategy),
         **({"configFile": config.config_file} if config.config_file else {}),
     }
+    left = {**seen.left, **{f"GPU {index}": why for index, why in seen.mute.items()}}
     whole = {
         "units": dict(seen.units),
         "unhealthy": dict(seen.sick),
         **({"held": dict(seen.held)} if seen.held else {}),
-        **({"notOffered": dict(seen.left)} if seen.left else {}),
+        **({"notOffered": left} if left else {}),
         **({"problem": seen.missing} if seen.missing is not None else {}),
         **(
             {"memoryLimits": {uuid: why or "enforced" for uuid, why in seen.limits.items()}}
