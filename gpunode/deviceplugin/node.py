@@ -139,6 +139,7 @@ class Node:
             log.warning("gone", extra={"device": device.uuid, "index": device.index})
         same = self._devices == tuple(found)
         self._devices = self._board.devices = tuple(found)
+        self._watch()  # before all that takes its time: an Xid that nobody hears does not come again
         config = self._config
         try:
             if not same or not self._offers:
@@ -162,7 +163,6 @@ class Node:
             self._board.leave({})
             self._board.lack(str(error))
             self._say("offers", f"nothing is offered: {error}")
-        self._watch()
 
     def _leave(self, found: Sequence[Device]) -> None:
         """Say what comes to nothing, and what does no longer."""

@@ -99,7 +99,9 @@ def test_a_new_driver_or_device_comes_over_and_nothing_is_written_otherwise(tmp_
     assert specs.refresh(names("GPU-a")) == {}
     assert (tmp_path / FILE).stat().st_ino == before
     put(tmp_path, toolkit("GPU-a", "MIG-b", driver="590.2"))
-    assert specs.refresh(names("GPU-a", "MIG-b")) == {}
+    with (tmp_path / FILE).open() as reader:
+        assert specs.refresh(names("GPU-a", "MIG-b")) == {}
+        assert json.load(reader)["devices"]  # whole, as it was: a runtime may be reading it just then
     assert read(tmp_path)["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib/libcuda.so.590.2"
     assert set(named(tmp_path)) == {"GPU-a", "MIG-b"}
 
@@ -324,20 +326,20 @@ def test_a_directory_that_is_not_there_is_said(tmp_path):
     )
 
 
-def test_cdi_reaches_the_kubelet_and_the_disk(play, plugin, tmp_path):
+@pytest.mark.parametrize(("by", "name"), [("uuid", "GPU-a"), ("index", "0")])
+def test_cdi_reaches_the_kubelet_and_the_disk(play, plugin, tmp_path, by, name):
     """By an annotation, and by the field of kubelets since 1.28; the names are in the specification by then."""
     put(tmp_path, toolkit("GPU-a"))
 
     async def scene(kubelet: FakeKubelet) -> None:
         strategies = ("cdi-cri", "cdi-annotations")
-        async with plugin(
-            FakeNvml(Gpu("GPU-a")), device_list_strategy=strategies, cdi_directory=str(tmp_path)
-        ):
+        settings = {"device_list_strategy": strategies, "device_id_strategy": by}
+        async with plugin(FakeNvml(Gpu("GPU-a")), cdi_directory=str(tmp_path), **settings):
             await kubelet.until(kubelet.devices)
-            assert set(named(tmp_path)) == {"GPU-a"}
+            assert set(named(tmp_path)) == {name}
             answer = await kubelet.allocate("GPU-a")
-            assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a"]
-            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}=GPU-a"}
+            assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
+            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}={name}"}
 
     play(scene)
 

@@ -88,6 +88,27 @@ def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(play
     play(scene)
 
 
+def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monkeypatch, caplog) -> None:
+    """Before anything is offered: it would not come again. The first list has it."""
+    monkeypatch.setattr(returns, "PATIENCE", 60)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        lists.touch()  # a kubelet that begins to tell later
+        nvml = gpus()
+        async with plugin(nvml, pod_resources_socket=str(lists), recovery_seconds=60.0):
+            while not nvml.gpus[0].sets:
+                await asyncio.sleep(0.01)
+            nvml.gpus[0].raise_xid(79)
+            while "unhealthy: Xid 79" not in caplog.text:
+                await asyncio.sleep(0.01)
+            lists.unlink()
+            async with Lister(NAMESAKE).serving(lists):
+                await kubelet.until(kubelet.devices)
+                assert kubelet.plugins[GPU].lists == [{"GPU-a": "Unhealthy", "GPU-b": "Healthy"}]
+
+    play(scene)
+
+
 def test_held_units_are_preferred_last(play, after) -> None:
     """A kubelet that asks which units to take just before it hears of them takes others."""
 
