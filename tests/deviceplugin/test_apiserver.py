@@ -171,6 +171,15 @@ def test_a_watch_that_breaks_off_is_no_good_answer(account: Path) -> None:
         list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
 
 
+def test_a_watch_that_the_server_ends_for_a_reason_has_that_reason(account: Path) -> None:
+    """With 200 and, in the stream, a Status: 410, when it remembers too little."""
+    said = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(said)}\r\n\r\n".encode()
+    with answering(account, head + said) as api, pytest.raises(ApiError, match="too old") as caught:
+        list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
+    assert caught.value.code == 410
+
+
 def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: Path) -> None:
     """The status has come, the object has not."""
     with answering(account, b'HTTP/1.1 201 Created\r\nContent-Length: 500\r\n\r\n{"kind') as api:
