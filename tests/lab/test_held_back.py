@@ -32,7 +32,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     ran = gpunode("provision", "--yes", "--json", "--no-run")
     assert ran.code == 0, ran
     yield
-    ran = gpunode("plugin deploy", "--json")
+    ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
 
 
@@ -49,7 +49,7 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
     inventory["cluster"]["plugin"]["config"] = "held-plugin.yaml"
     file = lab.inventory.with_name("held.yaml")
     file.write_text(yaml.safe_dump(inventory))
-    ran = gpunode("plugin deploy", "--json", inventory=file)
+    ran = gpunode("plugin deploy", "--yes", "--json", inventory=file)
     assert ran.code == 0, ran
     for name in GPUS:
         wait(f"the plugin on {name}", lambda name=name: REGISTERED in log(lab, name), 60)
