@@ -1151,10 +1151,11 @@ def room(text: str) -> None:
         system = os.statvfs(below(where))
         free = system.f_bavail * system.f_frsize
         if amount > free:
-            sentence = "the packages need %.0f MB, and %s has %.0f MB free" % (
-                amount / 1e6,
+            # the one rounded up, the other down: a full disk has less than anything needs
+            sentence = "the packages need %d MB, and %s has %d MB free" % (
+                -(-amount // 1e6),
                 where,
-                free / 1e6,
+                free // 1e6,
             )
             raise Failure("disk-full", sentence)
 

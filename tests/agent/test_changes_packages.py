@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,14 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(host: Host)
     assert failed["code"] == "disk-full"
     assert failed["error"].startswith("the packages need 900000400 MB, and ")
     assert not host.path("/state/done").exists()
+
+
+def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words too, whose figures are rounded."""
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr(agent.os, "statvfs", lambda _: full)
+    with pytest.raises(agent.Failure, match=r"^the packages need 1 MB, and /\S* has 0 MB free"):
+        agent.room("Need to get 2,052 B of archives.\n")
 
 
 REFRESH: list[tuple[str, str, int, str, str]] = [
