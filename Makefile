@@ -40,10 +40,10 @@ unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
 	$(PYTEST) -m "not lab and not gpu" tests/sim
 
-# As many labs as the tests run side by side on.
-lab-test: LABS := 2
+# As many labs as the tests run side by side on; fewer where there is no room for them.
+lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
-	$(BIN)/pytest -n $(LABS) --dist loadfile -m "lab or gpu" --timeout 900
+	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "lab or gpu" --timeout 900
 
 LABS := 1
 # Exit status 77: this machine cannot run the lab. Its tests then skip and say why.

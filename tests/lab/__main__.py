@@ -1,4 +1,4 @@
-"""python3 -m tests.lab up | down | status | check | reset HOST"""
+"""python3 -m tests.lab up | down | status | count | check | reset HOST"""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ def main() -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring the lab up; safe to repeat")
-    up.add_argument("--labs", type=int, default=1, help="so many, for tests that run side by side")
+    up.add_argument(
+        "--labs", type=int, default=1, help="so many, for tests that run side by side, or as many as fit"
+    )
     commands.add_parser(
         "down", help="stop all labs of this checkout and remove what they made, but the cache"
     )
     commands.add_parser("status", help="what runs; exit code 0 if all of it does")
+    commands.add_parser("count", help="how many labs of this checkout run")
     commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
     reset = commands.add_parser("reset", help="make a host bare again")
     reset.add_argument("host", choices=["modern", "legacy"])
@@ -35,6 +38,8 @@ def main() -> int:
             lab.down()
         elif options.command == "status":
             return lab.status()
+        elif options.command == "count":
+            print(lab.count())
         elif options.command == "check":
             from .selftest import check
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,30 @@ from typing import Any
 import pytest
 
 from . import api, machine
+from .lab import is_cold
 from .progress import CannotRun, LabError
 
 GPUNODE = Path(sys.executable).with_name("gpunode")
+# Begun first, so that in the end no lab is busy for long while the others are not.
+LONGEST = (
+    "test_interrupted",
+    "test_provision",
+    "test_deviceplugin_modes",
+    "test_memory_limits",
+    "test_reboot",
+    "test_switch_over",
+    "test_restore",
+    "test_deviceplugin",
+    "test_deviceplugin_voice",
+    "test_hosts_as_real",
+    "test_memory_sharing",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, in this order; `make lab-test` hands them out as they come."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 @dataclass(frozen=True)
@@ -49,12 +70,13 @@ def lab(worker_id: str) -> api.Lab:
     """The running lab of this checkout; each of several pytest workers (gw0, gw1, …) has one of its own."""
     try:
         machine.check()
+        try:
+            return api.load(1 if worker_id == "master" else int(worker_id.removeprefix("gw")) + 1)
+        except LabError as error:
+            machine.check_room(1, cold=is_cold())
+            pytest.fail(str(error))
     except CannotRun as reason:
         pytest.skip(f"no lab: {reason}")
-    try:
-        return api.load(1 if worker_id == "master" else int(worker_id.removeprefix("gw")) + 1)
-    except LabError as error:
-        pytest.fail(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +91,19 @@ def gpunode(lab: api.Lab) -> Callable[..., Ran]:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def inventory(lab: api.Lab) -> Iterator[Callable[..., Path]]:
+    """Writes variants of the lab's inventory beside it, where its relative paths hold."""
+    made: list[Path] = []
+
+    def write(change: Callable[[str], str]) -> Path:
+        path = lab.inventory.with_name(f"variant-{len(made)}.yaml")
+        path.write_text(change(lab.inventory.read_text()))
+        made.append(path)
+        return path
+
+    yield write
+    for path in made:
+        path.unlink()

@@ -77,7 +77,7 @@ def ensure(slot: Slot) -> Images:
     modern_image, legacy_image, python_image = (f"gpunode-lab/{name}:{tag}" for name in NAMES)
     images = Images(modern_image, legacy_image, python_image, folder / "small.tar")
     if docker(slot, "images", "-q", images.legacy) == "":
-        with step("load the hosts' images"):
+        with step(f"{slot.out.name}: load the hosts' images"):
             docker(slot, "load", "-i", folder / "images.tar")
             for name in NAMES:
                 docker(slot, "tag", f"gpunode-lab/{name}:new", f"gpunode-lab/{name}:{tag}")

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, pki, plugin, process, slot
 from .builds import CHECKOUT
 from .hosts import HOSTS, LEGACY, Host, host
-from .progress import LabError, say, step, wait
+from .progress import CannotRun, LabError, say, step, wait
 from .slot import Slot
+
+PROGRAMS = (
+    builds.KUBERNETES,
+    builds.KUBERNETES_LEGACY,
+    builds.CONTAINERD,
+    builds.TOOLKIT,
+    builds.NVIDIA_PLUGIN,
+)
 
 
 def up(labs: int = 1) -> None:
-    """Bring so many labs of this checkout up; what already is as it should be is left alone."""
+    """Bring so many labs of this checkout up, or as many as there is room for; what is as it should be is left alone."""
     os.umask(0o022)
     machine.check()
-    outs = [slot.folder(CHECKOUT, number) for number in range(1, labs + 1)]
-    if missing := [out for out in outs if not _runs(slot.find(out))]:
-        machine.check_room(len(missing), cold=not list(cache.root().glob(f"{builds.KUBERNETES.name}-*")))
+    cold = is_cold()
+    if cold:
+        machine.check_go()
+    outs = fitting([slot.folder(CHECKOUT, number) for number in range(1, labs + 1)], cold=cold)
     machine.install()
     machine.raise_limits()
     for gone in slot.abandoned():
@@ -31,10 +42,18 @@ def up(labs: int = 1) -> None:
         mine = [slot.claim(out) for out in outs]
         for each in mine:
             locks.enter_context(slot.lock(slot.STATE / f"{each.number}.lock"))
-            _up(each)
-        with step("legacy is Ready"):
-            for each in mine:
-                _ready(each, LEGACY)
+        programs = {part.name: builds.go(part) for part in PROGRAMS}
+        with ThreadPoolExecutor(len(mine)) as side_by_side:
+            list(side_by_side.map(lambda each: _up(each, programs), mine))
+
+
+def count() -> int:
+    """How many labs of this checkout run: the first, the second, and so on."""
+    numbers = itertools.count(1)
+    return sum(
+        1
+        for _ in itertools.takewhile(lambda number: _runs(slot.find(slot.folder(CHECKOUT, number))), numbers)
+    )
 
 
 def down() -> None:
@@ -76,32 +95,43 @@ def _runs(mine: Slot | None) -> bool:
     return mine is not None and process.running(mine.state, "dockerd")
 
 
-def _up(mine: Slot) -> None:
-    with step("programs"):
-        programs = {
-            part.name: builds.go(part)
-            for part in (
-                builds.KUBERNETES,
-                builds.KUBERNETES_LEGACY,
-                builds.CONTAINERD,
-                builds.TOOLKIT,
-                builds.NVIDIA_PLUGIN,
-            )
-        }
-    with step("docker"):
+def fitting(outs: list[Path], *, cold: bool) -> list[Path]:
+    """The labs without the last ones that there is no room for; CannotRun if there is none for the first."""
+    missing = [out for out in outs if not _runs(slot.find(out))]
+    try:
+        if missing:
+            machine.check_room(len(missing), cold=cold)
+    except CannotRun as reason:
+        if len(outs) == 1:
+            raise
+        say(f"{reason} One less, then.")
+        return fitting(outs[:-1], cold=cold)
+    return outs
+
+
+def is_cold() -> bool:
+    """Whether nothing was ever built for the lab here."""
+    return not list(cache.root().glob(f"{builds.KUBERNETES.name}-*"))
+
+
+def _up(mine: Slot, programs: dict[str, Path]) -> None:
+    name = mine.out.name
+    with step(f"{name}: docker"):
         docker.up(mine)
     loaded = images.ensure(mine)
-    with step("apt repositories"):
+    with step(f"{name}: apt repositories"):
         apt = aptserver.up(mine)
-    with step("control plane"):
+    with step(f"{name}: control plane"):
         cluster.up(mine, programs[builds.KUBERNETES.name])
-    with step("hosts"):
+    with step(f"{name}: hosts"):
         nodes.keys(mine)
         for each in HOSTS:
             nodes.ensure(mine, each, loaded)
-    with step("device plugin's image"):
+    with step(f"{name}: device plugin's image"):
         archive = plugin.archive(mine, loaded.python)
     _describe(mine, loaded, programs[builds.KUBERNETES.name], apt, archive)
+    with step(f"{name}: legacy is Ready"):
+        _ready(mine, LEGACY)
 
 
 def _ready(mine: Slot, each: Host) -> None:

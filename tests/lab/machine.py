@@ -31,8 +31,9 @@ PACKAGES = (
     "dnf",
     "rpm",
 )
-MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs; the running lab takes 2
-MORE_GIB = 3  # each further lab
+MEMORY_GIB = 3  # the running lab takes 1.5, what its tests start the rest
+COLD_MEMORY_GIB = 6  # a kubelet is linked in 3 GiB while nothing else of the lab runs
+MORE_GIB = 2  # each further lab
 DISK_GIB = 8  # the running lab; Go's caches and the lab's take as much again when they are filled
 COLD_DISK_GIB = 20
 MORE_DISK_GIB = 6  # each further lab
@@ -60,19 +61,30 @@ def check() -> None:
 
 
 def check_room(labs: int, *, cold: bool) -> None:
-    """Raise CannotRun if so many labs would not fit in, or could not be built on, this machine now."""
-    needed = MEMORY_GIB + (labs - 1) * MORE_GIB
-    memory = int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
-    if memory < needed:
+    """Raise CannotRun if so many more labs would not fit on this machine now."""
+    needed = (COLD_MEMORY_GIB if cold else MEMORY_GIB) + (labs - 1) * MORE_GIB
+    if (memory := free_memory()) < needed:
         raise CannotRun(f"{_labs(labs)} {needed} GiB of free memory; this machine has {memory:.1f} GiB.")
-    disk = shutil.disk_usage("/var/lib").free / 2**30
     needed = (COLD_DISK_GIB if cold else DISK_GIB) + (labs - 1) * MORE_DISK_GIB
-    if disk < needed:
+    if (disk := free_disk()) < needed:
         raise CannotRun(f"{_labs(labs)} {needed} GiB of free disk under /var/lib; there are {disk:.1f} GiB.")
-    if cold:
-        version = run(["go", "env", "GOVERSION"]).strip() if shutil.which("go") else "none in PATH"
-        if not re.match(r"go1\.(2[6-9]|[3-9]\d)", version):
-            raise CannotRun(f"The lab compiles Kubernetes with Go 1.26; this machine has {version}.")
+
+
+def free_memory() -> float:
+    """In GiB."""
+    return int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
+
+
+def free_disk() -> float:
+    """In GiB, where the labs are."""
+    return shutil.disk_usage("/var/lib").free / 2**30
+
+
+def check_go() -> None:
+    """Raise CannotRun if what the cache does not have cannot be compiled here."""
+    version = run(["go", "env", "GOVERSION"]).strip() if shutil.which("go") else "none in PATH"
+    if not re.match(r"go1\.(2[6-9]|[3-9]\d)", version):
+        raise CannotRun(f"The lab compiles Kubernetes with Go 1.26; this machine has {version}.")
 
 
 def install() -> None:
@@ -163,7 +175,7 @@ def versions(packages: list[str]) -> str:
 
 
 def _labs(labs: int) -> str:
-    return "The lab needs" if labs == 1 else f"{labs} labs need"
+    return "One lab needs" if labs == 1 else f"{labs} labs need"
 
 
 def _refresh() -> None:
