@@ -29,7 +29,7 @@ BUSYBOX = "gpunode-lab/busybox:1"
 HOST = [
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "iproute2", "iptables", "kmod"),
     *("procps", "gnupg", "conntrack", "socat", "containernetworking-plugins", "ca-certificates", "pciutils"),
-    "less",
+    *("less", "dkms"),
 ]
 MODERN = ["runc"]
 LEGACY = ["docker.io"]

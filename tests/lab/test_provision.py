@@ -24,14 +24,21 @@ KEPT = {
         "/etc/default/kubelet": ["KUBELET_EXTRA_ARGS=", "--node-labels"],
     },
 }
+# dkms and all that it brought goes, what others suggest too.
+NO_COMPILER = (
+    "apt-get purge -y --auto-remove dkms"
+    " -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
+)
 
 
 @pytest.fixture(scope="module")
 def bare(lab: Lab) -> dict[str, dict[str, str]]:
-    """Both hosts bare, and the text of their owners' files as it then is."""
+    """Both hosts bare, of a compiler too, and the text of their owners' files as it then is."""
     before = {}
     for name, files in KEPT.items():
         lab.node(name).reset()
+        lab.node(name).exec(["sh", "-c", NO_COMPILER])
+        assert lab.node(name).exec(["which", "gcc", "make"], check=False).stdout == ""
         before[name] = {path: lab.node(name).read(path) for path in files}
     return before
 

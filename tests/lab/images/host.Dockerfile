@@ -1,7 +1,9 @@
-# What every host of the lab has: systemd, sshd, sudo, python3, and what a kubelet needs beside its runtime.
+# What every host of the lab has: systemd, sshd, sudo, python3, what a kubelet needs beside its runtime, and dkms with
+# its compiler, as where a module was built before. No host is worth that dpkg waits for the disk.
 FROM gpunode-lab/debian:new
 ARG PACKAGES
 COPY apt /etc/apt
+RUN echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/lab
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get -y upgrade \
  && DEBIAN_FRONTEND=noninteractive apt-get -y install --no-install-recommends $PACKAGES \
