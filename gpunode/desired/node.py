@@ -171,7 +171,8 @@ def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts) -> tuple[str, ...]:
     """What a person should know about this kubelet."""
-    file = facts.files.get(kubelet.config_path(facts))
-    if file is not None and not file.exists:
+    told = kubelet.flag(kubelet.next_start(facts), "config")
+    file = facts.files.get(told or "")
+    if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (f"This kubelet has not joined a cluster: {file.path} is not there.",)
     return ()

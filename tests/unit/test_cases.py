@@ -61,6 +61,8 @@ def test_the_plan_is_what_the_case_says(component: str, case: dict[str, Any]) ->
     said = "\n".join(f"{change.why} {getattr(change, 'note', '')}" for change in plan.changes)
     for words in case.get("says", ()):
         assert words in said
+    if "notes" in case:
+        assert len(wish.notes) == len(case["notes"]), wish.notes
     for words in case.get("notes", ()):
         assert any(words in note for note in wish.notes)
     contents = {change.path: change.content for change in plan.changes if isinstance(change, WriteFile)}
