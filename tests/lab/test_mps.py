@@ -17,6 +17,7 @@ import pytest
 
 from .api import Lab
 from .conftest import Ran
+from .gpu import control
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -64,8 +65,11 @@ def shared(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
             "archive: plugin.tar", f"archive: plugin.tar, config: {config.name}"
         )
     )
+    for name in NODES:
+        lab.node(name).exec(control.use(0, 1, "python3"))
     ran = gpunode("plugin deploy", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
+    used_without_mps(lab)
     wait("a shared GPU on both nodes", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 180)
     assert offered(lab, "nvidia.com/gpu") == {name: gpus - 1 for name, gpus in NODES.items()}
     for name, gpus in NODES.items():
@@ -78,6 +82,18 @@ def shared(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
         wait(f"the end of MPS on {name}", lambda name=name: not processes(lab, name, PROCESS), 60)
         assert not processes(lab, name, DAEMON)
         assert mode(lab, name) == ["Default"] * gpus
+
+
+def used_without_mps(lab: Lab) -> None:
+    """While a process uses a GPU without MPS its shares wait, and it keeps its compute mode; then the process ends."""
+    words = "MPS control daemon: process 1 ("
+    for name, gpus in NODES.items():
+        wait(f"the reason on {name}", lambda name=name: words in log(lab, name, "gpunode-device-plugin"), 120)
+        assert mode(lab, name) == ["Default"] * gpus
+        assert not processes(lab, name, DAEMON)
+    assert offered(lab, SHARED) == dict.fromkeys(NODES, 0)
+    for name in NODES:
+        lab.node(name).exec(control.leave(0))
 
 
 def offered(lab: Lab, resource: str) -> dict[str, int]:

@@ -40,6 +40,16 @@ def fail(function: str, code: int, gpu: int | None = None) -> list[str]:
     return [TOOL, "set", f"fault.{function}" if gpu is None else f"gpus.{gpu}.fault.{function}", str(code)]
 
 
+def use(gpu: int, pid: int, name: str) -> list[str]:
+    """NVML lists a process that uses the GPU, one for each GPU at most."""
+    return [TOOL, "set", f"processes.{gpu}", f"{gpu} {pid} 512 {name}"]
+
+
+def leave(gpu: int) -> list[str]:
+    """The process has ended."""
+    return [TOOL, "unset", f"processes.{gpu}"]
+
+
 def set_mig(gpu: int, devices: list[dict[str, object]]) -> list[list[str]]:
     """Turn MIG on with these devices (mig.devices), or off with none; NVML of running processes sees it too."""
     commands = [[TOOL, "unset", f"gpus.{gpu}.mig.devices"]]
