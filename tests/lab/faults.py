@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,6 +175,25 @@ def apiserver_down(running: Lab) -> Iterator[None]:
         yield
     finally:
         cluster.start_apiserver(running.slot, Path(running.table["programs"]))
+
+
+@contextlib.contextmanager
+def xids(node: Node, gpu: int, number: int) -> Iterator[None]:
+    """The driver reports the Xid of the GPU every second: however slow the machine, no quiet time is over meanwhile."""
+    ended = threading.Event()
+
+    def report() -> None:
+        node.gpus.xid(gpu, number)
+        while not ended.wait(1):
+            node.gpus.xid(gpu, number)
+
+    reporter = threading.Thread(target=report)
+    reporter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reporter.join()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ class LabError(Exception):
 
 
 def say(line: str) -> None:
-    print(f"lab: {line}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"lab: {line}\n")  # at once: labs come up side by side
 
 
 @contextlib.contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +68,23 @@ def active(node: Node, unit: str) -> bool:
     return node.exec(["systemctl", "is-active", unit], check=False).stdout.strip() == "active"
 
 
+@pytest.fixture(scope="module")
+def bare(lab: Lab) -> Callable[[str], Node]:
+    """A host by name; bare when it is first asked for."""
+
+    @functools.cache
+    def node(name: str) -> Node:
+        found = lab.node(name)
+        found.reset()
+        return found
+
+    return node
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.host}-{case.unit}")
-def test_a_killed_apply_is_undone_by_its_timer(lab: Lab, case: Case) -> None:
+def test_a_killed_apply_is_undone_by_its_timer(lab: Lab, bare: Callable[[str], Node], case: Case) -> None:
     """The unit crashes on the new file, the agent dies: systemd's timer puts file and unit back as they were."""
-    node = lab.node(case.host)
-    node.reset()
+    node = bare(case.host)
     if case.host == "modern":  # whose kubelet does not start as its owner left it
         node.write(case.path, node.read(case.path).replace("--feature-gates=DevicePlugins=true", "--v=2"))
         node.exec(["systemctl", "restart", case.unit])
