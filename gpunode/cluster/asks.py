@@ -21,8 +21,9 @@ class Free:
     plugin gives all of one GPU before those of the next.
 
     `offered` is what the node offers, in use or not, and `devices` how many GPUs and MIG devices pods can see of it; None
-    where that is not known. `users`: the pods that hold some, with how many. `divided`: several pods can have a part of one GPU. Where GPUs are `shared` by memory, `known`: the pods
-    that ask will see every one of them; not so where it is not known which have room left.
+    where that is not known. `users`: the pods that hold some, with how many. `divided`: several pods can have a part of one
+    GPU. `memory`: the resource by which GPUs are shared by memory, "" where they are not, of which a unit is `chunk` MiB (0:
+    not known). There, `known`: the pods that ask will see every GPU; not so where it is not known which have room left.
     """
 
     waves: tuple[tuple[Ask, ...], ...]
@@ -33,8 +34,14 @@ class Free:
     devices: int | None
     users: tuple[str, ...]
     divided: bool
-    shared: bool
+    memory: str
+    chunk: int
     known: bool
+
+    def share(self, ask: Ask) -> int | None:
+        """The MiB of a GPU's memory that a pod asks for by this; 0 where that is not known, None where it asks for none."""
+        resource, amount = ask
+        return amount * self.chunk if resource == self.memory else None
 
 
 def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target) -> Free:
@@ -60,17 +67,15 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         first = left if each == 1 else min(left, (there or len(target.uuids) or count) + 1)
         asks += [(resource, 1)] * first
         if each and there and left == count:
-            left = min(
-                left, (max(there, len(target.uuids)) - 1) * each + 1
-            )  # these cannot all be of fewer GPUs
+            # So many cannot all be of fewer GPUs.
+            left = min(left, (max(there, len(target.uuids)) - 1) * each + 1)
         rest[resource] = max(0, left - first)
         devices = None if devices is None or there is None else devices + there
-    named = expected.memory(config, node.labels)
-    shared, known, waves = bool(node.shared or named), True, [tuple(asks)]
-    if shared:
-        resource = named or pods.MEMORY
-        units = node.units.get(resource, 0)
-        waves, known = _with_memory(asks, resource, _pieces(node, units, target), units, held(resource))
+    memory = expected.memory(config, node.labels) or (pods.MEMORY if node.shared else "")
+    known, waves = True, [tuple(asks)]
+    if memory:
+        units = node.units.get(memory, 0)
+        waves, known = _with_memory(asks, memory, _pieces(node, units, target), units, held(memory))
         devices = devices + node.shared if devices is not None and node.shared else None
     return Free(
         tuple(wave for wave in waves if wave),
@@ -80,8 +85,9 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         node.allocatable + sum(node.shares.values()),
         devices,
         tuple(users),
-        divided or shared,
-        shared,
+        divided or bool(memory),
+        memory,
+        expected.chunk(config, node.labels),
         known,
     )
 

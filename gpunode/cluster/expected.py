@@ -96,6 +96,12 @@ def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     return _named(settings) if settings else ""
 
 
+def chunk(config: PluginConfig | None, labels: Mapping[str, str]) -> int:
+    """How many MiB a unit of GPU memory is on a node with these labels; 0 where it cannot be told."""
+    settings = in_force(config, labels)
+    return settings.memory.chunk if settings and settings.memory else 0
+
+
 def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The device list strategies on a node with these labels where all of them are CDI's; () where one is not."""
     settings = in_force(config, labels)

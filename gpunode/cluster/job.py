@@ -58,5 +58,5 @@ class Job:
             why = why or f"the node offered {free.offered} of {len(wanted)} GPUs"
         divided = free.divided and "" not in seen
         return NodeResult(
-            self.target.node, tuple(self.found), uncovered, free.users, why, divided, free.shared
+            self.target.node, tuple(self.found), uncovered, free.users, why, divided, bool(free.memory)
         )

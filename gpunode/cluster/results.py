@@ -23,7 +23,8 @@ class Target:
 class Result:
     """What one pod did. `uuid` and `gpu` (the model) are "" when its image does not tell.
 
-    `limit`: the MiB of its GPU's memory that the driver held it to; None where it had all of it.
+    `share`: the MiB of a GPU's memory that it asked for, 0 where it is not known how many those are; None where it asked for
+    none. `limit`: those that the driver held it to; None where it could have had all.
     """
 
     node: str
@@ -35,6 +36,7 @@ class Result:
     why: str
     log: tuple[str, ...]
     limit: int | None = None
+    share: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

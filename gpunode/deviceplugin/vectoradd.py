@@ -157,6 +157,14 @@ class Cuda:
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return total.value // (1024 * 1024)
 
+    def gives(self, mib: int) -> bool:
+        """Whether this process may have so much of the GPU's memory at once; it is given back."""
+        pointer = c_uint64()
+        if self._library.cuMemAlloc_v2(byref(pointer), c_size_t(mib * 1024 * 1024)):
+            return False
+        self._library.cuMemFree_v2(pointer)
+        return True
+
     def add(self, left: array[float], right: array[float]) -> array[float]:
         """left + right, computed by the GPU."""
         size = c_size_t(len(left) * left.itemsize)
@@ -210,17 +218,19 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: 
     """Add two vectors on one GPU and compare with what the CPU finds. Never raises CudaError.
 
     `limit`: the memory that this container is to have at most, in MiB. The driver shows a limit that it enforces as
-    the size of the GPU, so a GPU that looks larger is one whose limit is not enforced.
+    the size of the GPU, so a GPU that looks larger is one whose limit is not enforced; and it gives no more at once.
     """
-    identity, name, memory = "unknown", "unknown", None
+    identity, name, memory, most = "unknown", "unknown", None, 0
     try:
         name, identity = cuda.name(device), cuda.uuid(device)
         # Halves and quarters: float32 holds these values and their sums exactly.
         left = array("f", (i * 0.5 for i in range(elements)))
         right = array("f", ((elements - i) * 0.25 for i in range(elements)))
         with cuda.on(device):
-            memory = cuda.memory()
+            memory = most = cuda.memory()
             sums = cuda.add(left, right)
+            if limit is not None and most <= limit and cuda.gives(limit + 1):
+                most = limit + 1
     except CudaError as error:
         return Result(index, identity, name, elements, None, str(error), memory, limit)
     worst, at = 0.0, 0
@@ -235,9 +245,9 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: 
         return Result(
             index, identity, name, elements, None if math.isnan(worst) else worst, why, memory, limit
         )
-    if limit is not None and memory > limit:
+    if limit is not None and most > limit:
         why = (
-            f"the driver lets this container have {memory} MiB, but {LIMIT} is {limit}: the limit is not enforced; it "
+            f"the driver lets this container have {most} MiB, but {LIMIT} is {limit}: the limit is not enforced; it "
             "takes driver 615, NVIDIA Container Toolkit 1.20.1 and cgroup v2"
         )
         return Result(index, identity, name, elements, worst, why, memory, limit)

@@ -139,9 +139,10 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
         return Link("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
         return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
-    limits = f"; {_limits(passed, unlimited)}" if result.shared else ""
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
-    return Link("pod", "ok", f"vectoradd passed on {where}{_together(result)}{limits}{users}")
+    return Link(
+        "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
+    )
 
 
 def _together(result: NodeResult) -> str:
@@ -154,9 +155,15 @@ def _together(result: NodeResult) -> str:
 
 
 def _limits(passed: Sequence[Result], unlimited: str) -> str:
-    """What the pods saw of limits to their share of memory. A limit that is set and not kept fails the pod."""
-    if all(one.limit is None for one in passed):
-        why = f": {unlimited}" if unlimited else ", the plugin's log says why"
-        return f"shares of memory are not limited by the driver{why}"
-    sizes = dict.fromkeys(f"{one.limit} MiB" for one in passed if one.limit is not None)
-    return f"the driver held each to its share of memory: {', '.join(sizes)}"
+    """What the pods saw of limits to their share of memory, "" where none had one. A limit that is not kept fails the pod."""
+    shares = [one for one in passed if one.share is not None]
+    loose = list(dict.fromkeys(one.uuid or one.pod for one in shares if one.limit is None))
+    sizes = ", ".join(dict.fromkeys(f"{one.limit} MiB" for one in shares if one.limit is not None))
+    why = f": {unlimited}" if unlimited else ", the plugin's log says why"
+    if sizes and loose:
+        return (
+            f"; the driver held some to their share of memory: {sizes}, but none on {', '.join(loose)}{why}"
+        )
+    if sizes:
+        return f"; the driver held each to its share of memory: {sizes}"
+    return f"; shares of memory are not limited by the driver{why}" if loose else ""

@@ -18,9 +18,16 @@ class FakeCuda:
     """The driver API as far as vectoradd calls it; device pointers are addresses of this process."""
 
     def __init__(
-        self, gpus: int = 1, init: int = 0, launch: int = 0, compute: bool = True, mib: int = 16280
+        self,
+        gpus: int = 1,
+        init: int = 0,
+        launch: int = 0,
+        compute: bool = True,
+        mib: int = 16280,
+        lies: bool = False,
     ) -> None:
         self.gpus, self.init, self.launch, self.compute, self.mib = gpus, init, launch, compute, mib
+        self.lies = lies  # gives more than it says it has
         self.memory: dict[int, object] = {}
         self.contexts = 0
 
@@ -75,7 +82,9 @@ class FakeCuda:
         return 0
 
     def cuMemAlloc_v2(self, pointer, size):
-        block = ctypes.create_string_buffer(size.value)
+        if size.value > self.mib * 1024 * 1024 and not self.lies:
+            return 2
+        block = ctypes.create_string_buffer(min(size.value, 1 << 24))
         pointer._obj.value = ctypes.addressof(block)
         self.memory[pointer._obj.value] = block
         return 0
@@ -178,6 +187,16 @@ def test_a_memory_limit_that_is_not_enforced_fails(capsys, monkeypatch, limit, s
     assert found[0] == status
     words = f"the driver lets this container have 16280 MiB, but NVIDIA_GPU_MEMORY_LIMIT is {limit}"
     assert (words in found[1]) == bool(status)
+
+
+def test_a_limit_that_is_only_shown_fails(capsys, monkeypatch):
+    """The driver says that there is no more, and gives it. What is tried is given back."""
+    monkeypatch.setenv("NVIDIA_GPU_MEMORY_LIMIT", "16280")
+    fake = FakeCuda(lies=True)
+    code, said = play(capsys, fake)
+    assert code == 1
+    assert "the driver lets this container have 16281 MiB, but NVIDIA_GPU_MEMORY_LIMIT is 16280" in said
+    assert not fake.memory
 
 
 def test_without_a_driver_it_says_so(capsys, monkeypatch):

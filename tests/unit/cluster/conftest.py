@@ -129,7 +129,7 @@ class Kubelet:
         self.broken: set[str] = set()  # UUIDs that fail
         self.stuck: dict[str, Object] = {}  # node -> the status its pods stay in
         self.without_log = False
-        self.limit: int | None = None  # MiB that the driver holds each pod to
+        self.limited: int | None = None  # MiB that the driver holds each pod to for each unit
         self.asked: list[dict[str, int]] = []  # limits of each pod
         fake.react("Pod", self.run)
 
@@ -149,7 +149,7 @@ class Kubelet:
             fine = uuid not in self.broken
             error = None if fine else "element 7 is 0.0, should be 3.5"
             gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": fine, "error": error}
-            gpus.append(gpu | {"limit_mib": self.limit})
+            gpus.append(gpu | {"limit_mib": self.limited and self.limited * amount})
         good = all(gpu["passed"] for gpu in gpus)
         if not self.without_log:
             self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": gpus}) + "\n"

@@ -34,24 +34,31 @@ def test_gpus_shared_by_memory_count_as_gpus(
 
 
 @pytest.mark.parametrize(
-    ("limit", "shared", "words"),
+    ("limits", "words"),
     [
-        (16384, True, "vectoradd passed on GPU-1; the driver held each to its share of memory: 16384 MiB"),
+        ([16384, 16384], "; the driver held each to its share of memory: 16384 MiB"),
+        ([None, None], "; shares of memory are not limited by the driver, the plugin's log says why"),
         (
-            None,
-            True,
-            "vectoradd passed on GPU-1; shares of memory are not limited by the driver, the plugin's log says why",
+            [16384, None],
+            "; the driver held some to their share of memory: 16384 MiB, but none on GPU-1, the plugin's log says why",
         ),
-        (None, False, "vectoradd passed on GPU-1"),
     ],
 )
-def test_whether_shares_are_limited_is_said_with_the_pods(
-    limit: int | None, shared: bool, words: str
-) -> None:
-    """The pod has seen the limit from inside, which is the proof."""
-    result = Result("a", "pod-1", "GPU-1", "H100", True, 1.0, "", (), limit)
-    link = pod_link(NodeResult("a", (result,), shared=shared))
-    assert (link.status, link.text) == ("ok", words)
+def test_whether_shares_are_limited_is_said_with_the_pods(limits: list[int | None], words: str) -> None:
+    """The pods have seen it from inside, which is the proof. One with a whole GPU has no limit, and needs none."""
+    results = [
+        Result("a", f"pod-{n}", f"GPU-{n}", "H100", True, 1.0, "", (), limit, 16384)
+        for n, limit in enumerate(limits)
+    ]
+    whole = Result("a", "pod-2", "GPU-2", "H100", True, 1.0, "", ())
+    link = pod_link(NodeResult("a", (*results, whole), shared=True))
+    assert (link.status, link.text) == ("ok", f"vectoradd passed on GPU-0, GPU-1, GPU-2{words}")
+
+
+def test_nothing_is_said_of_limits_where_no_pod_had_a_share_of_memory() -> None:
+    """All of it is in use, and a whole GPU was tried."""
+    whole = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
+    assert pod_link(NodeResult("a", (whole,), shared=True)).text == "vectoradd passed on GPU-2"
 
 
 ON_1, AGAIN_ON_1, ON_2 = (

@@ -230,6 +230,7 @@ def test_a_pod_that_somebody_deletes_is_a_result(
 
 
 MEMORY = "aliyun.com/gpu-mem"
+BY_MEMORY = PluginConfig("sharing: {memory: {}}\n")
 
 
 def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
@@ -239,12 +240,25 @@ def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
     two share a GPU. The pods' limit is in the results."""
     add_node(fake, "m", shared=(2, 32))
     kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
-    kubelet.limit = 16384
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    kubelet.limited = 1024
+    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=BY_MEMORY)
     assert result.passed, result
     assert (result.divided, result.shared, result.together) == (True, True, "GPU-2")
     assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 15}, {MEMORY: 1}]
-    assert {one.uuid: one.limit for one in result.results} == {"GPU-1": 16384, "GPU-2": 16384}
+    assert [(one.uuid, one.share, one.limit) for one in result.results] == [
+        ("GPU-1", 16384, 16384),
+        ("GPU-2", 15360, 15360),
+        ("GPU-2", 1024, 1024),
+    ]
+
+
+def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """It would have too little, or others would."""
+    add_node(fake, "m", shared=(1, 1))
+    Kubelet(fake, {"m": ["GPU-1"]}).limited = 512
+    (result,) = run(api, told, Target("m", ("GPU-1",)), config=BY_MEMORY)
+    assert not result.passed
+    assert result.results[0].why == "it asked for 1024 MiB of memory, but its limit is 512 MiB"
 
 
 def test_gpus_of_different_sizes_that_share_memory_are_filled_too_the_largest_first(

@@ -13,10 +13,11 @@ from typing import Any
 
 from gpunode.sim.node.stand_ins.driver import Driver
 
-SUCCESS, INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE = 0, 1, 3, 100, 101
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE = 0, 1, 2, 3, 100, 101
 NOT_FOUND, SYSTEM_DRIVER_MISMATCH, UNKNOWN = 500, 803, 999
 NAMES = {
     INVALID_VALUE: b"CUDA_ERROR_INVALID_VALUE",
+    OUT_OF_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
     NOT_INITIALIZED: b"CUDA_ERROR_NOT_INITIALIZED",
     NO_DEVICE: b"CUDA_ERROR_NO_DEVICE",
     INVALID_DEVICE: b"CUDA_ERROR_INVALID_DEVICE",
@@ -96,10 +97,16 @@ class Cuda:
 
     def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
         total._obj.value = self._driver.gpus[self._device].memory_mib * 1024 * 1024
-        free._obj.value = total._obj.value - sum(map(len, self._memory.values()))
+        free._obj.value = self._free()
         return SUCCESS
 
+    def _free(self) -> int:
+        total = self._driver.gpus[self._device].memory_mib * 1024 * 1024
+        return total - sum(map(len, self._memory.values()))
+
     def cuMemAlloc_v2(self, pointer: Any, size: Any) -> int:
+        if size.value > self._free():
+            return OUT_OF_MEMORY
         pointer._obj.value = self._next
         self._memory[self._next] = ctypes.create_string_buffer(size.value)
         self._next += -(-size.value // ALIGNED) * ALIGNED
