@@ -27,6 +27,7 @@ from .ready import Ready
 from .resources import Unfit
 from .source import Source
 from .told import AGAIN, CHANGED, Told
+from .watches import Watches
 
 log = logging.getLogger("gpunode.deviceplugin")
 
@@ -52,7 +53,8 @@ async def offer(
     theirs, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
     returns = Returns(pods, board, theirs, kubelet) if config.pod_resources_socket else None
     ready = Ready(board, servers)
-    node = Node(nvml, board, config, attention, metrics, health, specs, mps, returns)
+    watches = Watches(nvml, board, config, attention, metrics, health)
+    node = Node(nvml, board, config, watches, specs, mps, returns)
     tasks = [asyncio.create_task(node.run(), name="node")]
     if returns is not None:
         tasks.append(asyncio.create_task(returns.run(), name="returns"))
@@ -98,7 +100,7 @@ async def offer(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        health.update(node.health)
+        health.update(watches.health)
 
 
 def main() -> int:

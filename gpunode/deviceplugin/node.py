@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import limits
@@ -14,14 +12,13 @@ from .board import Board
 from .cdi import CdiUnavailable, Specs
 from .config import Config
 from .devices import Device, count, describe, explain
-from .health import Attention, Health
 from .kubelet.returns import Returns
 from .links import links
-from .metrics import Metrics
 from .mps.follow import Follower
 from .resources import UNCUT, Unfit, Unit, left_out, offers, uncut
-from .watch import DEADLINE, Watch
-from .within import Calls, post
+from .watch import DEADLINE
+from .watches import Watches
+from .within import Calls
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +40,7 @@ class Node:
         nvml: Any,
         board: Board,
         config: Config,
-        attention: Attention,
-        metrics: Metrics,
-        health: Mapping[str, Health],
+        watches: Watches,
         specs: Specs | None,
         mps: Follower | None = None,
         returns: Returns | None = None,
@@ -54,12 +49,7 @@ class Node:
         self._calls = Calls()
         self._board = board
         self._config = config
-        self._attention = attention
-        self._metrics = metrics
-        # By UUID, with what is known from before; copies, because a watch of before may not have ended yet.
-        quiet = config.recovery_seconds
-        self.health = {uuid: replace(known, quiet=quiet) for uuid, known in health.items()}
-        self._watches: dict[str, Watch] = {}
+        self._watches = watches
         self._devices: tuple[Device, ...] = ()  # that were found last
         self._uncounted = False  # NVML did not say how many GPUs there are
         self._offers: Mapping[str, tuple[Unit, ...]] = {}  # made of them
@@ -81,12 +71,11 @@ class Node:
                 broken = broken + 1 if self._broken() else 0
                 # NVML keeps to its view of a lost GPU until it is started anew. Ever more seldom, because the
                 # Xids of the other GPUs are not heard meanwhile.
-                if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._stop_watches():
+                if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._watches.end():
                     await self._shut_down()
                     await self._start()
         finally:
-            for watch in self._watches.values():
-                watch.stop()
+            self._watches.stop()
 
     async def _start(self) -> None:
         """Start NVML, however long that takes, or raise NvmlUnavailable."""
@@ -100,7 +89,7 @@ class Node:
                 why = _why(error)
             if self._config.fail_on_init_error and not self._devices:
                 raise NvmlUnavailable(why)
-            self._trouble(self._devices, why)
+            self._watches.trouble(self._devices, why)
             self._board.lack(why)
             self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
             await asyncio.sleep(RETRY)
@@ -139,7 +128,8 @@ class Node:
             log.warning("gone", extra={"device": device.uuid, "index": device.index})
         same = self._devices == tuple(found)
         self._devices = self._board.devices = tuple(found)
-        self._watch()  # before all that takes its time: an Xid that nobody hears does not come again
+        # Before all that takes its time: an Xid that nobody hears does not come again.
+        self._watches.keep(found)
         config = self._config
         try:
             if not same or not self._offers:
@@ -242,84 +232,15 @@ class Node:
                 self._say(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
             return known
 
-    def _watch(self) -> None:
-        """Have every GPU watched, with its MIG devices as they are now."""
-        groups: dict[str, tuple[Device, ...]] = {}
-        for device in self._devices:
-            groups[device.gpu] = (*groups.get(device.gpu, ()), device)
-        for gpu, watch in list(self._watches.items()):
-            if not watch.is_alive() or watch.devices != groups.get(gpu):
-                watch.stop()
-                del self._watches[gpu]
-        for gpu, devices in groups.items():
-            if gpu in self._watches:
-                continue
-            for device in devices:
-                self.health.setdefault(device.uuid, Health(self._config.recovery_seconds))
-            watch = Watch(
-                self._nvml,
-                devices,
-                self.health,
-                attention=self._attention,
-                report=self._reporter(),
-                metrics=self._metrics,
-                interval=self._config.health_interval,
-            )
-            self._watches[gpu] = watch
-            watch.start()
-
-    def _reporter(self) -> Callable[[str, str | None], None]:
-        """How a watch's thread says what it found to this event loop."""
-        loop = asyncio.get_running_loop()
-        return lambda uuid, why: post(loop, lambda: self._judge(uuid, why))
-
-    def _trouble(self, devices: tuple[Device, ...], why: str) -> None:
-        """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
-        for device in devices:
-            health = self.health[device.uuid]
-            before = health.why
-            health.probed(
-                why, time.monotonic()
-            )  # each time: the quiet time counts from the end of the trouble
-            if before is None:
-                self._judge(device.uuid, why)
-
-    def _judge(self, uuid: str, why: str | None) -> None:
-        if why is None:
-            log.info("healthy again", extra={"device": uuid})
-        else:
-            log.error("unhealthy: %s", why, extra={"device": uuid})
-        self._board.judge(uuid, why)
-
     async def _tend(self, seconds: float) -> None:
         """For so long, see to it that a GPU whose watch hangs in NVML is not offered."""
         for _ in range(max(1, round(seconds / TICK))):
             await asyncio.sleep(min(TICK, seconds))
             await self._specify()
-            for watch in self._watches.values():
-                if watch.stuck():
-                    self._trouble(
-                        watch.devices, f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
-                    )
+            self._watches.look()
 
     def _broken(self) -> bool:
-        return (
-            self._uncounted
-            or bool(self._board.mute)
-            or any(watch.failing for watch in self._watches.values())
-        )
-
-    async def _stop_watches(self) -> bool:
-        """End all watches; False if one hangs in NVML, which then cannot be started anew."""
-        for watch in self._watches.values():
-            watch.stop()
-        deadline = self._config.health_interval + 1
-        for watch in self._watches.values():
-            await self._calls.within(deadline + 1, watch.join, deadline)
-        stopped = not any(watch.is_alive() for watch in self._watches.values())
-        if stopped:
-            self._watches.clear()
-        return stopped
+        return self._uncounted or bool(self._board.mute) or self._watches.failing
 
     def _say(self, about: str, what: str) -> None:
         """Log once, not at every look."""
