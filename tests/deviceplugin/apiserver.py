@@ -64,6 +64,12 @@ class FakeApiServer:
             self.objects[f"/api/v1/nodes/{node}"] = {"metadata": {"name": node, "labels": named}}
             self._changed.notify_all()
 
+    def remove(self, node: str) -> None:
+        """There is no such node any more."""
+        with self._changed:
+            del self.objects[f"/api/v1/nodes/{node}"]
+            self._changed.notify_all()
+
     def fail(self, error: ApiError | None) -> None:
         """From now on, this is the answer to everything; None: it is there again."""
         with self._changed:

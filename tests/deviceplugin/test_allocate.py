@@ -105,6 +105,12 @@ def test_two_shares_of_one_gpu_show_it_once():
     assert grant("nvidia.com/gpu", both, Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-A"}
 
 
+def test_an_id_that_is_named_twice_counts_once():
+    """It is one share, and one piece of memory."""
+    twice = chosen(["GPU-A::1", "GPU-A::1"], shares(1, 4), {}, one_share=True)
+    assert [unit.id for unit in twice] == ["GPU-A::1"]
+
+
 def test_more_than_one_share_is_refused_where_the_configuration_says_so():
     """NVIDIA's words, so that what people search for is found."""
     with pytest.raises(Refused, match="maximum request size for shared resources is 1; found 2"):

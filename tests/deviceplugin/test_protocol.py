@@ -7,7 +7,10 @@ import errno
 import socket
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import grpc
 import pytest
@@ -173,18 +176,27 @@ def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monk
         go_on.set()
 
 
-def test_waits_for_a_kubelet_that_is_not_there_yet(play, plugin):
-    """The plugin may start first: it registers as soon as kubelet.sock appears."""
+@pytest.fixture
+def no_kubelet_yet(monkeypatch, caplog) -> Callable[..., Coroutine[Any, Any, None]]:
+    """A scene in which the plugin starts first, and the kubelet once it is waited for: it has to be noticed."""
+    monkeypatch.setattr(server, "LOOK_ANYWAY", 3600.0)  # not by a look now and then
+    caplog.set_level("INFO")
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async def scene(kubelet: FakeKubelet, running: AbstractAsyncContextManager[Any]) -> None:
         await kubelet.stop()
         (kubelet.directory / "kubelet.sock").unlink(missing_ok=True)
-        async with plugin(two_gpus()):
-            await asyncio.sleep(0.1)  # nothing to wait for: nobody is there to be told
+        async with running:
+            while "waiting for the kubelet" not in caplog.text:
+                await asyncio.sleep(0.01)
             await kubelet.start()
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene)
+    return scene
+
+
+def test_waits_for_a_kubelet_that_is_not_there_yet(play, plugin, no_kubelet_yet):
+    """The plugin may start first: it registers as soon as kubelet.sock appears."""
+    play(lambda kubelet: no_kubelet_yet(kubelet, plugin(two_gpus())))
 
 
 def test_registers_again_after_a_kubelet_restart(play, plugin):
@@ -201,8 +213,8 @@ def test_registers_again_after_a_kubelet_restart(play, plugin):
     play(scene)
 
 
-def test_without_inotify_it_looks_every_now_and_then(play, plugin, monkeypatch, caplog):
-    """Busy nodes have no inotify instance left; a kubelet restart is noticed all the same."""
+def test_without_inotify_it_looks_every_now_and_then(play, plugin, no_kubelet_yet, monkeypatch, caplog):
+    """Busy nodes have no inotify instance left; a kubelet that comes, of which nothing else tells, is noticed all the same."""
 
     def exhausted(path):
         raise OSError(errno.EMFILE, "inotify_init1: Too many open files", str(path))
@@ -210,13 +222,7 @@ def test_without_inotify_it_looks_every_now_and_then(play, plugin, monkeypatch, 
     monkeypatch.setattr(directory, "watch", exhausted)
     monkeypatch.setattr(directory, "POLL", 0.05)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            await kubelet.restart()
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-
-    play(scene)
+    play(lambda kubelet: no_kubelet_yet(kubelet, plugin(two_gpus())))
     assert "raise fs.inotify.max_user_instances" in caplog.text
 
 

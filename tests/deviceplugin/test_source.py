@@ -129,6 +129,10 @@ def test_the_label_is_followed_over_a_lost_api_server(api, caplog) -> None:
     ]
     api.label("gpu-01", other="x")
     assert seen.get(timeout=5) == ""
+    api.label("gpu-01", config="c")
+    assert seen.get(timeout=5) == "c"
+    api.remove("gpu-01")
+    assert seen.get(timeout=5) == ""
 
 
 def test_a_start_waits_for_the_label_only_where_it_can_come(api) -> None:
