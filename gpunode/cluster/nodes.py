@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from gpunode.cluster.api import Api
@@ -52,6 +52,7 @@ class Node:
     # how much of each resource is counted, but not allocatable; of those in `capacity` where nothing of them is, but others are
     short: Mapping[str, int]
     counted: tuple[str, ...] = ()  # the resources that `capacity` is of
+    capacities: Mapping[str, int] = field(default_factory=dict)  # of each extended resource
     applied: Mapping[str, frozenset[str]] = field(
         default_factory=dict
     )  # field manager → labels it has applied
@@ -73,6 +74,13 @@ class Node:
             for name, count in self.units.items()
             if name.startswith("nvidia.com/") and name != GPU
         }
+
+    def counting(self, resources: Collection[str]) -> Node:
+        """The same, with `capacity` of these alone, where it is of any of them: more is left from another configuration."""
+        counted = tuple(name for name in self.counted if name in resources)
+        if not counted:
+            return self
+        return replace(self, counted=counted, capacity=sum(self.capacities[name] for name in counted))
 
 
 def parse(item: Object) -> Node:
@@ -121,6 +129,7 @@ def parse(item: Object) -> Node:
             and (lost := count("capacity", name) - count("allocatable", name)) > 0
         },
         counted=tuple(one for one in counted if count("capacity", one)),
+        capacities={name: count("capacity", name) for name in status.get("capacity") or {} if "/" in name},
         applied={
             entry["manager"]: frozenset(_labels(entry))
             for entry in meta.get("managedFields") or []

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from gpunode.cluster import daemonset, mps, nodes, pods, said
 from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import GPU_LABEL, Node
 from gpunode.cluster.watch import Patience, Tell, follow
 from gpunode.errors import ClusterError
@@ -30,6 +31,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
     if pod is None or not pods.ready(pod):
         return daemonset.why(api, namespace, node, pod)
     words = said.last(api, node, pod)
+    node = current(api, node, pod)
     if expected is None:
         return (
             mps.trouble(api, namespace, node)
@@ -49,6 +51,14 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
     if node.allocatable < node.capacity:
         return f"{lost} of {node.capacity} {_counted(node)} are unhealthy{log}"
     return f"the kubelet counts {node.capacity} GPUs, the host has {expected}{log}"
+
+
+def current(api: Api, node: Node, pod: Object | None) -> Node:
+    """The node with the `capacity` that it has by the configuration in force, as far as its plugin tells; of an earlier one
+    the kubelet counts what was offered for five minutes more."""
+    if pod is None or len(node.counted) < 2:
+        return node
+    return node.counting(said.offers(api, node, pod) or node.counted)
 
 
 def wait_allocatable(

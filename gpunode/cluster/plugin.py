@@ -187,6 +187,7 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
         waiting = pod is None or daemonset.ending(pod) or not pods.ready(pod)
+        node = offer.current(api, node, pod)
         found = _row(api, namespace, node, pod, waiting, log=True)
         misnamed = expected.misnamed(config, node.labels)
         if not found.trouble and misnamed:
@@ -196,6 +197,7 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         if not found.trouble and (not offers or 0 < node.allocatable < node.capacity):
             return replace(found, lacks=offer.lacking(api, node, named or None, namespace))
         old = _old(api, node, pod, config)
+        found = _counted(found, node, old)
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
         if not found.trouble and lost:
             return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
@@ -233,6 +235,18 @@ def _old(api: Api, node: Node, pod: Object | None, config: PluginConfig | None) 
         for name in none
         if not expected.makes(config, node.labels, name) or (offers is not None and name not in offers)
     )
+
+
+def _counted(row: Row, node: Node, old: Collection[str]) -> Row:
+    """The same of what pods can have: GPUs; where they are offered as something else alone, that."""
+    others = [name for name in node.offers if name.startswith("nvidia.com/")]
+    names = [name for name in node.counted if name not in old] or others
+    if not names:
+        return row
+    capacity, allocatable = (
+        sum(some.get(name, 0) for name in names) for some in (node.capacities, node.units)
+    )
+    return replace(row, resource=", ".join(names), capacity=capacity, allocatable=allocatable)
 
 
 def _forgotten(counts: Mapping[str, int]) -> str:

@@ -694,6 +694,29 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
         assert row.note == ""
 
 
+def test_status_counts_what_is_offered_now(
+    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
+    add_node(fake, "a", 2, labels=GPU_NODE, shared=(2, 32), gpu_shared=20)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    none = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "0", "aliyun.com/gpu-mem": "0"}
+    fake.update("Node", "a", status={"allocatable": none})
+    renamed = PluginConfig(
+        "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 10}]}}\n"
+    )
+    (row,) = plugin.status(api, NS, renamed)
+    assert (row.resource, row.capacity, row.allocatable) == ("nvidia.com/gpu.shared", 20, 20)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
+    log = STARTED + registered(GPUS) + logged(caplog, (), (HOLD,))
+    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    (row,) = plugin.status(api, NS)
+    assert (row.resource, row.capacity, row.allocatable) == (GPUS, 2, 0)
+    assert row.wrong.startswith("2 of 2 nvidia.com/gpu held back: ")
+    assert why(api, "a", 2) == row.wrong
+
+
 def test_what_an_earlier_configuration_offered_is_no_trouble(
     api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
