@@ -25,7 +25,7 @@ NAMED = 3  # nodes whose reasons one sentence holds
 @dataclass(frozen=True, slots=True)
 class Row:
     """The plugin on one node. `pod` is "" where there is none; `trouble` is "" where it runs, and `lacks` then says why
-    the node offers not all of its GPUs. `note` is what looks wrong and is not."""
+    the node offers not all of its GPUs, or not as the configuration wants it. `note` is what looks wrong and is not."""
 
     node: str
     pod: str
@@ -183,6 +183,7 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
     known = [
         node for node in nodes.every(api) if node.labels.get(GPU_LABEL) == "true" or node.name in by_node
     ]
+    refused = said.refused(api, by_node)
 
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
@@ -201,7 +202,8 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
         if not found.trouble and lost:
             return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
-        return replace(found, note=_forgotten({name: node.short[name] for name in old}))
+        lacks = "" if found.trouble else refused.get(node.name, "")
+        return replace(found, lacks=lacks, note=_forgotten({name: node.short[name] for name in old}))
 
     with ThreadPoolExecutor(8) as pool:
         return tuple(pool.map(row, known))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 
@@ -92,6 +92,21 @@ def unlimited(api: Api, node: Node, pod: Object) -> str:
     return str(max(said, key=_when)["message"]) if said else ""
 
 
+def refused(api: Api, plugins: Mapping[str, Object]) -> dict[str, str]:
+    """By node that has one of these pods: why its plugin goes on without the configuration that it was given. Nothing
+    else shows that, until it is started anew and cannot."""
+    found: list[Object] = []
+    with suppress(ClusterError):  # who may not read events is told less
+        for reason in ("ConfigRefused", "ConfigTaken"):
+            found += api.find("Event", "default", fields=f"involvedObject.kind=Node,reason={reason}")[0]
+    words = {}
+    for name, pod in plugins.items():
+        about = [one for one in found if one["involvedObject"]["name"] == name and _when(one) >= _start(pod)]
+        if standing := _joined(_open(_sorted(about))):
+            words[name] = standing
+    return words
+
+
 def trouble(api: Api, node: Node, pod: Object) -> str:
     """What the plugin tells the cluster of GPUs that are not well; "" where it tells nothing."""
     now, before = _told(api, node, pod)
@@ -164,6 +179,11 @@ def _events(api: Api, node: Node) -> list[Object]:
     with suppress(ClusterError):  # who may not read events is told less
         fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
         found = api.find("Event", "default", fields=fields)[0]
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Object]) -> list[Object]:
+    """The plugin's own of these events, oldest first."""
     ours = [one for one in found if (one.get("source") or {}).get("component") == COMPONENT]
     return sorted(ours, key=lambda one: (_when(one), one.get("type") == "Normal"))
 

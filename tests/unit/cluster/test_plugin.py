@@ -748,6 +748,40 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     assert link.fix.startswith("Nothing to mend: it is given again when default/m1 ends")
 
 
+def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Until it can be used, or the plugin was started anew: nothing else shows it before the node's last GPU is gone."""
+    for name in ("a", "b"):
+        add_node(fake, name, 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    running = [{"name": "device-plugin", "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}}]
+    fake.update("Pod", f"{DAEMONSET}-a", NS, status={"containerStatuses": running})
+
+    def say(second: int, reason: str, message: str, kind: str) -> None:
+        event = {
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": f"2026-01-01T00:00:0{second}Z",
+        }
+        about = {
+            "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
+            "source": {"component": said.COMPONENT},
+        }
+        fake.put(
+            {"kind": "Event", "metadata": {"name": f"said{second}", "namespace": "default"}, **event, **about}
+        )
+
+    say(1, "ConfigRefused", "another one", "Warning")
+    assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
+    say(3, "ConfigRefused", "it stays as it was: config.yaml:1:25: x", "Warning")
+    assert [row.wrong for row in plugin.status(api, NS)] == ["it stays as it was: config.yaml:1:25: x", ""]
+    say(4, "ConfigTaken", "it can be used again", "Normal")
+    assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
+
+
 def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, told: list[str]) -> None:
     """The plugin goes on with the one of before, so that nothing else shows it."""
     config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
