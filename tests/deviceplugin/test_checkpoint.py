@@ -52,6 +52,19 @@ def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
     assert records(tmp_path / "file") == ()
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"Entries": [{"PodUID": "1", "ContainerName": "c", "ResourceName": GPU, "DeviceID": "GPU-a"}]},
+        {"PodDeviceEntries": None, "RegisteredDevices": {GPU: ["GPU-a"]}},
+    ],
+)
+def test_an_old_kubelets_record_counts_for_nothing(tmp_path, written) -> None:
+    """As 1.8.15 and 1.9.11 wrote it; it would have pods that ended long ago."""
+    (tmp_path / "file").write_text(json.dumps(written))
+    assert records(tmp_path / "file") == ()
+
+
 def test_the_order_is_always_the_same(tmp_path) -> None:
     """The kubelet's is another one each time."""
     written(tmp_path / "file", {"0": ["GPU-a"]}, {"0": ["GPU-b"]})

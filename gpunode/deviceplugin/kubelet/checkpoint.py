@@ -15,6 +15,8 @@ from pathlib import Path
 from ..holds import Holder
 
 NAME = "kubelet_internal_checkpoint"  # in the directory of the plugins' sockets
+# What kubelets of 1.8, and of 1.9 and 1.10, wrote at its top. None of those tells which pods are left.
+OLD = frozenset({"Entries", "PodDeviceEntries"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,16 @@ class Record:
 
 
 def records(path: Path) -> tuple[Record, ...]:
-    """What the file at `path` says, in order; nothing where there is none. Raises OSError, ValueError."""
+    """What the file at `path` says, in order; nothing where there is none, or an old kubelet's. Raises OSError, ValueError."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return ()
     try:
-        entries = json.loads(text)["Data"]["PodDeviceEntries"] or ()
+        said = json.loads(text)
+        if not OLD.isdisjoint(said):
+            return ()
+        entries = said["Data"]["PodDeviceEntries"] or ()
         found = [
             Record(one["PodUID"], one["ContainerName"], one["ResourceName"], _ids(one["DeviceIDs"]))
             for one in entries
