@@ -95,7 +95,7 @@ def trouble(pod: Object, events: Sequence[Object] = ()) -> str:
             return f"{container['name']} keeps ending: {_ended(container.get('lastState', {}))}"
         if reason in {"ImagePullBackOff", "ErrImagePull"}:
             told = [one for one in warnings if "pull" in one] or [state["waiting"].get("message", "")]
-            return f"{reason}: {told[-1]}"
+            return f"ImagePullBackOff: {told[-1]}"  # the two follow each other again and again
         if reason and reason not in VAGUE:
             return f"{reason}: {state['waiting'].get('message', '')}"
         if state.get("terminated", {}).get("exitCode"):

@@ -31,6 +31,11 @@ def warning(message: str) -> dict[str, Any]:
         ({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}, [], ""),
         (waiting("ContainerCreating"), [], ""),
         (
+            waiting("ErrImagePull", "rpc error"),
+            [warning(PULL), warning("Error: ErrImagePull")],
+            f"ImagePullBackOff: {PULL}",
+        ),
+        (
             waiting("ImagePullBackOff", "Back-off"),
             [warning(PULL), warning("Error: ImagePullBackOff")],
             f"ImagePullBackOff: {PULL}",
