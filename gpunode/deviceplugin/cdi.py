@@ -67,7 +67,7 @@ class Specs:
                     return {}
                 self._write(toolkit, *self._known())
             except CdiUnavailable as error:
-                return dict.fromkeys(devices, str(error))
+                return {uuid: _NAMELESS if "/" in uuid else str(error) for uuid in devices}
             unknown = {uuid: _unknown(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
             if not unknown:
                 self._good = (self._seen, _identity(self._path))
@@ -215,7 +215,15 @@ def _newest(directory: Path, documents: Iterable[tuple[Path, Any]], broken: str)
     return max(found, key=lambda one: one[0])[1]
 
 
+_NAMELESS = (
+    "drivers before branch 470 name MIG devices MIG-GPU-…/7/0, and in CDI no name has a slash: upgrade the driver, or let "
+    "deviceListStrategy be envvar"
+)
+
+
 def _unknown(toolkit: Toolkit, uuid: str) -> str:
+    if "/" in uuid:
+        return _NAMELESS
     return f"{toolkit.path} does not know device {uuid} (it never has a GPU whose MIG is on); {_RENEW}"
 
 

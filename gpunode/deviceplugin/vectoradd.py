@@ -134,12 +134,17 @@ class Cuda:
         return name.value.decode(errors="replace")
 
     def uuid(self, device: int) -> str:
-        """As NVML writes it. Of a MIG device, its own where the driver can say (R470 and newer)."""
+        """As NVML writes it; "" of a MIG device that neither the driver tells (R470 and newer do) nor the runtime's
+        variable."""
         raw = (c_char * 16)()
         newer = hasattr(self._library, "cuDeviceGetUuid_v2")
         self.call("cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid", byref(raw), c_int(device))
-        kind = "MIG" if newer and " MIG " in self.name(device) else "GPU"
-        return f"{kind}-{uuid.UUID(bytes=bytes(raw))}"
+        found, part = uuid.UUID(bytes=bytes(raw)), " MIG " in self.name(device)
+        if newer or not part:
+            return f"{'MIG' if part else 'GPU'}-{found}"
+        seen = os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
+        named = [one for one in seen if one.startswith(f"MIG-GPU-{found}/")]
+        return named[0] if len(named) == 1 else ""
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:

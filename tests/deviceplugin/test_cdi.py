@@ -278,6 +278,20 @@ def test_a_device_that_the_toolkit_does_not_know_is_no_others_trouble(tmp_path):
         specs.write(["MIG-b"], ["MIG-b"], {})
 
 
+OLD = "MIG-GPU-a/7/0"
+
+
+@pytest.mark.parametrize("files", [[toolkit("GPU-a")], []], ids=["toolkit", "no toolkit"])
+def test_a_mig_device_of_an_old_driver_is_not_waited_for(tmp_path, files):
+    """CDI cannot name it, whatever the toolkit is told to do; the toolkit itself writes no specification then."""
+    for text in files:
+        put(tmp_path, text)
+    why = Specs(tmp_path).refresh(names("GPU-a", OLD))[OLD]
+    assert why.startswith("drivers before branch 470 name MIG devices MIG-GPU-")
+    assert "deviceListStrategy be envvar" in why
+    assert "nvidia-cdi-refresh" not in why
+
+
 def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

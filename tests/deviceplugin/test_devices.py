@@ -9,7 +9,8 @@ import pynvml
 import pytest
 
 from gpunode.deviceplugin import ids
-from gpunode.deviceplugin.config import Share
+from gpunode.deviceplugin.allocate import grant
+from gpunode.deviceplugin.config import Config, Share
 from gpunode.deviceplugin.devices import Device, describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.listing import MAX_LIST
@@ -112,6 +113,24 @@ def test_strategy_mixed_offers_each_profile_as_a_resource_of_its_own():
         "nvidia.com/mig-1g.10gb": ["MIG-1"],
         "nvidia.com/mig-1g.10gb.me": ["MIG-2"],
     }
+
+
+def test_a_mig_device_of_an_old_driver_is_offered_and_given_by_its_name():
+    """Before branch 470 it has no UUID of its own but its GPU's, and the ids of its instances."""
+    old = "MIG-GPU-a/7/0"
+    devices = described(h100("GPU-a", Mig(old, "1g.5gb", (7, 0))))
+    shares = (Share("nvidia.com/mig-1g.5gb", 2, "nvidia.com/mig-1g.5gb"),)
+    (unit,) = offers(devices, "mixed")["nvidia.com/mig-1g.5gb"]
+    assert ids.read(unit.id) == ids.Claim(old, ids.WHOLE)
+    given = grant("nvidia.com/mig-1g.5gb", [unit], Config(), lambda _: True)
+    assert given.envs == {"NVIDIA_VISIBLE_DEVICES": old}
+    first, _ = offers(devices, "mixed", shares)["nvidia.com/mig-1g.5gb"]
+    assert ids.read(first.id) == ids.Claim(old, ids.TIME_SLICING)
+    mounts = Config(
+        device_list_strategy=("volume-mounts",)
+    )  # the runtime takes what is below the folder for the name
+    mounted = grant("nvidia.com/mig-1g.5gb", [unit], mounts, lambda _: True).mounts
+    assert mounted == [(f"/var/run/nvidia-container-devices/{old}", "/dev/null")]
 
 
 def test_strategy_single_offers_alike_mig_devices_as_gpus():

@@ -150,6 +150,47 @@ def test_json_has_the_same_facts(capsys):
     ]
 
 
+class OldCuda(FakeCuda):
+    """Of a driver before branch 470, on a MIG device: it tells the UUID of the whole GPU."""
+
+    @property
+    def cuDeviceGetUuid_v2(self):  # type: ignore[override]
+        raise AttributeError("the library has none")
+
+    def cuDeviceGetName(self, name, length, device):
+        name.value = b"A100-SXM4-40GB MIG 1g.5gb"
+        return 0
+
+    def cuDeviceGetUuid(self, raw, device):
+        ctypes.memmove(raw._obj, UUID, 16)
+        return 0
+
+
+GPU = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuid"),
+    [
+        (f"MIG-{GPU}/7/0", f"MIG-{GPU}/7/0"),
+        (f"MIG-{GPU}/7/0,MIG-{GPU}/8/0", ""),  # CUDA takes one of them
+        ("0:0", ""),
+        ("MIG-GPU-ffffffff-0405-0607-0809-0a0b0c0d0e0f/7/0", ""),
+        (None, ""),
+    ],
+)
+def test_a_mig_device_of_an_old_driver_is_the_one_that_the_container_was_given(
+    capsys, monkeypatch, visible, uuid
+):
+    """And none where that is not to be told: the whole GPU's UUID would be wrong."""
+    if visible is None:
+        monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
+    status, out = play(capsys, OldCuda(), "--json")
+    assert (status, json.loads(out)["gpus"][0]["uuid"]) == (0, uuid)
+
+
 def test_a_kernel_that_does_nothing_is_caught(capsys):
     """The result is filled with NaN beforehand."""
     status, out = play(capsys, FakeCuda(compute=False))
