@@ -160,7 +160,7 @@ def _judged(
     }
     for host, node in found.items():
         row, trouble = rows.get(node.name), mig.trouble(config, seen[host].gpus, node.labels)
-        capacity = _capacity(api, node, seen[host].gpus, config, namespace)
+        capacity = _capacity(api, node, seen[host].gpus, config, namespace, row.pod if row else "")
         if row and capacity.status == "ok":  # of what else the node has, some may be out
             capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.lacks))))
         refused = trouble and row and trouble.what in row.trouble  # in the plugin's own words
@@ -195,8 +195,10 @@ def _judged(
     return {host: [*chain, *_unknown(*layers[len(chain) :])] for host, chain in chains.items()}
 
 
-def _capacity(api: Api, node: Node, gpus: Sequence[Gpu], config: PluginConfig | None, namespace: str) -> Link:
-    """Whether the node offers what the plugin makes of its host's GPUs."""
+def _capacity(
+    api: Api, node: Node, gpus: Sequence[Gpu], config: PluginConfig | None, namespace: str, pod: str
+) -> Link:
+    """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
     from gpunode.cluster import expected, mig, offer
     from gpunode.deviceplugin.config import LABEL
     from gpunode.model import Link
@@ -207,7 +209,10 @@ def _capacity(api: Api, node: Node, gpus: Sequence[Gpu], config: PluginConfig | 
     shares, trouble = expected.units(config, gpus, node.labels), mig.trouble(config, gpus, node.labels)
     if shares is not None:
         right = all(node.units.get(name, 0) == count for name, count in shares.items())
-        link = links.shares_link(node, shares, "" if right else offer.why_not(api, node, None, namespace))
+        why = "" if right else offer.why_not(api, node, None, namespace)
+        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
+        fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
+        link = links.shares_link(node, shares, why, fix)
     elif expected.unlisted(config, gpus, node.labels):
         link = links.unlisted_link(node, "" if node.offers else offer.why_not(api, node, None, namespace))
     elif trouble and trouble.missing:  # nothing is to be offered

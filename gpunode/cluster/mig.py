@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpunode.cluster import expected
+from gpunode.cluster.nodes import Node
 from gpunode.deviceplugin.resources import Unfit, offers
 from gpunode.model import Gpu, PluginConfig
 
@@ -51,6 +52,15 @@ def trouble(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[st
     return None
 
 
+def unseen(config: PluginConfig | None, gpus: Sequence[Gpu], node: Node) -> bool:
+    """Whether the plugin of a node may have been started before some of its host's MIG devices were made: the kubelet
+    counts too few, and a container has no device nodes of those made since."""
+    settings, units = expected.in_force(config, node.labels), expected.units(config, gpus, node.labels)
+    if not settings or settings.mig_strategy == "none" or not units or not any(gpu.mig for gpu in gpus):
+        return False
+    return any(node.units.get(name, 0) + node.short.get(name, 0) < count for name, count in units.items())
+
+
 def pending(gpus: Sequence[Gpu]) -> Trouble | None:
     """Which GPUs have another MIG mode after their next reset."""
     waiting = [gpu for gpu in gpus if gpu.mig_on != gpu.mig_pending]
@@ -69,13 +79,11 @@ def pending(gpus: Sequence[Gpu]) -> Trouble | None:
 
 
 def _cut_or_off(gpus: Sequence[Gpu]) -> str:
-    return f"On the host, {_make(gpus)}, {_off(gpus)}. A reboot leaves MIG on, but takes MIG devices away."
+    return f"On the host, {_make(gpus)}; {_off(gpus)}. A reboot leaves MIG on, but takes MIG devices away."
 
 
 def _make(gpus: Sequence[Gpu]) -> str:
-    return (
-        f"`nvidia-smi mig -i {_indexes(gpus)} -cgi PROFILE -C` makes MIG devices (`-lgip` lists the profiles)"
-    )
+    return f"`nvidia-smi mig -i {_indexes(gpus)} -cgi PROFILE -C` makes MIG devices (`-lgip` lists the profiles), which the plugin's pod sees once it is started anew"
 
 
 def _off(gpus: Sequence[Gpu]) -> str:

@@ -183,7 +183,7 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
     known = [
         node for node in nodes.every(api) if node.labels.get(GPU_LABEL) == "true" or node.name in by_node
     ]
-    refused = said.refused(api, by_node)
+    told = said.standing(api, by_node)
 
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
@@ -202,7 +202,7 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
         if not found.trouble and lost:
             return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
-        lacks = "" if found.trouble else refused.get(node.name, "")
+        lacks = "" if found.trouble else told.get(node.name, "")
         return replace(found, lacks=lacks, note=_forgotten({name: node.short[name] for name in old}))
 
     with ThreadPoolExecutor(8) as pool:

@@ -92,12 +92,12 @@ def unlimited(api: Api, node: Node, pod: Object) -> str:
     return str(max(said, key=_when)["message"]) if said else ""
 
 
-def refused(api: Api, plugins: Mapping[str, Object]) -> dict[str, str]:
-    """By node that has one of these pods: why its plugin goes on without the configuration that it was given. Nothing
-    else shows that, until it is started anew and cannot."""
+def standing(api: Api, plugins: Mapping[str, Object]) -> dict[str, str]:
+    """By node that has one of these pods: why its plugin goes on without the configuration that it was given, and of
+    which GPUs it offers nothing. Nothing else shows that: the kubelet has never heard of it."""
     found: list[Object] = []
     with suppress(ClusterError):  # who may not read events is told less
-        for reason in ("ConfigRefused", "ConfigTaken"):
+        for reason in ("ConfigRefused", "ConfigTaken", "GPUNotOffered", "GPUOffered"):
             found += api.find("Event", "default", fields=f"involvedObject.kind=Node,reason={reason}")[0]
     words = {}
     for name, pod in plugins.items():

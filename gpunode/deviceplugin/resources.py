@@ -10,7 +10,8 @@ from .config import GPU, GPU_COUNT, MemorySharing, Share
 from .devices import MIB, Device
 from .listing import MAX_LIST, unit_bytes
 
-UNCUT = "MIG is on, but no MIG device was made on it"
+# A container sees those that were there when it was started: it has no device nodes of others.
+UNCUT = "MIG is on, but no MIG device of it is to be seen"
 VOLTA = (7, 0)  # the first compute capability whose MPS servers keep clients to limits and apart
 
 
@@ -194,7 +195,7 @@ def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> 
     empty = [gpu.index for gpu in uncut([*gpus, *parts], "single")]
     if empty:
         raise Unfit(
-            f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but no MIG device was made on it"
+            f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but no MIG device of it is to be seen"
         )
     profiles = sorted({part.profile or "" for part in parts})
     if len(profiles) > 1:

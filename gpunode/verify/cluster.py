@@ -61,11 +61,11 @@ def capacity_link(node: Node, expected: int, why: str) -> Link:
     return Link("capacity", "ok", text)
 
 
-def shares_link(node: Node, expected: Mapping[str, int], why: str) -> Link:
-    """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not."""
+def shares_link(node: Node, expected: Mapping[str, int], why: str, fix: str = "") -> Link:
+    """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not, and what to do."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
-        fix = _held(why) or f"kubectl describe node {node.name}"
+        fix = _held(why) or fix or f"kubectl describe node {node.name}"
         return Link("capacity", "broken", f"{text} allocatable", why, fix)
     return Link("capacity", "ok", f"{text} allocatable")
 

@@ -101,9 +101,9 @@ def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
         async with plugin(FakeNvml(gpu), voice=voice, mig_strategy="mixed"):
             await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
             message = api.events[0]["message"]
-            assert "GPU-a) is not offered: MIG is on, but no MIG device was made on it" in message
+            assert "GPU-a) is not offered: MIG is on, but no MIG device of it is to be seen" in message
             assert "nvidia-smi mig -i 0 -cgi" in message
-            left = {"GPU-a": "MIG is on, but no MIG device was made on it"}
+            left = {"GPU-a": "MIG is on, but no MIG device of it is to be seen"}
             await api.until(lambda: json.loads(note(api) or "{}").get("notOffered") == left)
             gpu.mig = [Mig("MIG-1")]
             await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])

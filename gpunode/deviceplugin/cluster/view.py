@@ -93,7 +93,10 @@ def _left(before: View, after: View) -> Iterator[Event]:
     """Which GPUs are left out now, and which are no longer."""
     for uuid in after.left.keys() - before.left.keys():
         device = after.devices[uuid]
-        advice = f"make some (nvidia-smi mig -i {device.index} -cgi PROFILE -C), or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
+        advice = (
+            f"make some (nvidia-smi mig -i {device.index} -cgi PROFILE -C) and delete the plugin's pod, which does not see "
+            f"those made since its start; or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
+        )
         yield Event("GPUNotOffered", f"{_called(device)} is not offered: {after.left[uuid]}; {advice}")
     for uuid in before.left.keys() - after.left.keys():
         if uuid in after.devices:

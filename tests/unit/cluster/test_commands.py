@@ -294,6 +294,35 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
     assert "nvidia-smi mig -i 1 -cgi PROFILE -C" in said["capacity"]["fix"]
 
 
+@pytest.mark.parametrize(("allocatable", "count", "renew"), [(0, 0, True), (1, 1, True), (1, 2, False)])
+def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_started_anew(
+    command: Command,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: Callable[[str], None],
+    allocatable: int,
+    count: int,
+    renew: bool,
+) -> None:
+    """Its container has no device nodes of them. One that is Unhealthy it has seen."""
+    strategy("mixed")
+    name = "nvidia.com/mig-3g.40gb"
+    add_node(fake, "inside", 1, labels=GPU_NODE)
+    PluginController(fake)
+    command("plugin", "deploy", "--limit", "gpu-1", "--yes")
+    fake.update(
+        "Node", "inside", status={"capacity": {name: str(count)}, "allocatable": {name: str(allocatable)}}
+    )
+    two(monkeypatch, mig=tuple(MigDevice(n, f"MIG-{n}", "3g.40gb") for n in range(2)), **ON)
+    verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
+    said = links(verified)["capacity"]
+    assert said["status"] == "broken"
+    assert said["text"] == f"1 of 1 nvidia.com/gpu, {allocatable} of 2 {name} allocatable"
+    assert (
+        "if some were made since, kubectl -n gpunode delete pod gpunode-device-plugin-inside" in said["fix"]
+    ) == renew
+
+
 def test_a_plugin_that_refuses_a_mig_layout_is_mended_on_the_host(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
 ) -> None:

@@ -506,7 +506,7 @@ def test_a_gpu_that_the_plugin_leaves_out_is_the_cause_whatever_it_has_logged_si
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
     assert why(api, "a", 4) == (
         "the kubelet counts 3 GPUs, the host has 4; the plugin's log: "
-        "WARNING GPU 1 is not offered: MIG is on, but no MIG device was made on it"
+        "WARNING GPU 1 is not offered: MIG is on, but no MIG device of it is to be seen"
     )
 
 

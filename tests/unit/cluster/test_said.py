@@ -125,6 +125,27 @@ def test_that_a_gpu_was_ill_before_the_plugin_was_started_anew_is_told_with_its_
     assert why(api).endswith(f"; the plugin says: {UUIDS[1]} is held back, for a/b")
 
 
+def test_a_gpu_of_which_the_plugin_offers_nothing_is_missing_in_its_status(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """The kubelet has never heard of it."""
+    add_node(fake, "a", 3, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, PluginImage("plugin:1"), seconds=10, tell=told.append)
+    began(fake, "10:00:00")
+    words = f"{UUIDS[1]} is not offered: MIG is on"
+    saying(fake, ("10:01:00", "GPUNotOffered", words))
+    (row,) = plugin.status(api, NS)
+    assert row.wrong == words
+    saying(
+        fake,
+        ("10:01:00", "GPUNotOffered", words),
+        ("10:02:00", "GPUOffered", f"{UUIDS[1]} is left out no longer"),
+    )
+    (row,) = plugin.status(api, NS)
+    assert row.wrong == ""
+
+
 @pytest.mark.usefixtures("one_ill")
 @pytest.mark.parametrize(
     ("log", "words"),
