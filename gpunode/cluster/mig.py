@@ -39,7 +39,8 @@ def trouble(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[st
         try:
             offers(expected.devices(gpus), "single")
         except Unfit as error:
-            alike = _cut_or_off(uncut) if uncut else f"Make them alike, or {STRATEGY}."
+            some = f" ({_off(on)})" if len(on) < len(gpus) else ""
+            alike = _cut_or_off(uncut) if uncut else f"Make them alike{some}, or {STRATEGY}."
             return Trouble(str(error), alike, "all GPUs")
         return None
     if uncut:

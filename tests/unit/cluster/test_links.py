@@ -220,7 +220,7 @@ def test_mig_devices_that_are_not_known_are_not_none() -> None:
             FIRST_CUT,
             "single",
             "MIG strategy single: MIG is on for some GPUs but off for GPU 1, 2, 3; make them alike, or use MIG strategy mixed",
-            "Make them alike, or set flags.migStrategy to mixed",
+            "Make them alike (`nvidia-smi -i 0 -mig 0` switches MIG off), or set flags.migStrategy to mixed",
             "all GPUs",
         ),
         (
