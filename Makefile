@@ -15,7 +15,12 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
-test: check sim lab-test ## All tests; what this machine cannot run is skipped and named at the end
+# The labs come up meanwhile; lab-test waits for them, and says what is wrong with them.
+test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
+	@mkdir -p .lab; $(MAKE) --silent lab LABS=$(LABS) >.lab/up.log 2>&1 &
+	@$(MAKE) --no-print-directory check sim
+	@cat .lab/up.log
+	@$(MAKE) --no-print-directory lab-test
 
 # pip unpacks and compiles everything by itself, which takes ten times as long as uv; but only pip reads pip.conf.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
@@ -41,7 +46,7 @@ sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs P
 	$(PYTEST) -m "not lab and not gpu" tests/sim
 
 # As many labs as the tests run side by side on; fewer where there is no room for them.
-lab-test: LABS := 3
+test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "lab or gpu" --timeout 900
 

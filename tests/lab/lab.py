@@ -29,6 +29,11 @@ def up(labs: int = 1) -> None:
     """Bring so many labs of this checkout up, or as many as there is room for; what is as it should be is left alone."""
     os.umask(0o022)
     machine.check()
+    with slot.lock(slot.folder(CHECKOUT) / "up.lock"):  # what another one brings up needs no room any more
+        _all_up(labs)
+
+
+def _all_up(labs: int) -> None:
     cold = is_cold()
     if cold:
         machine.check_go()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .progress import CannotRun
+from .progress import CannotRun, say
 
 STATE = Path("/var/lib/gpunode-lab")
 SLOTS = 32
@@ -68,10 +68,14 @@ class Slot:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that dies with this process."""
+    """Hold an exclusive lock that dies with this process; who has to wait for it is told."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another command that is at work on this lab")
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
