@@ -79,22 +79,9 @@ def go(part: Part) -> Path:
     """The folder with the part's commands, from the cache or compiled now."""
 
     def build(folder: Path) -> None:
-        run(
-            # `make test` runs other tests meanwhile
-            [
-                "nice",
-                "go",
-                "build",
-                "-trimpath",
-                "-ldflags",
-                part.ldflags,
-                "-o",
-                f"{folder}/",
-                *part.commands,
-            ],
-            cwd=source,
-            env={**os.environ, **ENVIRONMENT, "CGO_ENABLED": "1" if part.cgo else "0"},
-        )
+        command = ["go", "build", "-trimpath", "-ldflags", part.ldflags, "-o", f"{folder}/", *part.commands]
+        env = {**os.environ, **ENVIRONMENT, "CGO_ENABLED": "1" if part.cgo else "0"}
+        run(["nice", *command], cwd=source, env=env)  # `make test` runs other tests meanwhile
 
     source = HERE / "go" / part.name
     return cache.entry(part.name, [source, *part.commands, part.ldflags, str(part.cgo)], build)
