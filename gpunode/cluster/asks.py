@@ -24,6 +24,7 @@ class Free:
     where that is not known. `users`: the pods that hold some, with how many. `divided`: several pods can have a part of one
     GPU. `memory`: the resource by which GPUs are shared by memory, "" where they are not, of which a unit is `chunk` MiB (0:
     not known). There, `known`: the pods that ask will see every GPU; not so where it is not known which have room left.
+    `parts`: the resources of which several processes are to use one GPU at the same time, each by itself.
     """
 
     waves: tuple[tuple[Ask, ...], ...]
@@ -37,6 +38,7 @@ class Free:
     memory: str
     chunk: int
     known: bool
+    parts: Collection[str]
 
     def share(self, ask: Ask) -> int | None:
         """The MiB of a GPU's memory that a pod asks for by this; 0 where that is not known, None where it asks for none."""
@@ -46,11 +48,12 @@ class Free:
 
 def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target) -> Free:
     """What is free on a node that has these pods. `config` is the plugin's; `target` what is known of the node's GPUs."""
+    settings = expected.in_force(config, node.labels)
     users: list[str] = []
     asks: list[Ask] = []
     rest: dict[str, int] = {}
     devices: int | None = 0
-    divided = False
+    divided, parts = False, set()
 
     def held(resource: str) -> int:
         found = _held(on_node, resource)
@@ -62,6 +65,8 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         each = expected.each(config, node.labels, resource)
         there = -(-count // each) if each else None
         divided |= count > 0 and each != 1
+        if each and each > 1 and settings and not settings.mps:
+            parts.add(resource)
         # The plugin gives a share of another GPU to each pod unless it is told to pack them: these will see all, and by
         # one more than there are GPUs two share one.
         first = left if each == 1 else min(left, (there or len(target.uuids) or count) + 1)
@@ -74,21 +79,23 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
     memory = expected.memory(config, node.labels) or (pods.MEMORY if node.shared else "")
     known, waves = True, [tuple(asks)]
     if memory:
+        parts.add(memory)
         units = node.units.get(memory, 0)
         waves, known = _with_memory(asks, memory, _pieces(node, units, target), units, held(memory))
         devices = devices + node.shared if devices is not None and node.shared else None
     return Free(
         tuple(wave for wave in waves if wave),
         rest,
-        expected.several(config, node.labels),
-        expected.packs(config, node.labels),
+        settings is not None and not settings.fail_requests_greater_than_one,
+        settings is not None and settings.packs(pods.GPU),
         node.allocatable + sum(node.shares.values()),
         devices,
         tuple(users),
         divided or bool(memory),
         memory,
-        expected.chunk(config, node.labels),
+        settings.memory.chunk if settings and settings.memory else 0,
         known,
+        parts,
     )
 
 

@@ -71,18 +71,6 @@ def each(config: PluginConfig | None, labels: Mapping[str, str], resource: str) 
     return counts.pop() if len(counts) == 1 else None
 
 
-def several(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
-    """Whether a pod on a node with these labels may have more than one share; False where it cannot be told."""
-    settings = in_force(config, labels)
-    return settings is not None and not settings.fail_requests_greater_than_one
-
-
-def packs(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
-    """Whether pods on a node with these labels get all shares of a GPU before those of the next."""
-    settings = in_force(config, labels)
-    return settings is not None and settings.packs(GPU)
-
-
 def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
     """Whether it cannot be told what a node with these labels is to offer, as its host did not list MIG devices."""
     settings = in_force(config, labels)
@@ -94,12 +82,6 @@ def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     """The resource as which GPU memory is offered under a name of its own on a node with these labels; "" for none."""
     settings = in_force(config, labels)
     return _named(settings) if settings else ""
-
-
-def chunk(config: PluginConfig | None, labels: Mapping[str, str]) -> int:
-    """How many MiB a unit of GPU memory is on a node with these labels; 0 where it cannot be told."""
-    settings = in_force(config, labels)
-    return settings.memory.chunk if settings and settings.memory else 0
 
 
 def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[str, ...]:

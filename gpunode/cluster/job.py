@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpunode.cluster import asks
 from gpunode.cluster.nodes import Node
@@ -46,6 +47,22 @@ class Job:
         for resource, amount in found:
             self.left[resource] -= amount
         return found
+
+    def share(self, name: str) -> int | None:
+        """The MiB of a GPU's memory that this pod asked for; 0 where that is not known, None where it asked for none."""
+        return self.free.share(self.asked[name]) if self.free else None
+
+    def wrong(self, name: str, gpu: Mapping[str, Any]) -> str:
+        """What is wrong with a GPU on which this pod's program passed; "" for nothing. `gpu` is what the program says of it."""
+        share, limit = self.share(name), gpu.get("limit_mib")
+        if share and limit not in (None, share):
+            return f"it asked for {share} MiB of memory, but its limit is {limit} MiB"
+        if gpu.get("exclusive") and self.free and self.asked[name][0] in self.free.parts:
+            return (
+                "the GPU's compute mode lets only one process at a time use it, so pods cannot share it: run "
+                f"`nvidia-smi -i {gpu.get('uuid')} -c DEFAULT` on the host"
+            )
+        return ""
 
     def verdict(self) -> NodeResult:
         seen = {result.uuid for result in self.found}

@@ -191,8 +191,7 @@ class _Run:
             elif (
                 pods.ended(found[name], CONTAINER) or found[name].get("status", {}).get("phase") in pods.OVER
             ):
-                share = job.free.share(job.asked[name]) if job.free else None
-                job.results[name] = self.result(job.target.node, found[name], share)
+                job.results[name] = self.result(job, found[name])
         if job.names and job.done:
             self.make(job)
         if job.names and job.done:
@@ -200,9 +199,9 @@ class _Run:
                 if name in found and not found[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.namespace)
 
-    def result(self, node: str, pod: Object, share: int | None) -> list[Result]:
-        """What a pod's exit status and log say, of each GPU that it had. `share`: the MiB that it asked for."""
-        name, ended = pod["metadata"]["name"], pods.ended(pod, CONTAINER)
+    def result(self, job: Job, pod: Object) -> list[Result]:
+        """What a pod's exit status and log say, of each GPU that it had."""
+        node, name, ended = job.target.node, pod["metadata"]["name"], pods.ended(pod, CONTAINER)
         if ended is None:
             return [Result(node, name, "", "", False, 0.0, self.why(pod), ())]
         code, told, log = ended.get("exitCode"), "", ""
@@ -216,21 +215,19 @@ class _Run:
         for gpu in gpus:
             # One of several may have failed alone: then that is what exit status 1 says.
             passed = code == 0 or (code == 1 and len(gpus) > 1 and gpu.get("passed") is True)
-            why, limit = told if passed else str(gpu.get("error") or last[0]), gpu.get("limit_mib")
-            if passed and share and limit not in (None, share):
-                passed, why = False, f"it asked for {share} MiB of memory, but its limit is {limit} MiB"
+            why = job.wrong(name, gpu) if passed else str(gpu.get("error") or last[0])
             results.append(
                 Result(
                     node,
                     name,
                     str(gpu.get("uuid") or ""),
                     str(gpu.get("name") or ""),
-                    passed,
+                    passed and not why,
                     pods.lasted(ended),
-                    why,
+                    why or told,
                     tuple(log.splitlines()[-TAIL:]),
-                    limit,
-                    share,
+                    gpu.get("limit_mib"),
+                    job.share(name),
                 )
             )
         return results

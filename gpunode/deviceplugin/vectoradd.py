@@ -6,199 +6,19 @@ Needs the driver (libcuda.so.1) and the standard library, nothing else: no CUDA 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
 import os
 import sys
-import uuid
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from .cuda import Cuda, CudaError, load
 
 ELEMENTS = 1 << 18
 TOLERANCE = 1e-5
-BLOCK = 256  # threads
 LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"  # MiB; what the NVIDIA Container Toolkit sets a container's limit by
-
-# PTX 6.0 for sm_50: the driver compiles it for whatever GPU it finds, Maxwell and newer.
-KERNEL = b"""
-.version 6.0
-.target sm_50
-.address_size 64
-
-// c[i] = a[i] + b[i] for i < n, one thread an element
-.visible .entry vectoradd(
-    .param .u64 a,
-    .param .u64 b,
-    .param .u64 c,
-    .param .u32 n
-)
-{
-    .reg .pred %out;
-    .reg .f32  %x, %y, %sum;
-    .reg .b32  %i, %n, %block, %size, %thread;
-    .reg .b64  %pa, %pb, %pc, %offset;
-
-    mov.u32     %block, %ctaid.x;
-    mov.u32     %size, %ntid.x;
-    mov.u32     %thread, %tid.x;
-    mad.lo.u32  %i, %block, %size, %thread;
-    ld.param.u32 %n, [n];
-    setp.ge.u32 %out, %i, %n;
-    @%out ret;
-
-    ld.param.u64 %pa, [a];
-    ld.param.u64 %pb, [b];
-    ld.param.u64 %pc, [c];
-    cvta.to.global.u64 %pa, %pa;
-    cvta.to.global.u64 %pb, %pb;
-    cvta.to.global.u64 %pc, %pc;
-    mul.wide.u32 %offset, %i, 4;
-    add.u64     %pa, %pa, %offset;
-    add.u64     %pb, %pb, %offset;
-    add.u64     %pc, %pc, %offset;
-    ld.global.f32 %x, [%pa];
-    ld.global.f32 %y, [%pb];
-    add.rn.f32  %sum, %x, %y;
-    st.global.f32 [%pc], %sum;
-    ret;
-}
-"""
-
-_MEANING = {  # CUresult -> what it means here and what to do
-    2: "the GPU has no memory left: another process fills it",
-    46: "the GPU is busy or in exclusive mode: another process holds it",
-    100: "the driver sees no GPU in this container: ask for one (limits: nvidia.com/gpu: 1) and see that the pod "
-    "runs with the nvidia runtime",
-    101: "no such GPU",
-    209: "the driver cannot make code for this GPU",
-    214: "an uncorrectable ECC error: reset the GPU, or replace it if that comes back",
-    221: "libnvidia-ptxjitcompiler is not in this container: NVIDIA_DRIVER_CAPABILITIES must have `compute`",
-    222: "this driver is too old for the kernel (PTX 6.0 needs driver 384 or newer)",
-    719: "the kernel crashed on the GPU",
-    802: "the GPU's fabric is not ready: is nvidia-fabricmanager running on the host?",
-    803: "driver/library version mismatch: the driver's libraries were upgraded while the old kernel module is "
-    "loaded; reboot the host or reload the module",
-    804: "this container's CUDA compatibility libraries do not go with the host's driver",
-    999: "an unknown error of the driver: look for NVRM and Xid in the host's kernel log",
-}
-
-
-class CudaError(Exception):
-    """A driver call that failed; says which, the error's name, and what to do."""
-
-
-class Cuda:
-    """The driver API, as far as adding vectors needs it. `library` is libcuda.so.1."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self.call("cuInit", c_uint(0))
-
-    def call(self, function: str, *arguments: Any) -> None:
-        """Raises CudaError unless the driver says success."""
-        result = getattr(self._library, function)(*arguments)
-        if result:
-            name = c_char_p()
-            self._library.cuGetErrorName(c_int(result), byref(name))
-            words = name.value.decode() if name.value else "unknown error"
-            raise CudaError(
-                f"{function}: {words} ({result}): {_MEANING.get(result, 'see the host kernel log')}"
-            )
-
-    def version(self) -> str:
-        """The newest CUDA that the driver can serve, e.g. "13.0"."""
-        number = c_int()
-        self.call("cuDriverGetVersion", byref(number))
-        return f"{number.value // 1000}.{number.value % 1000 // 10}"
-
-    def devices(self) -> list[int]:
-        count = c_int()
-        self.call("cuDeviceGetCount", byref(count))
-        if not count.value:
-            raise CudaError(f"cuDeviceGetCount: 0 devices: {_MEANING[100]}")
-        found = []
-        for ordinal in range(count.value):
-            device = c_int()
-            self.call("cuDeviceGet", byref(device), c_int(ordinal))
-            found.append(device.value)
-        return found
-
-    def name(self, device: int) -> str:
-        name = ctypes.create_string_buffer(256)
-        self.call("cuDeviceGetName", name, c_int(256), c_int(device))
-        return name.value.decode(errors="replace")
-
-    def uuid(self, device: int) -> str:
-        """As NVML writes it; "" of a MIG device that neither the driver tells (R470 and newer do) nor the runtime's
-        variable."""
-        raw = (c_char * 16)()
-        newer = hasattr(self._library, "cuDeviceGetUuid_v2")
-        self.call("cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid", byref(raw), c_int(device))
-        found, part = uuid.UUID(bytes=bytes(raw)), " MIG " in self.name(device)
-        if newer or not part:
-            return f"{'MIG' if part else 'GPU'}-{found}"
-        seen = os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-        named = [one for one in seen if one.startswith(f"MIG-GPU-{found}/")]
-        return named[0] if len(named) == 1 else ""
-
-    @contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """While entered, `memory` and `add` are this GPU's."""
-        context = c_void_p()
-        self.call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(device))
-        try:
-            yield
-        finally:
-            self._library.cuCtxDestroy_v2(context)
-
-    def memory(self) -> int:
-        """The GPU's memory in MiB, rounded down, as far as this process may have it."""
-        free, total = c_size_t(), c_size_t()
-        self.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return total.value // (1024 * 1024)
-
-    def gives(self, mib: int) -> bool:
-        """Whether this process may have so much of the GPU's memory at once; it is given back."""
-        pointer = c_uint64()
-        if self._library.cuMemAlloc_v2(byref(pointer), c_size_t(mib * 1024 * 1024)):
-            return False
-        self._library.cuMemFree_v2(pointer)
-        return True
-
-    def add(self, left: array[float], right: array[float]) -> array[float]:
-        """left + right, computed by the GPU."""
-        size = c_size_t(len(left) * left.itemsize)
-        sums = array("f", [math.nan]) * len(left)  # a kernel that did nothing must show
-        module, kernel = c_void_p(), c_void_p()
-        pointers: list[c_uint64] = []
-        try:
-            self.call("cuModuleLoadData", byref(module), c_char_p(KERNEL))
-            self.call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"vectoradd"))
-            for data in (left, right, sums):
-                pointer = c_uint64()
-                self.call("cuMemAlloc_v2", byref(pointer), size)
-                pointers.append(pointer)
-                self.call("cuMemcpyHtoD_v2", pointer, _address(data), size)
-            values = (*pointers, c_uint(len(left)))
-            parameters = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-            grid = (c_uint((len(left) + BLOCK - 1) // BLOCK), c_uint(1), c_uint(1))
-            block = (c_uint(BLOCK), c_uint(1), c_uint(1))
-            self.call("cuLaunchKernel", kernel, *grid, *block, c_uint(0), c_void_p(), parameters, c_void_p())
-            self.call("cuCtxSynchronize")
-            self.call("cuMemcpyDtoH_v2", _address(sums), pointers[2], size)
-        finally:
-            for pointer in pointers:
-                self._library.cuMemFree_v2(pointer)
-        return sums
-
-
-def _address(data: array[float]) -> c_void_p:
-    return c_void_p(data.buffer_info()[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +33,7 @@ class Result:
     error: str | None
     memory_mib: int | None = None  # that the driver lets this container have
     limit_mib: int | None = None  # that it is to let it have at most
+    exclusive: bool = False  # only one process at a time may use it
 
     @property
     def passed(self) -> bool:
@@ -225,19 +46,21 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: 
     `limit`: the memory that this container is to have at most, in MiB. The driver shows a limit that it enforces as
     the size of the GPU, so a GPU that looks larger is one whose limit is not enforced; and it gives no more at once.
     """
-    identity, name, memory, most = "unknown", "unknown", None, 0
+    seen = Result(index, "unknown", "unknown", elements, None, None, limit_mib=limit)
     try:
-        name, identity = cuda.name(device), cuda.uuid(device)
+        name, identity, exclusive = cuda.name(device), cuda.uuid(device), cuda.exclusive(device)
+        seen = replace(seen, name=name, uuid=identity, exclusive=exclusive)
         # Halves and quarters: float32 holds these values and their sums exactly.
         left = array("f", (i * 0.5 for i in range(elements)))
         right = array("f", ((elements - i) * 0.25 for i in range(elements)))
         with cuda.on(device):
-            memory = most = cuda.memory()
+            most = cuda.memory()
+            seen = replace(seen, memory_mib=most)
             sums = cuda.add(left, right)
             if limit is not None and most <= limit and cuda.gives(limit + 1):
                 most = limit + 1
     except CudaError as error:
-        return Result(index, identity, name, elements, None, str(error), memory, limit)
+        return replace(seen, error=str(error))
     worst, at = 0.0, 0
     for i, (a, b, c) in enumerate(zip(left, right, sums, strict=True)):
         off = abs(a + b - c)
@@ -245,18 +68,16 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: 
             worst, at = off, i
             if math.isnan(off):
                 break
+    seen = replace(seen, max_error=None if math.isnan(worst) else worst)
     if not worst <= TOLERANCE:
-        why = f"element {at} is {sums[at]}, should be {left[at] + right[at]}"
-        return Result(
-            index, identity, name, elements, None if math.isnan(worst) else worst, why, memory, limit
-        )
+        return replace(seen, error=f"element {at} is {sums[at]}, should be {left[at] + right[at]}")
     if limit is not None and most > limit:
         why = (
             f"the driver lets this container have {most} MiB, but {LIMIT} is {limit}: the limit is not enforced; it "
             "takes driver 615, NVIDIA Container Toolkit 1.20.1 and cgroup v2"
         )
-        return Result(index, identity, name, elements, worst, why, memory, limit)
-    return Result(index, identity, name, elements, worst, None, memory, limit)
+        return replace(seen, error=why)
+    return seen
 
 
 def main(arguments: list[str] | None = None, library: Any = None) -> int:
@@ -272,7 +93,7 @@ def main(arguments: list[str] | None = None, library: Any = None) -> int:
     told = os.environ.get(LIMIT, "")
     limit = int(told) if told.isdecimal() else None
     try:
-        cuda = Cuda(library or _load())
+        cuda = Cuda(library or load())
         version = cuda.version()
         results = [check(cuda, i, device, options.elements, limit) for i, device in enumerate(cuda.devices())]
     except CudaError as error:
@@ -292,16 +113,6 @@ def main(arguments: list[str] | None = None, library: Any = None) -> int:
             print(f"GPU {r.index} {r.uuid} {r.name}: {r.elements} elements: {words}")
         print("Test PASSED" if passed else "Test FAILED")
     return 0 if passed else 1
-
-
-def _load() -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise CudaError(
-            f"libcuda.so.1 cannot be loaded ({error}): the driver is not in this container; ask for a GPU, run with "
-            "the nvidia runtime, and see that NVIDIA_DRIVER_CAPABILITIES has `compute`"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from gpunode.deviceplugin import vectoradd
+from gpunode.deviceplugin import cuda, vectoradd
 
 UUID = bytes(range(16))
 
@@ -25,9 +25,11 @@ class FakeCuda:
         compute: bool = True,
         mib: int = 16280,
         lies: bool = False,
+        exclusive: bool = False,
     ) -> None:
         self.gpus, self.init, self.launch, self.compute, self.mib = gpus, init, launch, compute, mib
         self.lies = lies  # gives more than it says it has
+        self.exclusive = exclusive
         self.memory: dict[int, object] = {}
         self.contexts = 0
 
@@ -58,6 +60,10 @@ class FakeCuda:
 
     def cuDeviceGetUuid_v2(self, raw, device):
         ctypes.memmove(raw._obj, UUID, 16)
+        return 0
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = {20: 3 if self.exclusive else 0}[attribute.value]
         return 0
 
     def cuCtxCreate_v2(self, context, flags, device):
@@ -145,6 +151,7 @@ def test_json_has_the_same_facts(capsys):
             "error": None,
             "memory_mib": 16280,
             "limit_mib": None,
+            "exclusive": False,
             "passed": True,
         }
     ]
@@ -230,6 +237,13 @@ def test_a_memory_limit_that_is_not_enforced_fails(capsys, monkeypatch, limit, s
     assert (words in found[1]) == bool(status)
 
 
+def test_a_gpu_that_one_process_may_use_is_told(capsys):
+    """Whether that is wrong, who runs this program knows."""
+    code, said = play(capsys, FakeCuda(exclusive=True), "--json")
+    assert code == 0
+    assert json.loads(said)["gpus"][0]["exclusive"] is True
+
+
 def test_a_limit_that_is_only_shown_fails(capsys, monkeypatch):
     """The driver says that there is no more, and gives it. What is tried is given back."""
     monkeypatch.setenv("NVIDIA_GPU_MEMORY_LIMIT", "16280")
@@ -253,8 +267,8 @@ def test_without_a_driver_it_says_so(capsys, monkeypatch):
 
 def test_the_kernel_is_for_old_gpus_too():
     """Pascal is sm_60: a higher target or a newer PTX would shut it, or its driver, out."""
-    assert int(re.search(rb"\.target sm_(\d+)", vectoradd.KERNEL)[1]) <= 60
-    assert float(re.search(rb"\.version ([\d.]+)", vectoradd.KERNEL)[1]) <= 6.0
+    assert int(re.search(rb"\.target sm_(\d+)", cuda.KERNEL)[1]) <= 60
+    assert float(re.search(rb"\.version ([\d.]+)", cuda.KERNEL)[1]) <= 6.0
 
 
 @pytest.mark.gpu

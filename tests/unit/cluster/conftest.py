@@ -127,6 +127,7 @@ class Kubelet:
     def __init__(self, fake: FakeApi, gpus: dict[str, list[str]]) -> None:
         self.fake, self.free = fake, {node: list(uuids) for node, uuids in gpus.items()}
         self.broken: set[str] = set()  # UUIDs that fail
+        self.exclusive: set[str] = set()  # UUIDs that one process at a time may use
         self.stuck: dict[str, Object] = {}  # node -> the status its pods stay in
         self.without_log = False
         self.limited: int | None = None  # MiB that the driver holds each pod to for each unit
@@ -149,7 +150,8 @@ class Kubelet:
             fine = uuid not in self.broken
             error = None if fine else "element 7 is 0.0, should be 3.5"
             gpu = {"index": 0, "uuid": uuid, "name": "Tesla P100-PCIE-16GB", "passed": fine, "error": error}
-            gpus.append(gpu | {"limit_mib": self.limited and self.limited * amount})
+            gpu |= {"limit_mib": self.limited and self.limited * amount, "exclusive": uuid in self.exclusive}
+            gpus.append(gpu)
         good = all(gpu["passed"] for gpu in gpus)
         if not self.without_log:
             self.fake.logs[name, "vectoradd"] = json.dumps({"passed": good, "gpus": gpus}) + "\n"

@@ -443,6 +443,27 @@ def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(
     assert not result.passed
 
 
+@pytest.mark.parametrize(
+    ("config", "good"), [(sliced(), False), (ONE_SHARE, True), (None, True)], ids=["sliced", "MPS", "whole"]
+)
+def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
+    api: Api, fake: FakeApi, told: list[str], config: PluginConfig | None, good: bool
+) -> None:
+    """Pods that come one after the other would not notice. With MPS its server is that process; a whole GPU may be so."""
+    add_node(fake, "m", gpu_shared=40) if config else add_node(fake, "m", 4)
+    Kubelet(fake, {"m": list(SPREAD)}).exclusive.add("GPU-3")
+    (result,) = run(api, told, Target("m", FOUR), config=config)
+    assert result.passed == good
+    assert {one.uuid: one.why for one in result.results if not one.passed} == (
+        {}
+        if good
+        else {
+            "GPU-3": "the GPU's compute mode lets only one process at a time use it, so pods cannot share it: run "
+            "`nvidia-smi -i GPU-3 -c DEFAULT` on the host"
+        }
+    )
+
+
 def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:

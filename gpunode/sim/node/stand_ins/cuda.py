@@ -75,6 +75,10 @@ class Cuda:
         ctypes.memmove(raw, found.bytes, 16)
         return SUCCESS
 
+    def cuDeviceGetAttribute(self, value: Any, _attribute: Any, _device: Any) -> int:
+        value._obj.value = 0  # the compute mode: any number of processes
+        return SUCCESS
+
     def cuCtxCreate_v2(self, context: Any, _flags: Any, device: Any) -> int:
         if self._driver.lost(self._driver.gpus[device.value]):
             return UNKNOWN
