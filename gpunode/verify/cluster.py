@@ -129,7 +129,12 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
     users = f"; in use by {', '.join(result.users)}" if result.users else ""
     failed = [one for one in result.results if not one.passed]
     if failed:
-        cause = "\n".join(f"{one.pod}{f' on {one.uuid}' if one.uuid else ''}: {one.why}" for one in failed)
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in failed:
+            alike.setdefault((one.uuid, one.why), []).append(one.pod)
+        cause = "\n".join(
+            f"{_named(pods)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
+        )
         cause += f"\n{said}" if said else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
@@ -143,6 +148,11 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
     return Link(
         "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
     )
+
+
+def _named(pods: Sequence[str]) -> str:
+    some = ", ".join(pods[:3])
+    return some if len(pods) <= 3 else f"{some} and {len(pods) - 3} more"
 
 
 def _together(result: NodeResult) -> str:

@@ -101,6 +101,12 @@ def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
     assert link.cause == "pod-0 on GPU-1: wrong sum\npod-0 on GPU-2: wrong sum"
 
 
+def test_pods_that_failed_alike_on_one_gpu_are_one_line() -> None:
+    """There may be dozens of them."""
+    results = tuple(replace(ON_1, pod=f"pod-{n}", passed=False, why="busy") for n in range(5))
+    assert pod_link(NodeResult("a", results)).cause == "pod-0, pod-1, pod-2 and 2 more on GPU-1: busy"
+
+
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", f"0000:0{number}:00.0", 81559) for number in range(4))
 
 
