@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from gpunode.deviceplugin.checkpoint import Record, named, records, untold
 from gpunode.deviceplugin.holds import Holder
-from gpunode.deviceplugin.kubelet.checkpoint import Record, named, records, untold
 
 GPU = "nvidia.com/gpu"
 
@@ -36,13 +36,18 @@ def written(path, *devices: object) -> None:
     [
         {"0": ["GPU-a"], "1": ["GPU-b"]},
         {"-1": ["GPU-b", "GPU-a"]},  # of no NUMA node
-        ["GPU-a", "GPU-b"],  # of a kubelet before 1.20, which has been replaced
     ],
 )
-def test_every_format_says_the_same(tmp_path, devices) -> None:
-    """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.19, 1.23 and 1.36."""
+def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
+    """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.23 and 1.36."""
     written(tmp_path / "file", devices)
     assert records(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
+
+
+def test_a_kubelet_before_1_20_is_not_believed(tmp_path) -> None:
+    """Pods that have ended stay in its record until it gives devices again (Kubernetes 1.10 to 1.15): perhaps for ever."""
+    written(tmp_path / "file", ["GPU-a", "GPU-b"])
+    assert records(tmp_path / "file") == (has("c0"),)
 
 
 def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.config import Config, Share
 from gpunode.deviceplugin.mps import daemon as daemons
 from gpunode.deviceplugin.mps import files, shm
@@ -24,10 +25,10 @@ from gpunode.deviceplugin.mps.bulletin import Bulletin
 from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
 from gpunode.deviceplugin.mps.keeper import Keeper
 from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
-from gpunode.deviceplugin.mps.users import users
+from gpunode.deviceplugin.mps.users import user
 from gpunode.deviceplugin.resources import ClientLimits
 
-from .kubelet import FakeKubelet
+from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu
 from .test_process import process
 
@@ -220,7 +221,7 @@ def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypat
 
 def modes(root: Path, gpu: Gpu) -> NvmlModes:
     files.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
-    return NvmlModes(FakeNvml(gpu), str(root))
+    return NvmlModes(FakeNvml(gpu), str(root), root / NAME)
 
 
 def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
@@ -272,9 +273,7 @@ def test_a_gpu_that_is_lost_is_said(tmp_path):
 def test_a_gpu_that_is_used_without_mps_is_left_as_it_is(tmp_path, version):
     """Exclusive, it would let its user start no process more; one that is exclusive already lets MPS alone have it."""
     gpu = Gpu(GPU, mode=DEFAULT, pids=(os.getpid(), 2**22 + 1), lists=version)
-    words = (
-        rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS; it starts when they have ended"
-    )
+    words = rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS"
 
     async def scene() -> None:
         with pytest.raises(InUse, match=words):
@@ -299,7 +298,46 @@ def test_a_server_of_mps_is_no_hindrance(tmp_path):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
     nvml = FakeNvml(Gpu(GPU, pids=(7, 8, 9)))
-    assert users(nvml, GPU, tmp_path) == ("8 (python3)", "9 (?)")
+    assert user(nvml, GPU, tmp_path) == "process 8 (python3) and 1 more use this GPU without MPS"
+    nvml.gpus[0].pids = (7,)
+    assert user(nvml, GPU, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "waits"),
+    [
+        ("GPU-a", True),
+        ("GPU-a::1", True),
+        ("GPU-a:1024:7", True),
+        ("GPU-b-_-1", True),  # of gpushare: any GPU may be the one
+        ("GPU-a::mps-1", False),  # a client, of a daemon of before
+        ("GPU-b", False),
+        ("words", False),
+    ],
+)
+def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits):
+    """It may run nothing on it just now; the kubelet has written down that it has it."""
+    gpu = Gpu(GPU)
+    kubelet = FakeKubelet(sockets)
+    kubelet.given = [Entry("1-2-3", "main", "nvidia.com/gpu", [unit])]
+    kubelet.write_down()
+    words = "container main of pod with UID 1-2-3 still has this GPU without MPS"
+
+    async def scene() -> None:
+        with pytest.raises(InUse, match=words) if waits else contextlib.nullcontext():
+            await modes(sockets, gpu).exclusive(GPU)
+
+    asyncio.run(scene())
+    assert gpu.mode == (DEFAULT if waits else EXCLUSIVE)
+
+
+def test_a_record_that_cannot_be_read_is_said_and_no_hindrance(tmp_path, caplog):
+    """Another version of it."""
+    gpu = Gpu(GPU)
+    (tmp_path / NAME).write_text("{}")
+    asyncio.run(modes(tmp_path, gpu).exclusive(GPU))
+    assert gpu.mode == EXCLUSIVE
+    assert "which containers have the GPU is not known" in caplog.text
 
 
 def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, sockets, monkeypatch, caplog):
@@ -316,7 +354,7 @@ def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, so
         assert gpu.mode == EXCLUSIVE
 
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
-        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets)))
+        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets), sockets / NAME))
     assert len(stage.said) == 2
     assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
 
@@ -338,7 +376,7 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
 
     async def scene() -> None:
         bulletin = Bulletin()
-        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets)), bulletin)
+        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / NAME), bulletin)
         async with bulletin.open(files.status(str(sockets))):
             reader, writer = await asyncio.open_unix_connection(files.status(str(sockets)))
 
@@ -388,7 +426,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
                 ready.set()
 
     async def scene() -> None:
-        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets)), Heard())
+        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / NAME), Heard())
 
         async def follow(config: Config, until: asyncio.Event) -> None:
             running = asyncio.create_task(keeper.run(config))

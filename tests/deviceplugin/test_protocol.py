@@ -16,9 +16,9 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin import directory
+from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.checkpoint import NAME
 from gpunode.deviceplugin.kubelet.sockets import alive
 
 from .kubelet import FakeKubelet

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin import node
+from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.cluster.events import Events
 from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
 from gpunode.deviceplugin.cluster.voice import Voice
@@ -21,7 +22,6 @@ from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.config import GPU, GPU_MEM, MemorySharing, Share
 from gpunode.deviceplugin.devices import GIB
 from gpunode.deviceplugin.kubelet import returns
-from gpunode.deviceplugin.kubelet.checkpoint import NAME
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet

@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 
 from ..board import Board
+from ..checkpoint import NAME, Record, named, records, untold
 from ..devices import Device
 from ..holds import Hold, Holder, holds
 from ..resources import Unit
-from .checkpoint import NAME, Record, named, records, untold
 from .podresources import PodResources
 from .sockets import Identity, alive, identity
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint import NAME
 from ..config import BadConfig
 from ..devices import explain
 from ..logfmt import log_to_stderr
@@ -25,7 +26,8 @@ log = logging.getLogger("gpunode.deviceplugin")
 async def keep(nvml: Any, source: Source, told: Told) -> str:
     """Keep the daemons, by the configuration as it is and as it changes; returns the signal that ended it."""
     root, bulletin = source.config.mps_root, Bulletin()
-    keeper = Keeper(nvml, root, NvmlModes(nvml, root), bulletin)
+    record = Path(source.config.kubelet_socket).with_name(NAME)
+    keeper = Keeper(nvml, root, NvmlModes(nvml, root, record), bulletin)
     async with bulletin.open(files.status(root)):
         try:
             while True:

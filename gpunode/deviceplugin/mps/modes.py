@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..devices import explain, unsupported
 from ..within import Calls
 from . import files
-from .users import users
+from .users import owner, user
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class ModeError(Exception):
 
 
 class InUse(Exception):
-    """Processes use the GPU that an exclusive mode would shut out; names them."""
+    """Somebody has the GPU whom an exclusive mode would shut out; says who."""
 
 
 class ComputeModes(Protocol):
@@ -37,13 +37,14 @@ class ComputeModes(Protocol):
 class NvmlModes:
     """By NVML. What a GPU had before is kept in a file, as the process that set it may die without putting it back."""
 
-    def __init__(self, nvml: Any, root: str) -> None:
+    def __init__(self, nvml: Any, root: str, record: Path) -> None:
         self._nvml = nvml
         self._calls = Calls()
         self._root = root
+        self._record = record  # the kubelet's, of what containers have
 
     async def exclusive(self, gpu: str) -> None:
-        """Let only the MPS server have the GPU. Raises InUse while others use it, who could start no process more."""
+        """Let only the MPS server have the GPU. Raises InUse while others have it, who could start no process more."""
         await self._within(self._exclusive, gpu)
 
     async def restore(self, gpu: str) -> None:
@@ -66,12 +67,8 @@ class NvmlModes:
             before = int(self._nvml.nvmlDeviceGetComputeMode(handle))
             if before == self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 return
-            if found := users(self._nvml, gpu):
-                several = len(found) > 1
-                raise InUse(
-                    f"process {found[0]}{f' and {len(found) - 1} more use' if several else ' uses'} this GPU without "
-                    f"MPS; it starts when {'they have' if several else 'it has'} ended"
-                )
+            if who := owner(self._record, gpu) or user(self._nvml, gpu):
+                raise InUse(who)
             self._kept(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
         except self._nvml.NVMLError as error:

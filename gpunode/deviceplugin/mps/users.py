@@ -1,23 +1,49 @@
-"""Processes that use a GPU past MPS, as NVML lists them."""
+"""Who has a GPU without MPS: containers by the kubelet's record, and processes as NVML lists them."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
+from .. import ids
+from ..checkpoint import records
 from ..devices import unsupported
+
+log = logging.getLogger(__name__)
 
 SERVER = "nvidia-cuda-mps"  # of nvidia-cuda-mps-server: the kernel keeps 15 characters
 
 
-def users(nvml: Any, gpu: str, proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """The processes that have a GPU and are no MPS server, each with its id (of the host, like `proc`) and name.
+def owner(record: Path, gpu: str) -> str | None:
+    """A container that has the GPU by a configuration without MPS, in a sentence; None where there is none.
 
-    Nobody where the driver cannot tell. Raises NVMLError.
+    It may run nothing on the GPU just now. When its pod has ended the record says so soon: the plugin sees to that.
+    """
+    try:
+        found = records(record)
+    except (OSError, ValueError) as error:
+        log.warning("which containers have the GPU is not known: %s: %s", record, error, extra={"gpu": gpu})
+        return None
+    for one in found:
+        claims = [claim for unit_id in one.ids if (claim := ids.read(unit_id))]
+        others = [claim for claim in claims if claim.device == gpu and claim.way != ids.MPS]
+        if others or any(claim.way == ids.GPUSHARE for claim in claims):  # any GPU may be that one's
+            return f"container {one.container} of pod with UID {one.pod} still has this GPU without MPS"
+    return None
+
+
+def user(nvml: Any, gpu: str, proc: Path = Path("/proc")) -> str | None:
+    """A process that has the GPU and is no MPS server, in a sentence; None where there is none, or the driver cannot tell.
+
+    `proc` has the host's processes. Raises NVMLError.
     """
     handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
     named = {pid: _name(proc, pid) for pid in sorted(_pids(nvml, handle))}
-    return tuple(f"{pid} ({name})" for pid, name in named.items() if name != SERVER)
+    found = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
+    if not found:
+        return None
+    return f"process {found[0]}{f' and {len(found) - 1} more use' if len(found) > 1 else ' uses'} this GPU without MPS"
 
 
 def _pids(nvml: Any, handle: Any) -> set[int]:

@@ -222,7 +222,11 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
         assert mount == {"name": "mps", "mountPath": "/srv/mps", "readOnly": True}
         (container,) = theirs["containers"]
         assert container["args"] == ["-m", "gpunode.deviceplugin.mps"]
-        assert {one["mountPath"] for one in container["volumeMounts"]} == {"/srv/mps", "/etc/gpunode"}
+        assert {one["mountPath"] for one in container["volumeMounts"]} == {
+            "/srv/mps",
+            "/etc/gpunode",
+            "/var/lib/kubelet/device-plugins",
+        }
         assert ours["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "hostPID" not in ours
     other = manifests("gpunode", PluginImage("x", image_id="sha256:12"), replace(config, text="version: v1 "))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..holds import Holder
+from .holds import Holder
 
 NAME = "kubelet_internal_checkpoint"  # in the directory of the plugins' sockets
 # What kubelets of 1.8, and of 1.9 and 1.10, wrote at its top. None of those tells which pods are left.
@@ -50,10 +50,9 @@ def records(path: Path) -> tuple[Record, ...]:
 
 
 def _ids(given: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
-    """By NUMA node; in one list what a kubelet before 1.20 wrote, until the next one writes it anew."""
-    if isinstance(given, Mapping):
-        return frozenset(one for ids in given.values() for one in ids)
-    return frozenset(given or ())
+    """By NUMA node. None of a kubelet before 1.20, which has them in one list: it cannot be had to drop ended pods."""
+    by_node = given if isinstance(given, Mapping) else {}
+    return frozenset(one for ids in by_node.values() for one in ids)
 
 
 def named(found: Iterable[Record], told: Iterable[Holder]) -> dict[str, str]:
