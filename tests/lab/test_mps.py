@@ -18,6 +18,7 @@ import pytest
 from .api import Lab
 from .conftest import Ran
 from .gpu import control
+from .pods import pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -67,8 +68,13 @@ def shared(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     )
     for name in NODES:
         lab.node(name).exec(control.use(0, 1, "python3"))
-    ran = gpunode("plugin deploy", "--yes", "--json", inventory=inventory)
-    assert ran.code == 0, ran
+    with pods(lab) as made:
+        made.seen(made.make("whole", "modern", NODES["modern"]))
+        ran = gpunode("plugin deploy", "--yes", "--json", inventory=inventory)
+        assert ran.code == 0, ran
+        words = "waiting: container look of pod with UID "
+        wait("the daemon to wait for the pod", lambda: words in log(lab, "modern", "gpunode-mps"), 120)
+        assert mode(lab, "modern") == ["Default"] * NODES["modern"]
     used_without_mps(lab)
     wait("a shared GPU on both nodes", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 180)
     assert offered(lab, "nvidia.com/gpu") == {name: gpus - 1 for name, gpus in NODES.items()}
