@@ -303,6 +303,30 @@ def test_time_slicing_as_documented(lab: Lab, deploy: Deploy, made: Pods) -> Non
     assert Counter(one.uuids for one in seen) == {(uuid,): 2 for uuid in uuids(lab.node("legacy"))}
 
 
+def test_vectoradd_shows_every_shared_gpu_with_one_pod_more(
+    lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran]
+) -> None:
+    """Not with one for each share; and that a GPU cannot be shared which one process at a time may use."""
+    deploy((SAMPLES / "time-slicing.yaml").read_text())
+    inventory = lab.inventory.with_name("modes.yaml")
+    ran = gpunode("run vectoradd", "--json", inventory=inventory)
+    assert ran.code == 0, ran
+    pods_on = Counter[str]()
+    for row in ran.of("vectoradd"):
+        pods_on[row["node"]] += row["pods"]
+    assert pods_on == {name: number + 1 for name, number in GPUS.items()}
+    legacy = lab.node("legacy")
+    assert {row["uuid"] for row in ran.of("vectoradd") if row["node"] == "legacy"} == set(uuids(legacy))
+    legacy.exec(["lab-gpu", "set", "gpus.0.compute_mode", "3"])
+    try:
+        ran = gpunode("run vectoradd", "--json", "--limit", "legacy", inventory=inventory)
+    finally:
+        legacy.exec(["lab-gpu", "set", "gpus.0.compute_mode", "0"])
+    assert ran.code == 1, ran
+    assert {row["uuid"] for row in ran.of("vectoradd") if row["result"] == "failed"} == {uuids(legacy)[0]}
+    assert f"run `nvidia-smi -i {uuids(legacy)[0]} -c DEFAULT` on the host" in ran.stdout
+
+
 def test_renamed_shares_one_at_a_time(lab: Lab, deploy: Deploy, made: Pods) -> None:
     """renameByDefault, failRequestsGreaterThanOne, packed: what two shares would mean is said where the user looks."""
     resource = f"{GPU}.shared"
