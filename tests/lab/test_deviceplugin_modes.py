@@ -417,6 +417,30 @@ def test_verify_runs_a_pod_on_each_whole_gpu_and_each_mig_device(
     assert uuids(modern)[0] not in said["pod"]
 
 
+def test_verify_says_what_a_gpu_with_mig_on_lacks(
+    lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran], cut: Callable[[int, list[str]], list[str]]
+) -> None:
+    """Nothing was cut; then something was, which a container that runs already has no device nodes of."""
+    modern = lab.node("modern")
+    modern.exec(control.set_fact(2, "mig.enabled", "1"))
+    deploy(json.dumps({"version": "v1", "flags": {"migStrategy": "mixed"}}), "modern")
+    offered(lab, "modern", 3)
+
+    def capacity() -> dict[str, Any]:
+        inventory = lab.inventory.with_name("modes.yaml")
+        ran = gpunode("verify", "--json", "--no-run", "--limit=modern", inventory=inventory)
+        assert ran.code == 1, ran
+        return next(link for link in ran.of("link", "modern") if link["layer"] == "capacity")
+
+    uncut = capacity()
+    assert uncut["cause"] == "GPU 2: MIG is on, but no MIG device was made, so nothing of it is offered"
+    assert "nvidia-smi mig -i 2 -cgi PROFILE -C" in uncut["fix"]
+    cut(2, ["2g.20gb"])
+    unseen = capacity()
+    assert "0 of 1 nvidia.com/mig-2g.20gb" in unseen["text"]
+    assert "kubectl -n gpunode delete pod gpunode-device-plugin-" in unseen["fix"]
+
+
 def test_mig_single_counts_devices_as_gpus(
     lab: Lab, deploy: Deploy, made: Pods, cut: Callable[[int, list[str]], list[str]]
 ) -> None:
