@@ -5,7 +5,7 @@ Reads the named file, and the keys, the image archive and the plugin's configura
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from gpunode.inventory.values import need_file
 from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginVoice
 
 __all__ = ["load", "select"]
+
+PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/cluster/plugin.yaml.j2)
 
 
 def load(path: Path, *, keys: bool = True) -> Inventory:
@@ -67,9 +69,10 @@ def read_cluster(source: Source) -> Cluster:
         need_file(source, source.data["cluster"]["kubeconfig"], ("cluster", "kubeconfig"))
     plugin = said.pop("plugin", None) or {}
     image = read_plugin(source, plugin) if plugin else None
-    config = read_config(source, plugin["config"]) if "config" in plugin else None
+    pods = {"probe_address": PROBES, **({"metrics_address": METRICS} if plugin.get("metrics") else {})}
+    config = read_config(source, plugin["config"], pods) if "config" in plugin else None
     if "configs" in plugin:
-        config = read_configs(source, plugin["configs"])
+        config = read_configs(source, plugin["configs"], pods)
         if "config" in plugin:
             source.problem(
                 ("cluster", "plugin", "configs"), "there is `config` too; keep one of them", key=True
@@ -94,16 +97,16 @@ def read_plugin(source: Source, said: dict[str, Any]) -> PluginImage | None:
     return PluginImage(reference, archive=str(file), image_id=image_id)
 
 
-def read_config(source: Source, name: str) -> PluginConfig | None:
+def read_config(source: Source, name: str, pods: Mapping[str, Any]) -> PluginConfig | None:
     """The plugin's configuration file as it is, or None when the plugin could not use it, which is noted."""
-    found = read_settings(source, name, ("cluster", "plugin", "config"))
+    found = read_settings(source, name, ("cluster", "plugin", "config"), pods)
     return PluginConfig(found[0], *host_places([found[1]])) if found else None
 
 
-def read_configs(source: Source, names: dict[str, str]) -> PluginConfig | None:
+def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any]) -> PluginConfig | None:
     """Several such files by name, or None when the plugin could not use one of them."""
     where: Where = ("cluster", "plugin", "configs")
-    found = {key: read_settings(source, name, (*where, key)) for key, name in names.items()}
+    found = {key: read_settings(source, name, (*where, key), pods) for key, name in names.items()}
     read = {key: one for key, one in found.items() if one}
     settings = [one for _, one in read.values()]
     folders = {
@@ -117,13 +120,16 @@ def read_configs(source: Source, names: dict[str, str]) -> PluginConfig | None:
     return PluginConfig("", *host_places(settings), {key: text for key, (text, _) in read.items()})
 
 
-def read_settings(source: Source, name: str, where: Where) -> tuple[str, Config] | None:
-    """A configuration file's text, and what the plugin makes of it; None where that is nothing, which is noted."""
+def read_settings(
+    source: Source, name: str, where: Where, pods: Mapping[str, Any]
+) -> tuple[str, Config] | None:
+    """A configuration file's text, and what the plugin makes of it with what its pods set over it; None where that is
+    nothing, which is noted."""
     file = need_file(source, name, where)
     if file is None:
         return None
     try:
-        return file.read_text(encoding="utf-8-sig"), configfile.read(file)
+        return file.read_text(encoding="utf-8-sig"), configfile.read(file, pods)
     except BadConfig as error:
         for mistake in error.mistakes:
             source.problem(where, mistake)

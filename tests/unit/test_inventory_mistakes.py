@@ -382,6 +382,20 @@ def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inven
     assert found == [f"4:38: cluster.plugin.config: {line.format(file=file)}" for line in said]
 
 
+def test_a_port_that_the_plugins_pods_use_is_a_mistake_of_the_inventory(tmp_path):
+    """The plugin would end on each node. Where gpunode itself sets the address, it is as if the file said nothing."""
+    file = tmp_path / "plugin.yaml"
+    file.write_text("flags: {plugin: {metricsAddress: ':9401'}}\n")
+    where = f"cluster.plugin.config: {file}:1:18: flags.plugin.metricsAddress"
+    assert mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n") == [
+        f"4:38: {where}: port 9401 cannot be had twice; --probe-address (PROBE_ADDRESS) has it"
+    ]
+    (tmp_path / "right.yaml").write_text(
+        HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml, metrics: true}}\n"
+    )
+    load(tmp_path / "right.yaml")
+
+
 def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path):
     """The address lands in a file that everybody on the host can read."""
     (found,) = mistakes(

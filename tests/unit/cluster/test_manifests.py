@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpunode import inventory
 from gpunode.cluster import manifests as cluster_manifests
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.plugin import manifests
@@ -53,6 +54,7 @@ def test_the_plugin_is_ready_only_when_it_says_so() -> None:
                 asked = container["readinessProbe"]["httpGet"]
                 assert asked["path"] == "/readyz"
                 assert {"name": "PROBE_ADDRESS", "value": f":{asked['port']}"} in container["env"]
+                assert f":{asked['port']}" == inventory.PROBES  # by which files are judged
 
 
 def rights(voice: PluginVoice) -> set[tuple[str, str, str]]:
@@ -122,7 +124,7 @@ def test_metrics_come_with_a_port_of_their_own() -> None:
     for daemonset in manifests("gpunode", PluginImage("x"), None, PluginVoice(metrics=True))[-2:]:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         env = {one["name"]: one.get("value") for one in container["env"]}
-        assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}"
+        assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}" == inventory.METRICS
 
 
 def test_the_plugin_has_few_rights_on_the_node() -> None:
