@@ -21,7 +21,9 @@ from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.config import GPU, GPU_MEM, MemorySharing, Share
 from gpunode.deviceplugin.devices import GIB
+from gpunode.deviceplugin.holds import Holder
 from gpunode.deviceplugin.kubelet import returns
+from gpunode.deviceplugin.kubelet.podresources import PodResources
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet
@@ -90,21 +92,29 @@ def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(play
 
 def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monkeypatch, caplog) -> None:
     """Before anything is offered: it would not come again. The first list has it."""
-    monkeypatch.setattr(returns, "PATIENCE", 60)
+    ask = PodResources.ask
 
     async def scene(kubelet: FakeKubelet) -> None:
-        lists.touch()  # a kubelet that begins to tell later
+        told = asyncio.Event()
+
+        async def slowly(self: PodResources, age: float = 0.0) -> tuple[Holder, ...] | None:
+            await told.wait()
+            return await ask(self, age)
+
+        monkeypatch.setattr(PodResources, "ask", slowly)
         nvml = gpus()
-        async with plugin(nvml, pod_resources_socket=str(lists), recovery_seconds=60.0):
+        async with (
+            Lister(NAMESAKE).serving(lists),
+            plugin(nvml, pod_resources_socket=str(lists), recovery_seconds=60.0),
+        ):
             while not nvml.gpus[0].sets:
                 await asyncio.sleep(0.01)
             nvml.gpus[0].raise_xid(79)
             while "unhealthy: Xid 79" not in caplog.text:
                 await asyncio.sleep(0.01)
-            lists.unlink()
-            async with Lister(NAMESAKE).serving(lists):
-                await kubelet.until(kubelet.devices)
-                assert kubelet.plugins[GPU].lists == [{"GPU-a": "Unhealthy", "GPU-b": "Healthy"}]
+            told.set()
+            await kubelet.until(kubelet.devices)
+            assert kubelet.plugins[GPU].lists[0] == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
 
     play(scene)
 
