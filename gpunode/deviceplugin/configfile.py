@@ -27,6 +27,7 @@ IGNORED = (
     "flags.useNodeFeatureAPI",
     "flags.deviceDiscoveryStrategy",  # NVML is all there is here
     "flags.cdiFeatureFlags",
+    "flags.plugin.cdiFeatureFlags",
     "flags.plugin.containerDriverRoot",  # CDI specifications here are the toolkit's, not made of files in that root
     "flags.plugin.nvidiaCTKPath",
     "flags.plugin.nvidiaCDIHookPath",

@@ -19,6 +19,9 @@ PASSED_OVER = (
     "--nvidia-cdi-hook-path",
     "--nvidia-ctk-path",
     "--cdi-feature-flags",
+    "--cdi-disable-hooks",
+    "--use-node-feature-api",
+    "--imex-required",  # only with channels, which are refused
 )
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
@@ -105,7 +108,7 @@ OPTIONS = (
         "where the MPS control daemons have their files, on the host and in containers",
         key="flags.mpsRoot",
     ),
-    Option("kubelet_socket", "the kubelet's registration socket"),
+    Option("kubelet_socket", "the kubelet's registration socket", key="flags.plugin.kubeletSocket"),
     Option("config_file", "a YAML file with NVIDIA's keys; read again on SIGHUP and when it changes"),
     Option(
         "config_dir",

@@ -29,6 +29,12 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
     """
     flags = vars(_parser(program).parse_args(arguments))
     values: dict[str, Any] = {}
+    for place, text in (
+        ("--imex-channel-ids", flags["imex"]),
+        ("IMEX_CHANNEL_IDS", environ.get("IMEX_CHANNEL_IDS")),
+    ):
+        if text and text != "[]":
+            raise BadConfig(f"{place}: IMEX channels are not supported")
     for option in OPTIONS:
         text, place = flags[option.field], option.flag
         if text is None:
@@ -74,6 +80,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         else:
             metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
             parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
+    parser.add_argument("--imex-channel-ids", dest="imex", help=argparse.SUPPRESS)
     parser.add_argument(*PASSED_OVER, dest="passed_over", action=_PassOver, help=argparse.SUPPRESS)
     return parser
 

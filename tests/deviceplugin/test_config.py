@@ -40,6 +40,12 @@ def test_a_file_without_a_version_or_anything_is_as_no_file(tmp_path, text):
     assert from_file(tmp_path, text) == Config(config_file=str(tmp_path / "config.yaml"))
 
 
+def test_the_kubelets_socket_can_be_in_the_file(tmp_path):
+    """As with NVIDIA's plugin of late."""
+    text = "flags: {plugin: {kubeletSocket: /elsewhere/kubelet.sock}}"
+    assert from_file(tmp_path, text).kubelet_socket == "/elsewhere/kubelet.sock"
+
+
 def test_what_only_this_plugin_has_can_be_in_the_file_too(tmp_path):
     """The file is all that `cluster.plugin.config` can give it."""
     text = "version: v1\nflags: {plugin: {healthInterval: 2, recoverySeconds: 0.5, metricsAddress: ':9400', logLevel: debug}}"
@@ -137,13 +143,27 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path, caplog):
     """gpu-feature-discovery shares the file."""
     from_file(
-        tmp_path, "version: v1\nflags: {gfd: {oneshot: false}, plugin: {containerDriverRoot: /driver-root}}\n"
+        tmp_path,
+        "version: v1\nflags: {gfd: {oneshot: false}, plugin: {containerDriverRoot: /driver-root, cdiFeatureFlags: x}}\n",
     )
     file = tmp_path / "config.yaml"
+    assert f"{file}: flags.plugin.cdiFeatureFlags has no meaning for this plugin" in caplog.text
     assert f"{file}: flags.gfd has no meaning for this plugin" in caplog.text
     caplog.clear()
     config(file.read_text())
     assert not caplog.text  # to who works with the file again, it has been said
+
+
+MEANINGLESS = (  # of NVIDIA's 0.17 to 0.20
+    "--driver-root-ctr-path",
+    "--container-driver-root",
+    "--nvidia-cdi-hook-path",
+    "--nvidia-ctk-path",
+    "--cdi-feature-flags",
+    "--cdi-disable-hooks",
+    "--use-node-feature-api",
+    "--imex-required",
+)
 
 
 def test_flags_of_nvidias_without_meaning_here_are_said_and_passed_over(caplog):
@@ -151,12 +171,26 @@ def test_flags_of_nvidias_without_meaning_here_are_said_and_passed_over(caplog):
     flags = [
         "--device-discovery-strategy",
         "nvml",
-        "--nvidia-ctk-path=/usr/bin/nvidia-ctk",
+        *(f"{flag}=x" for flag in MEANINGLESS),
+        "--imex-channel-ids=",
         "--mig-strategy=single",
     ]
-    assert read(flags, {}) == Config(mig_strategy="single")
-    assert "--device-discovery-strategy has no meaning for this plugin" in caplog.text
-    assert "--nvidia-ctk-path has no meaning for this plugin" in caplog.text
+    assert read(flags, {"IMEX_CHANNEL_IDS": "[]"}) == Config(mig_strategy="single")
+    for flag in ("--device-discovery-strategy", *MEANINGLESS):
+        assert f"{flag} has no meaning for this plugin" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "place"),
+    [
+        (["--imex-channel-ids=0"], {}, "--imex-channel-ids"),
+        ([], {"IMEX_CHANNEL_IDS": "0"}, "IMEX_CHANNEL_IDS"),
+    ],
+)
+def test_imex_channels_are_refused_wherever_they_are_asked_for(arguments, environ, place):
+    """Pods that rely on them would fail one by one."""
+    with pytest.raises(BadConfig, match=f"^{place}: IMEX channels are not supported$"):
+        read(arguments, environ)
 
 
 @pytest.mark.parametrize(
