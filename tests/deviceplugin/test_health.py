@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pynvml
 import pytest
@@ -234,6 +235,26 @@ def test_an_event_wait_that_fails_is_begun_anew(play, plugin):
             await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
     play(scene)
+
+
+def test_an_event_wait_that_always_fails_at_once_keeps_no_core_busy(play, plugin):
+    """It is begun anew after a second."""
+    began: list[float] = []
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        nvml = FakeNvml(Gpu("GPU-a"))
+
+        def wait(_events, _milliseconds):
+            began.append(time.monotonic())
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+        nvml.nvmlEventSetWait_v2 = wait
+        async with plugin(nvml):
+            while len(began) < 2:
+                await asyncio.sleep(0.01)
+
+    play(scene)
+    assert began[1] - began[0] >= 1
 
 
 def test_events_that_cannot_even_be_freed_are_subscribed_anew(play, plugin):

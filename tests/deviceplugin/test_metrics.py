@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 
 import pynvml
@@ -235,6 +236,26 @@ def test_an_address_of_another_machine_is_named(play, plugin):
                 await task
 
     play(scene)
+
+
+def test_how_long_allocations_took_is_a_histogram():
+    """Each bucket has what took no longer than its bound."""
+    metrics = Metrics()
+    for seconds in (0.0004, 0.003, 2.0):
+        metrics.allocated("r", seconds)
+    page = text(metrics.samples())
+    buckets = re.findall(r'allocate_seconds_bucket\{le="([^"]+)",resource="r"\} (\d+)', page)
+    assert [
+        (bound, count) for bound, count in buckets if bound in ("0.0005", "0.001", "0.005", "1", "+Inf")
+    ] == [
+        ("0.0005", "1"),
+        ("0.001", "1"),
+        ("0.005", "2"),
+        ("1", "2"),
+        ("+Inf", "3"),
+    ]
+    assert 'allocate_seconds_sum{resource="r"} 2.0034\n' in page
+    assert 'allocate_seconds_count{resource="r"} 3\n' in page
 
 
 def test_large_counts_lose_nothing():
