@@ -383,7 +383,7 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
             async def told(**threads: int) -> None:
                 wanted = {name: (percent, None) for name, percent in threads.items()}
                 while True:
-                    line = json.loads(await asyncio.wait_for(reader.readline(), 15))
+                    line = json.loads(await asyncio.wait_for(reader.readline(), 60))
                     if {gpu[4:]: (one["threads"], one["why"]) for gpu, one in line.items()} == wanted:
                         return
 
