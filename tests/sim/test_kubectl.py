@@ -97,6 +97,22 @@ def test_ages_are_as_short_as_kubectls(seconds: float, words: str) -> None:
     assert cells.human(seconds) == words
 
 
+def test_an_event_in_a_series_counts_as_often_as_it_happened() -> None:
+    """As the scheduler writes events, by events.k8s.io: without `count` and the timestamps of old."""
+    event = {
+        "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod", "name": "p"},
+        "eventTime": now()[:-1] + ".000001Z",
+        "series": {"count": 3, "lastObservedTime": now()[:-1] + ".000002Z"},
+        "reportingComponent": "default-scheduler",
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+    }
+    row = dict(zip(cells.SHOWN["Event"][0].split(", "), cells.SHOWN["Event"][1](event), strict=True))
+    assert row["+Count"] == 3
+    assert (row["Last Seen"], row["+First Seen"]) == ("0s", "0s")
+
+
 def test_a_list_comes_as_a_table_for_who_asks_for_one(client: Client) -> None:
     """Columns, of which some are for `-o wide`, and rows with the objects' metadata, all of the object or nothing."""
     node = {

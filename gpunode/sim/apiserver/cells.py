@@ -36,7 +36,7 @@ def human(seconds: float) -> str:
 def _since(time: str | None) -> str:
     if not time:
         return "<unknown>"
-    then = datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    then = datetime.fromisoformat(time.replace("Z", "+00:00"))
     return human((datetime.now(timezone.utc) - then).total_seconds())
 
 
@@ -153,11 +153,12 @@ def _selector(selector: Object) -> str:
 def _event(item: Object) -> list[Any]:
     about, source = item.get("involvedObject", {}), item.get("source", {})
     kind, name = about.get("kind", "").lower(), about.get("name", "")
-    first = item.get("firstTimestamp")
+    series = item.get("series") or {}  # as events.k8s.io counts what happens again
+    first = item.get("firstTimestamp") or item.get("eventTime")
     component = source.get("component") or item.get("reportingComponent", "")
     host = source.get("host") or item.get("reportingInstance", "")
     return [
-        _since(item.get("lastTimestamp") or first),
+        _since(series.get("lastObservedTime") or item.get("lastTimestamp") or first),
         item.get("type", ""),
         item.get("reason", ""),
         f"{kind}/{name}" if name else kind,
@@ -165,7 +166,7 @@ def _event(item: Object) -> list[Any]:
         f"{component}, {host}" if host else component,
         item.get("message", "").strip(),
         _since(first),
-        item.get("count") or 1,
+        series.get("count") or item.get("count") or 1,
         _name(item),
     ]
 
