@@ -200,7 +200,7 @@ def _capacity(
 ) -> Link:
     """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
     from gpunode.cluster import expected, mig, offer
-    from gpunode.deviceplugin.config import LABEL
+    from gpunode.deviceplugin.settings.config import LABEL
     from gpunode.model import Link
     from gpunode.verify import cluster as links
 

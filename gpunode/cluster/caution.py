@@ -8,7 +8,7 @@ from typing import TypeAlias
 from gpunode import compat
 from gpunode.cluster import expected
 from gpunode.cluster.nodes import Node
-from gpunode.deviceplugin.config import DEFAULT, LABEL
+from gpunode.deviceplugin.settings.config import DEFAULT, LABEL
 from gpunode.model import Host, PluginConfig
 
 NAMED = 5  # hosts that a sentence names

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode.cluster.results import Target
-from gpunode.deviceplugin import configfile
-from gpunode.deviceplugin.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
-from gpunode.deviceplugin.devices import MIB, Device
-from gpunode.deviceplugin.memory import counts
-from gpunode.deviceplugin.resources import Unfit, Unit, offers
+from gpunode.deviceplugin.gpus.devices import MIB, Device
+from gpunode.deviceplugin.offer.memory import counts
+from gpunode.deviceplugin.offer.resources import Unfit, Unit, offers
+from gpunode.deviceplugin.settings import configfile
+from gpunode.deviceplugin.settings.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.model import Gpu, PluginConfig
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpunode.cluster import expected
 from gpunode.cluster.nodes import Node
-from gpunode.deviceplugin.resources import Unfit, offers
+from gpunode.deviceplugin.offer.resources import Unfit, offers
 from gpunode.model import Gpu, PluginConfig
 
 STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluster.plugin.config)"

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .board import Board
 from .cdi import Specs
 from .cluster.events import Event
 from .cluster.voice import Voice
-from .config import BadConfig, Config
 from .health import Attention, Health
+from .health.watches import Watches
 from .kubelet.podresources import PodResources
 from .kubelet.returns import Returns
 from .kubelet.server import ResourceServer
@@ -23,11 +22,12 @@ from .metrics import CannotListen, Metrics, held, left_out, limited, offered, se
 from .mps import files
 from .mps.follow import Follower
 from .node import Node, NvmlUnavailable
+from .offer.board import Board
+from .offer.resources import Unfit
 from .ready import Ready
-from .resources import Unfit
+from .settings.config import BadConfig, Config
 from .source import Source
 from .told import AGAIN, CHANGED, Told
-from .watches import Watches
 
 log = logging.getLogger("gpunode.deviceplugin")
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from .board import Board
+from .offer.board import Board
 
 PREFIX = "gpunode_device_plugin_"
 HELP = {

@@ -7,18 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import limits
-from .board import Board
 from .cdi import CdiUnavailable, Specs
-from .config import Config
-from .devices import Device, count, describe, explain
+from .gpus import limits
+from .gpus.devices import Device, count, describe, explain
+from .gpus.links import links
+from .gpus.within import Calls
+from .health.watch import DEADLINE
+from .health.watches import Watches
 from .kubelet.returns import Returns
-from .links import links
 from .mps.follow import Follower
-from .resources import UNCUT, Unfit, Unit, left_out, offers, uncut
-from .watch import DEADLINE
-from .watches import Watches
-from .within import Calls
+from .offer.board import Board
+from .offer.resources import UNCUT, Unfit, Unit, left_out, offers, uncut
+from .settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from .board import Board
 from .kubelet.server import ResourceServer
+from .offer.board import Board
 
 log = logging.getLogger(__name__)
 

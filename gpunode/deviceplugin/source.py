@@ -11,9 +11,9 @@ from pathlib import Path
 
 from .cluster.apiserver import InCluster
 from .cluster.nodelabel import NodeLabel
-from .config import DEFAULT, LABEL, BadConfig, Config, choice
-from .directory import Directory
 from .settings import PROGRAM, build, settings
+from .settings.config import DEFAULT, LABEL, BadConfig, Config, choice
+from .settings.directory import Directory
 
 log = logging.getLogger(__name__)
 

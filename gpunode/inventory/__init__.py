@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpunode.deviceplugin import configfile
-from gpunode.deviceplugin.config import BadConfig, Config
-from gpunode.deviceplugin.document import Where
+from gpunode.deviceplugin.settings import configfile
+from gpunode.deviceplugin.settings.config import BadConfig, Config
+from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory import archive, expand
 from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpunode.deviceplugin.config import LABEL
-from gpunode.deviceplugin.document import Where, dotted
+from gpunode.deviceplugin.settings.config import LABEL
+from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
 from gpunode.inventory.values import Values, values
 from gpunode.model import Host, Ssh

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpunode.deviceplugin.document import INVALID, Document, kind
-from gpunode.deviceplugin.syntax import Mistake
+from gpunode.deviceplugin.settings.document import INVALID, Document, kind
+from gpunode.deviceplugin.settings.syntax import Mistake
 from gpunode.errors import InventoryError
 
 

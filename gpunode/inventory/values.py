@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpunode.deviceplugin.document import Where
+from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
 from gpunode.model import Repository
 

@@ -15,9 +15,9 @@ import pytest
 from gpunode.deviceplugin import node
 from gpunode.deviceplugin.__main__ import offer
 from gpunode.deviceplugin.cluster.voice import Voice
-from gpunode.deviceplugin.config import Config
 from gpunode.deviceplugin.health import Attention, Health
 from gpunode.deviceplugin.kubelet import returns
+from gpunode.deviceplugin.settings.config import Config
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml

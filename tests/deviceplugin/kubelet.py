@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.offer.checkpoint import NAME
 
 
 class Connection:

@@ -7,12 +7,12 @@ from itertools import combinations
 
 import pytest
 
-from gpunode.deviceplugin.allocate import CONTROL_NODES, Refused, chosen, grant
-from gpunode.deviceplugin.config import GPU, Config, Share
-from gpunode.deviceplugin.devices import Device
-from gpunode.deviceplugin.links import links
-from gpunode.deviceplugin.prefer import preferred
-from gpunode.deviceplugin.resources import Unit, offers
+from gpunode.deviceplugin.gpus.devices import Device
+from gpunode.deviceplugin.gpus.links import links
+from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, Refused, chosen, grant
+from gpunode.deviceplugin.offer.prefer import preferred
+from gpunode.deviceplugin.offer.resources import Unit, offers
+from gpunode.deviceplugin.settings.config import GPU, Config, Share
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -15,7 +15,7 @@ import yaml
 
 from gpunode.deviceplugin import cdi
 from gpunode.deviceplugin.cdi import FILE, CdiUnavailable, Specs
-from gpunode.deviceplugin.cdispec import KIND, OVER_KEPT
+from gpunode.deviceplugin.cdi.spec import KIND, OVER_KEPT
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

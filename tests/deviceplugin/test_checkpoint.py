@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpunode.deviceplugin.checkpoint import Record, named, records, untold
-from gpunode.deviceplugin.holds import Holder
+from gpunode.deviceplugin.offer.checkpoint import Record, named, records, untold
+from gpunode.deviceplugin.offer.holds import Holder
 
 GPU = "nvidia.com/gpu"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.deviceplugin.config import BadConfig, Config, Share
-from gpunode.deviceplugin.configfile import config
 from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
+from gpunode.deviceplugin.settings.configfile import config
 from tests import cases
 
 

@@ -8,14 +8,14 @@ import re
 import pynvml
 import pytest
 
-from gpunode.deviceplugin import ids
-from gpunode.deviceplugin.allocate import grant
-from gpunode.deviceplugin.config import Config, Share
-from gpunode.deviceplugin.devices import Device, describe, explain, pci_address
+from gpunode.deviceplugin.gpus.devices import Device, describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.listing import MAX_LIST
+from gpunode.deviceplugin.kubelet.allocate import grant
 from gpunode.deviceplugin.node import NvmlUnavailable
-from gpunode.deviceplugin.resources import Unfit, Unit, left_out, offers
+from gpunode.deviceplugin.offer import ids
+from gpunode.deviceplugin.offer.listing import MAX_LIST
+from gpunode.deviceplugin.offer.resources import Unfit, Unit, left_out, offers
+from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig
@@ -58,7 +58,7 @@ def test_a_wide_pci_domain_is_kept():
 def test_numa_nodes_reach_the_kubelet(play, plugin, monkeypatch):
     """Topology hints are per device; a device without a node has none."""
     monkeypatch.setattr(
-        "gpunode.deviceplugin.devices.numa_node",
+        "gpunode.deviceplugin.gpus.devices.numa_node",
         lambda bus, root: {"0000:3b:00.0": 0, "0000:d8:00.0": None}[bus],
     )
 

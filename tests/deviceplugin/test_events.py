@@ -8,8 +8,8 @@ import pytest
 
 from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, Event, Events
 from gpunode.deviceplugin.cluster.view import View, news, summary
-from gpunode.deviceplugin.config import Config, Share
-from gpunode.deviceplugin.devices import Device
+from gpunode.deviceplugin.gpus.devices import Device
+from gpunode.deviceplugin.settings.config import Config, Share
 
 XID = Event("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0

@@ -9,10 +9,10 @@ import time
 import pynvml
 import pytest
 
-from gpunode.deviceplugin import node, watch
-from gpunode.deviceplugin.config import BadConfig
-from gpunode.deviceplugin.health import Attention, Health
-from gpunode.deviceplugin.xids import NAMES, NUMBERS, Verdict, name, verdict
+from gpunode.deviceplugin import node
+from gpunode.deviceplugin.health import Attention, Health, watch
+from gpunode.deviceplugin.health.xids import NAMES, NUMBERS, Verdict, name, verdict
+from gpunode.deviceplugin.settings.config import BadConfig
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.deviceplugin.config import GPU, GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
-from gpunode.deviceplugin.devices import GIB, Device
-from gpunode.deviceplugin.holds import Hold, Holder, holds
-from gpunode.deviceplugin.resources import offers
+from gpunode.deviceplugin.gpus.devices import GIB, Device
+from gpunode.deviceplugin.offer.holds import Hold, Holder, holds
+from gpunode.deviceplugin.offer.resources import offers
+from gpunode.deviceplugin.settings.config import GPU, GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 
 A = Device("GPU-a", "0", "A100", "GPU-a", "0000:3b:00.0", 8 * GIB)
 B = Device("GPU-b", "1", "A100", "GPU-b", "0000:86:00.0", 8 * GIB)

@@ -13,13 +13,14 @@ import grpc
 import pytest
 from pynvml import NVML_ERROR_GPU_IS_LOST
 
-from gpunode.deviceplugin import cdi, limits
-from gpunode.deviceplugin.board import Board
-from gpunode.deviceplugin.cdispec import KIND
+from gpunode.deviceplugin import cdi
+from gpunode.deviceplugin.cdi.spec import KIND
 from gpunode.deviceplugin.cluster.view import View, news, summary
-from gpunode.deviceplugin.config import GPU_MEM, Config, MemorySharing
-from gpunode.deviceplugin.devices import GIB, Device
+from gpunode.deviceplugin.gpus import limits
+from gpunode.deviceplugin.gpus.devices import GIB, Device
 from gpunode.deviceplugin.metrics import limited, text
+from gpunode.deviceplugin.offer.board import Board
+from gpunode.deviceplugin.settings.config import GPU_MEM, Config, MemorySharing
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -7,15 +7,15 @@ import asyncio
 import grpc
 import pytest
 
-from gpunode.deviceplugin.allocate import Refused, grant, of_one_gpu
-from gpunode.deviceplugin.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
-from gpunode.deviceplugin.devices import GIB, MIB, Device
+from gpunode.deviceplugin.gpus.devices import GIB, MIB, Device
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.listing import MAX_LIST
-from gpunode.deviceplugin.memory import list_bytes, pieces
-from gpunode.deviceplugin.prefer import preferred
-from gpunode.deviceplugin.resources import Unfit, Unit, offers
+from gpunode.deviceplugin.kubelet.allocate import Refused, grant, of_one_gpu
+from gpunode.deviceplugin.offer.listing import MAX_LIST
+from gpunode.deviceplugin.offer.memory import list_bytes, pieces
+from gpunode.deviceplugin.offer.prefer import preferred
+from gpunode.deviceplugin.offer.resources import Unfit, Unit, offers
 from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig

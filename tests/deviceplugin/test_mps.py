@@ -8,15 +8,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpunode.deviceplugin.allocate import grant
-from gpunode.deviceplugin.config import BadConfig, Config, Share
-from gpunode.deviceplugin.devices import GIB, Device
+from gpunode.deviceplugin.gpus.devices import GIB, Device
+from gpunode.deviceplugin.kubelet.allocate import grant
 from gpunode.deviceplugin.mps import files
 from gpunode.deviceplugin.mps.bulletin import Bulletin
 from gpunode.deviceplugin.mps.follow import ABSENT, Follower
 from gpunode.deviceplugin.mps.report import State, decode, encode
-from gpunode.deviceplugin.resources import ClientLimits, Unfit, offers
+from gpunode.deviceplugin.offer.resources import ClientLimits, Unfit, offers
 from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -194,7 +194,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
 
 def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
     """A daemon that has not yet followed a change."""
-    from gpunode.deviceplugin.board import Board
+    from gpunode.deviceplugin.offer.board import Board
 
     offered = offers([device(0)], "none", [share(2)])
 

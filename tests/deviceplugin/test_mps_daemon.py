@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.checkpoint import NAME
-from gpunode.deviceplugin.config import Config, Share
 from gpunode.deviceplugin.mps import daemon as daemons
 from gpunode.deviceplugin.mps import files, shm
 from gpunode.deviceplugin.mps.bulletin import Bulletin
@@ -26,7 +24,9 @@ from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
 from gpunode.deviceplugin.mps.keeper import Keeper
 from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
 from gpunode.deviceplugin.mps.users import user
-from gpunode.deviceplugin.resources import ClientLimits
+from gpunode.deviceplugin.offer.checkpoint import NAME
+from gpunode.deviceplugin.offer.resources import ClientLimits
+from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu

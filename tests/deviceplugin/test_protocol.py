@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import pytest
 
-from gpunode.deviceplugin import directory
-from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.sockets import alive
+from gpunode.deviceplugin.offer.checkpoint import NAME
+from gpunode.deviceplugin.settings import directory
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

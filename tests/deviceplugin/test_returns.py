@@ -14,16 +14,16 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin import node
-from gpunode.deviceplugin.checkpoint import NAME
 from gpunode.deviceplugin.cluster.events import Events
 from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
 from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.cluster.writer import Writer
-from gpunode.deviceplugin.config import GPU, GPU_MEM, MemorySharing, Share
-from gpunode.deviceplugin.devices import GIB
-from gpunode.deviceplugin.holds import Holder
+from gpunode.deviceplugin.gpus.devices import GIB
 from gpunode.deviceplugin.kubelet import returns
 from gpunode.deviceplugin.kubelet.podresources import PodResources
+from gpunode.deviceplugin.offer.checkpoint import NAME
+from gpunode.deviceplugin.offer.holds import Holder
+from gpunode.deviceplugin.settings.config import GPU, GPU_MEM, MemorySharing, Share
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet

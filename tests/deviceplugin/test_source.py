@@ -19,7 +19,7 @@ from gpunode.deviceplugin import source
 from gpunode.deviceplugin.cluster import nodelabel
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.nodelabel import NodeLabel
-from gpunode.deviceplugin.config import LABEL, BadConfig
+from gpunode.deviceplugin.settings.config import LABEL, BadConfig
 from gpunode.deviceplugin.source import Source, chosen
 from gpunode.sim.cluster import Cluster, serve
 

@@ -17,9 +17,9 @@ from gpunode.deviceplugin.cluster.events import Event, Events
 from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
 from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.cluster.writer import Writer
-from gpunode.deviceplugin.config import BadConfig, Config
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.settings.config import BadConfig, Config
 
 from .apiserver import FakeApiServer
 from .kubelet import FakeKubelet

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gpunode.deviceplugin import directory
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.settings import directory
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.outside import Outside

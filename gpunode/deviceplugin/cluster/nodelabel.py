@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote
 
-from ..config import LABEL
+from ..settings.config import LABEL
 from .apiserver import ApiError, ApiServer
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..board import Board
-from ..config import Config
-from ..devices import Device
+from ..gpus.devices import Device
+from ..offer.board import Board
+from ..settings.config import Config
 from .events import Event, Write
 
 ANNOTATION = "gpunode.dev/device-plugin"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..board import NOT_LOOKED, Board
-from ..config import Config
+from ..offer.board import NOT_LOOKED, Board
+from ..settings.config import Config
 from .apiserver import ApiServer, InCluster
 from .events import Event, Events
 from .view import Annotation, View, news, summary, view

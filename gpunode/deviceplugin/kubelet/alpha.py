@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from ..allocate import Grant
-from ..resources import Unit
+from ..offer.resources import Unit
 from . import v1alpha_pb2 as api
+from .allocate import Grant
 from .service import Service, stream, unary
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import grpc
 
-from .. import ids
-from ..holds import Holder
 from ..metrics import Sample
-from ..resources import Unit
+from ..offer import ids
+from ..offer.holds import Holder
+from ..offer.resources import Unit
 from . import podresources_pb2 as api
 
 log = logging.getLogger(__name__)

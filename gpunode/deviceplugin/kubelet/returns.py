@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from ..board import Board
-from ..checkpoint import NAME, Record, named, records, untold
-from ..devices import Device
-from ..holds import Hold, Holder, holds
-from ..resources import Unit
+from ..gpus.devices import Device
+from ..offer.board import Board
+from ..offer.checkpoint import NAME, Record, named, records, untold
+from ..offer.holds import Hold, Holder, holds
+from ..offer.resources import Unit
 from .podresources import PodResources
 from .sockets import Identity, alive, identity
 

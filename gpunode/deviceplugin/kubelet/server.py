@@ -17,12 +17,12 @@ from pathlib import Path
 
 import grpc
 
-from ..board import Board
 from ..cdi import Specs
-from ..config import Config, file_word
-from ..directory import Directory
-from ..listing import MAX_LIST
 from ..metrics import Metrics
+from ..offer.board import Board
+from ..offer.listing import MAX_LIST
+from ..settings.config import Config, file_word
+from ..settings.directory import Directory
 from . import alpha
 from .permission import refused
 from .registration import NoVersion, introduce, register

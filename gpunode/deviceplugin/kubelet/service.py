@@ -12,15 +12,15 @@ from typing import Any
 
 import grpc
 
-from .. import limits
-from ..allocate import Grant, Refused, chosen, grant, of_one_gpu
-from ..board import Board
 from ..cdi import CdiUnavailable, Specs
-from ..config import Config
+from ..gpus import limits
 from ..metrics import Metrics
-from ..prefer import preferred
-from ..resources import Unit
+from ..offer.board import Board
+from ..offer.prefer import preferred
+from ..offer.resources import Unit
+from ..settings.config import Config
 from . import v1beta1_pb2 as api
+from .allocate import Grant, Refused, chosen, grant, of_one_gpu
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import NAME
-from ..config import BadConfig
-from ..devices import explain
+from ..gpus.devices import explain
 from ..logfmt import log_to_stderr
+from ..offer.checkpoint import NAME
+from ..settings.config import BadConfig
 from ..source import Source
 from ..told import AGAIN, CHANGED, Told
 from . import files, shm

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from ..resources import ClientLimits
+from ..offer.resources import ClientLimits
 from . import files
 from .modes import ComputeModes, InUse, ModeError
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..board import Board
-from ..resources import Unit
+from ..offer.board import Board
+from ..offer.resources import Unit
 from .report import Report, decode, why_not
 
 log = logging.getLogger(__name__)

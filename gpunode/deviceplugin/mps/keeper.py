@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..config import Config
-from ..devices import Device, count, describe, explain
-from ..resources import VOLTA, ClientLimits, Unfit, offers
-from ..within import Calls
+from ..gpus.devices import Device, count, describe, explain
+from ..gpus.within import Calls
+from ..offer.resources import VOLTA, ClientLimits, Unfit, offers
+from ..settings.config import Config
 from .bulletin import Bulletin
 from .daemon import Daemon
 from .modes import ComputeModes

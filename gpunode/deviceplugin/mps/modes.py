@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..devices import explain, unsupported
-from ..within import Calls
+from ..gpus.devices import explain, unsupported
+from ..gpus.within import Calls
 from . import files
 from .users import owner, user
 

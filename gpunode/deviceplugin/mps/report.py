@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..resources import ClientLimits
+from ..offer.resources import ClientLimits
 
 
 @dataclass(frozen=True, slots=True)

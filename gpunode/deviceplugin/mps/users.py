@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from .. import ids
-from ..checkpoint import records
-from ..devices import unsupported
+from ..gpus.devices import unsupported
+from ..offer import ids
+from ..offer.checkpoint import records
 
 log = logging.getLogger(__name__)
 

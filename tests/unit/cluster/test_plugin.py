@@ -12,12 +12,12 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
 from gpunode.deviceplugin.cluster.events import COMPONENT
 from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
-from gpunode.deviceplugin.config import Config
-from gpunode.deviceplugin.devices import Device
-from gpunode.deviceplugin.holds import Hold
+from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.kubelet import returns
 from gpunode.deviceplugin.logfmt import Logfmt
-from gpunode.deviceplugin.resources import left_out
+from gpunode.deviceplugin.offer.holds import Hold
+from gpunode.deviceplugin.offer.resources import left_out
+from gpunode.deviceplugin.settings.config import Config
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 from gpunode.verify.cluster import capacity_link, shares_link

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .config import BadConfig
+from ..settings.config import BadConfig
 from .xids import Verdict, name, verdict
 
 

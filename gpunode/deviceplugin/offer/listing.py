@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .devices import Device
+from ..gpus.devices import Device
 
 MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
 

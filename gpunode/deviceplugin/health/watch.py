@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .devices import Device, explain, unsupported
-from .health import Attention, Health
-from .metrics import Metrics
+from ..gpus.devices import Device, explain, unsupported
+from ..metrics import Metrics
+from . import Attention, Health
 from .xids import name, verdict
 
 log = logging.getLogger(__name__)

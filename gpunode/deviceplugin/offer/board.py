@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from .devices import Device
+from ..gpus.devices import Device
 from .holds import Hold
 from .prefer import Links
 from .resources import Unit

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+from ..gpus.devices import MIB, Device
+from ..settings.config import GPU_MEM, MemorySharing
 from . import ids as unit_ids
-from .config import GPU_MEM, MemorySharing
-from .devices import MIB, Device
 from .listing import MAX_LIST, unit_bytes
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .board import Board
-from .config import Config
-from .devices import Device
-from .health import Attention, Health
-from .metrics import Metrics
+from ..gpus.devices import Device
+from ..gpus.within import Calls, post
+from ..metrics import Metrics
+from ..offer.board import Board
+from ..settings.config import Config
+from . import Attention, Health
 from .watch import DEADLINE, Watch
-from .within import Calls, post
 
 log = logging.getLogger(__name__)
 

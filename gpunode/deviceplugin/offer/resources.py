@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..gpus.devices import MIB, Device
+from ..settings.config import GPU, GPU_COUNT, MemorySharing, Share
 from . import ids, memory
-from .config import GPU, GPU_COUNT, MemorySharing, Share
-from .devices import MIB, Device
 from .listing import MAX_LIST, unit_bytes
 
 # A container sees those that were there when it was started: it has no device nodes of others.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import limits
+from ..gpus import limits
 
 # Kind and device names are those of NVIDIA's plugin (internal/cdi): what the kubelet remembers of running containers
 # stays true when one plugin takes the other's place.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from . import limits, memory
-from .cdispec import qualified
-from .config import CDI, Config, file_word
-from .mps import files
-from .resources import Unit
+from ..cdi.spec import qualified
+from ..gpus import limits
+from ..mps import files
+from ..offer import memory
+from ..offer.resources import Unit
+from ..settings.config import CDI, Config, file_word
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")

@@ -1,6 +1,6 @@
 """Keeps the plugin's own CDI specification, which the strategies cdi-cri and cdi-annotations point containers to.
 
-It lies in the directory of the toolkit's, from which it is made (`cdispec.py`), so the plugin needs no other of the host's.
+It lies in the directory of the toolkit's, from which it is made (`spec.py`), so the plugin needs no other of the host's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cdispec import (
+from .spec import (
     TOOLKIT,
     Allocation,
     Edits,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .config import MemorySharing, Share
+from ..settings.config import MemorySharing, Share
 
 WHOLE, TIME_SLICING, MPS, MEMORY = "whole", "time-slicing", "mps", "memory"
 GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose: not the one that the id names

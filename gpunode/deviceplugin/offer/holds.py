@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..gpus.devices import Device
 from . import ids, memory
-from .devices import Device
 from .resources import Unit
 
 

@@ -1,0 +1,1 @@
+"""What GPUs this machine has, asked of NVML."""

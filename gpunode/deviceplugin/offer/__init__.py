@@ -1,0 +1,1 @@
+"""What is offered of the GPUs: by which resources and units, what is preferred, what is held back."""
