@@ -322,6 +322,7 @@ def test_a_kubelet_that_comes_back_ends_the_pause_before_the_next_try(play, plug
             await kubelet.start()
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
             assert time.monotonic() - began < 3.5  # the pause was 4 s
+        assert "no kubelet answers at its socket" in caplog.text
 
     play(scene)
 

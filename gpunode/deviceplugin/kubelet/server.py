@@ -262,5 +262,7 @@ class ResourceServer:
 
 def _words(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return f"no kubelet answers at its socket: {error.details()}"
         return f"the kubelet says {error.code().name}: {error.details()}"
     return str(error)

@@ -5,6 +5,7 @@ The names are those of NVIDIA's device plugin: as a flag, in the environment, in
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
@@ -23,6 +24,7 @@ PASSED_OVER = (
     "--use-node-feature-api",
     "--imex-required",  # only with channels, which are refused
 )
+LEAST = 0.1  # seconds; what is waited for shorter keeps a core busy
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
 
@@ -156,9 +158,11 @@ def parse(option: Option, text: str) -> Any:
         try:
             number = float(text)
         except ValueError:
-            number = -1
-        if not 0 < number < 1e9:
+            number = math.nan
+        if not 0 <= number < 1e9:
             raise ValueError(f"{text!r} is not a number of seconds")
+        if number < LEAST:
+            raise ValueError(f"expected at least {LEAST} seconds, found {text}")
         return number
     port = text.rpartition(":")[2]
     if option.field.endswith("_address") and text and not (port.isdecimal() and int(port) < 65536):
