@@ -77,6 +77,11 @@ def offered(lab: Lab, counts: Mapping[str, int]) -> None:
         wait(f"{count} {GPU} on {name}", lambda name=name, count=count: allocatable(name) == count, 90)
 
 
+def says(lab: Lab, node: str, words: str) -> None:
+    """Wait until the plugin on the node has said this."""
+    wait(f"{words!r} on {node}", lambda: words in log(lab, node), 60)
+
+
 def given(lab: Lab, node: str, uid: str) -> bool:
     """Whether the kubelet has written down that the pod has devices."""
     entries = json.loads(lab.node(node).read(RECORD))["Data"]["PodDeviceEntries"] or []
@@ -123,9 +128,9 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
     left = {"legacy": 2, "modern": 4}
     deploy(lab, gpunode, SHARES)
     offered(lab, left)
-    assert f"held back: container look of pod default/train still has it as {GPU}" in log(lab, "modern")
-    for name in GPUS:
-        assert "held back: container load of pod with UID " in log(lab, name)
+    says(lab, "modern", f"held back: container look of pod default/train still has it as {GPU}")
+    for name in GPUS:  # it says so once the kubelet has written its record anew
+        says(lab, name, "held back: container load of pod with UID ")
         lab.node(name).exec(["systemctl", "restart", "kubelet"])
     for name in GPUS:
         lab.node(name).wait_ready()
