@@ -11,7 +11,6 @@ from .cdi import CdiUnavailable, Specs
 from .gpus import limits
 from .gpus.devices import Device, count, describe, explain
 from .gpus.links import links
-from .gpus.within import Calls
 from .health.watch import DEADLINE
 from .health.watches import Watches
 from .kubelet.returns import Returns
@@ -19,6 +18,7 @@ from .mps.follow import Follower
 from .offer.board import Board
 from .offer.resources import UNCUT, Unfit, Unit, left_out, offers, uncut
 from .settings.config import Config
+from .threads import Calls
 
 log = logging.getLogger(__name__)
 

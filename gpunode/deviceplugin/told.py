@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .gpus.within import post
 from .source import Source
+from .threads import post
 
 AGAIN, CHANGED = "SIGHUP", "changed"
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)

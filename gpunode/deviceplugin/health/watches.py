@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..gpus.devices import Device
-from ..gpus.within import Calls, post
 from ..metrics import Metrics
 from ..offer.board import Board
 from ..settings.config import Config
+from ..threads import Calls, post
 from . import Attention, Health
 from .watch import DEADLINE, Watch
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..gpus.devices import Device, count, describe, explain
-from ..gpus.within import Calls
 from ..offer.resources import VOLTA, ClientLimits, Unfit, offers
 from ..settings.config import Config
+from ..threads import Calls
 from .bulletin import Bulletin
 from .daemon import Daemon
 from .modes import ComputeModes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..gpus.devices import explain, unsupported
-from ..gpus.within import Calls
+from ..threads import Calls
 from . import files
 from .users import owner, user
 
