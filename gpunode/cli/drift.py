@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpunode.cli import cluster
 from gpunode.errors import ClusterError
 from gpunode.model import Host, Inventory
+from gpunode.wording import few
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
@@ -43,9 +44,8 @@ def plan(
     found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
     planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict, loaded=True)
     if missing:
-        some = ", ".join(list(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         report.note(
-            f"{some}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
+            f"{few(list(missing), NAMED)}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
             "it is; if it is one under another name, say so with `node:` in the inventory."
         )
     return planned
@@ -93,9 +93,8 @@ def _imageless(
     places = [node for name, node in every.items() if not (loaded and name in here)]
     without = images.unloaded(api, inventory.cluster.namespace, image, places)
     if without:
-        more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
         report.note(
-            f"{', '.join(without[:NAMED])}{more}: {image.reference} is not there, as far as the kubelet tells. The plugin's pods "
+            f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet tells. The plugin's pods "
             "would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these hosts loads it."
         )
 

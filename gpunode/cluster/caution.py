@@ -10,6 +10,7 @@ from gpunode.cluster import expected
 from gpunode.cluster.nodes import Node
 from gpunode.deviceplugin.settings.config import DEFAULT, LABEL
 from gpunode.model import Host, PluginConfig
+from gpunode.wording import few
 
 NAMED = 5  # hosts that a sentence names
 Place: TypeAlias = tuple[Host, Node, Mapping[str, str]]
@@ -59,5 +60,4 @@ def _passed_over(strategies: Sequence[str], host: Host, node: Node) -> str:
 
 
 def _named(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - NAMED} more" if len(hosts) > NAMED else ""
-    return f"{', '.join(hosts[:NAMED])}{more}"
+    return few(hosts, NAMED)

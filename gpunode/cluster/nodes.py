@@ -12,6 +12,7 @@ from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
 from gpunode.cluster.refusal import HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Host
+from gpunode.wording import few
 
 GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
 RUNTIME_LABEL = "gpunode.dev/runtime"  # "class": pods reach GPUs through RuntimeClass nvidia only
@@ -237,5 +238,4 @@ def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None
 
 
 def _few(names: Collection[str]) -> str:
-    some = sorted(names)
-    return ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "") or "none"
+    return few(sorted(names), 8) or "none"

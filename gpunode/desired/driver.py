@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice
+from gpunode.wording import few
 
 LEAVE = "or set `driver: none` to leave this host's driver alone."
 
@@ -192,11 +193,10 @@ def _own_driver(host: Host, facts: Facts) -> None:
     found = compat.driver_family(facts.packages)
     family = {n: p for n, p in found.items() if compat.branch_of(p.version) or compat.from_nvidia([n])}
     if family and not compat.from_nvidia(family):
-        some = ", ".join(f"{p.name} {p.version}" for p in list(family.values())[:3])
-        more = f" and {len(family) - 3} more" if len(family) > 3 else ""
+        some = few([f"{p.name} {p.version}" for p in family.values()], 3)
         raise Refused(
             host.name,
-            f"a driver from the distribution's own archive is installed: {some}{more}",
+            f"a driver from the distribution's own archive is installed: {some}",
             hint="Its packages and NVIDIA's exclude each other: remove them "
             f"(apt-get purge {' '.join(sorted(family)[:3])} …), {LEAVE}",
         )

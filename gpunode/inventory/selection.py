@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from gpunode.errors import InventoryError
 from gpunode.inventory.expand import RANGE, names
 from gpunode.model import Host, Inventory
+from gpunode.wording import few
 
 
 def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[Host, ...]:
@@ -66,5 +67,4 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
 def there(inventory: Inventory) -> str:
     """The groups, shortly."""
     groups = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
-    more = f" and {len(groups) - 5} more" if len(groups) > 5 else ""
-    return f"the group{'s' if len(groups) > 1 else ''} {', '.join(groups[:5])}{more}"
+    return f"the group{'s' if len(groups) > 1 else ''} {few(groups, 5)}"

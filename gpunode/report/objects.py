@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpunode.wording import few
+
 if TYPE_CHECKING:
     from gpunode.cluster.difference import Difference
 
@@ -68,6 +70,5 @@ def _claims(one: Difference) -> Iterator[Part]:
     for claim in one.claims:
         fields.setdefault(claim.manager, []).append(claim.field)
     for manager, these in fields.items():
-        more = f" and {len(these) - FEW} more" if len(these) > FEW else ""
         it = "them" if len(these) > 1 else "it"
-        yield f"{INDENT}{manager} has set {', '.join(these[:FEW])}{more}; gpunode sets {it} back\n", "yellow"
+        yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {it} back\n", "yellow"

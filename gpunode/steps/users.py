@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpunode.model import GpuUser
+from gpunode.wording import few
 
 SHOWN = 5
 
 
 def names(users: Sequence[GpuUser]) -> str:
     """`python (pid 4242, pod 1b2c…), Xorg (pid 900) and 2 more`."""
-    said = [_name(user) for user in users[:SHOWN]]
-    more = f" and {len(users) - SHOWN} more" if len(users) > SHOWN else ""
-    return ", ".join(said) + more
+    return few([_name(user) for user in users], SHOWN)
 
 
 def _name(user: GpuUser) -> str:

@@ -13,6 +13,7 @@ from gpunode.cluster.pods import MEMORY
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Link
 from gpunode.verify.host import LOST
+from gpunode.wording import few
 
 
 def node_link(node: Node) -> Link:
@@ -133,7 +134,7 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
         for one in failed:
             alike.setdefault((one.uuid, one.why), []).append(one.pod)
         cause = "\n".join(
-            f"{_named(pods)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
+            f"{few(pods, 3)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
         )
         cause += f"\n{said}" if said else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
@@ -148,11 +149,6 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
     return Link(
         "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
     )
-
-
-def _named(pods: Sequence[str]) -> str:
-    some = ", ".join(pods[:3])
-    return some if len(pods) <= 3 else f"{some} and {len(pods) - 3} more"
 
 
 def _together(result: NodeResult) -> str:
