@@ -33,12 +33,13 @@ def test_a_new_file_gets_its_folders_and_mode(host: Host) -> None:
 
 def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
     """The user's 0600 file owned by somebody stays that; so do extended attributes."""
+    owner = (1234, 4321) if os.geteuid() == 0 else (os.getuid(), os.getgid())  # only root gives files away
     path = host.write(DAEMON, "{}", mode=0o600)
-    os.chown(path, 1234, 4321)
+    os.chown(path, *owner)
     os.setxattr(path, "user.label", b"x")
     host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}", mode=0o644))
     status = path.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o600)
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (*owner, 0o600)
     assert os.getxattr(path, "user.label") == b"x"
     assert path.read_text() == '{"a": 1}'
 

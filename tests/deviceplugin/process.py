@@ -1,13 +1,15 @@
 """The plugin as a process of its own, on fake GPUs: `python -m tests.deviceplugin.process GPU-a,GPU-b [flags]`.
 
-TEST_USER: the id of the user that it becomes, once Python's own files have been read.
+TEST_USER: the id of the user that it becomes, once all code has been read: checkout and Python may lie in root's home.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (what Python would read later, from where the user may not)
+import concurrent.futures.thread  # noqa: F401 (what would be read later, from where the user may not)
 import os
 import sys
+
+import grpc._utilities  # noqa: F401 (the same)
 
 from gpunode.deviceplugin.__main__ import main
 

@@ -31,12 +31,12 @@ PROGRAM = b"def main(program, job):\n    import sys\n    print('ran', job.decode
 
 
 class Machine:
-    """A folder of programs that a command finds."""
+    """A folder of programs that a command finds, which root runs unless `id` is made to say otherwise."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("id", "sh"):
-            self.link(name)
+        self.link("sh")
+        self.program("id", "echo 0")
 
     def link(self, name: str, target: str = "") -> None:
         (self.folder / name).symlink_to(target or str(shutil.which(name)))
