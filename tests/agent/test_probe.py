@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from gpunode import agent, facts, kubelet, wire
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
-from tests.agent.conftest import Host, collect
+from tests.agent.conftest import Host, collect, wait_until
 
 POD = "1b2c3d4e-1111-2222-3333-444455556666"
 CONTAINER = "ab" * 32
@@ -37,6 +38,7 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
     host.write(
         "/etc/os-release", 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
     )
+    before = time.time()
     seen = facts.parse(host.probe())
     assert (seen.hostname, seen.kernel, seen.boot_id, seen.uptime) == (
         "gpu-07",
@@ -48,7 +50,7 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
     assert seen.pci == ()
     assert seen.docker is seen.containerd is seen.kubelet is seen.running is None
     assert seen.errors == {}
-    assert abs(seen.time - time.time()) < 60
+    assert before <= seen.time <= time.time()
 
 
 def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(host: Host) -> None:
@@ -179,7 +181,7 @@ def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
 
 def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Host) -> None:
     """The kernel's monotonic time becomes seconds since the epoch."""
-    since = time.monotonic() - 100
+    since, epoch = time.monotonic() - 100, time.time() - time.monotonic()
     host.unit(
         "docker.service", ActiveEnterTimestampMonotonic=int(since * 1e6), UnitFileState="enabled", NRestarts=2
     )
@@ -187,7 +189,7 @@ def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Hos
     units = facts.parse(host.probe(units=("docker.service", "old.service", "none.service"))).units
     docker = units["docker.service"]
     assert docker.active_since is not None
-    assert abs(time.time() - 100 - docker.active_since) < 2
+    assert docker.active_since == pytest.approx(epoch + since, abs=2)
     assert (docker.active, docker.enabled, docker.restarts) == ("active", "enabled", 2)
     assert units["old.service"].active_since is None
     assert units["none.service"].load == "not-found"
@@ -411,7 +413,7 @@ def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
 
 
 @pytest.mark.parametrize("python", sorted(Path("/usr/bin").glob("python3.?*[0-9]")), ids=str)
-def test_this_machine_answers_a_probe_in_time(python: Path, tmp_path: Path) -> None:
+def test_this_machine_answers_a_probe(python: Path, tmp_path: Path) -> None:
     """The real thing on every Python there is, from the home folder of somebody with odd files in it."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
     (tmp_path / "bin").mkdir()
@@ -420,7 +422,6 @@ def test_this_machine_answers_a_probe_in_time(python: Path, tmp_path: Path) -> N
     job = wire.probe_job(
         Watch(files=("/etc/os-release",), units=("ssh.service",), packages=("bash",), images=("a:1",))
     )
-    start = time.monotonic()
     done = subprocess.run(
         ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
         input=wire.encode(job),
@@ -429,21 +430,27 @@ def test_this_machine_answers_a_probe_in_time(python: Path, tmp_path: Path) -> N
         capture_output=True,
         check=True,
     )
-    seconds = time.monotonic() - start
     (message,), complete = collect(done.stdout.splitlines(keepends=True), job["nonce"])
     assert complete
     seen = facts.parse(message["facts"])
     assert seen.files["/etc/os-release"].content == Path("/etc/os-release").read_text()
     assert seen.kernel == os.uname().release
-    assert seconds < 5
 
 
-def test_a_command_that_cannot_be_killed_is_not_waited_for() -> None:
-    """nvidia-smi hangs in the kernel when a GPU has fallen off; here what holds its output has left its group."""
-    start = time.monotonic()
-    answer = agent.run("sh", "-c", "setsid sleep 20 & echo $!; exec sleep 20", timeout=0.2)
+def test_a_command_that_cannot_be_killed_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """nvidia-smi hangs in the kernel when a GPU has fallen off; here what holds its output outlives the signal."""
+    holder = tmp_path / "holder"
+
+    def kill_one(pid: int, number: int) -> None:
+        wait_until(lambda: holder.exists() and holder.read_text().endswith("\n"))
+        os.kill(pid, number)
+
+    monkeypatch.setattr(os, "killpg", kill_one)
+    answer = agent.run("sh", "-c", f"sleep 600 & echo $! > '{holder}'; exec sleep 600", timeout=0.2)
+    os.kill(int(holder.read_text()), signal.SIGKILL)  # it still ran
     assert answer == (124, "", "sh did not answer within 0 seconds")
-    assert time.monotonic() - start < 10
 
 
 def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -173,10 +172,12 @@ def test_a_watch_that_begins_with_a_list_says_where_that_ends(client: Client) ->
 def test_a_watch_is_answered_before_anything_happens(client: Client) -> None:
     """`kubectl wait` before 1.36 goes on only then; what cannot be watched is refused all the same."""
     version = client.ask("GET", NODES)[1]["metadata"]["resourceVersion"]
-    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3"}
-    before = time.monotonic()
+    query = {
+        "watch": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": "600",
+    }  # longer than the client waits
     with client.begin("GET", NODES, **query) as answer:
-        assert time.monotonic() - before < 2
         assert answer.status == 200
     with client.begin("GET", NODES, accept=TABLE, includeObject="Half", **query) as answer:
         assert answer.status == 400

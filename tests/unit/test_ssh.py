@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -234,10 +233,8 @@ def test_a_silent_host_behind_a_jump_host_is_given_up(
         sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
         host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
         other, silent = dialer.connect(host), dialer.connect(host)
-        begun = time.monotonic()
         with pytest.raises(Unreachable, match="said nothing"):
             list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, silence=0.5))
-        assert time.monotonic() - begun < 5
         assert list(other.start("echo in", []).lines()) == [b"in\n"]
         other.close()
 
