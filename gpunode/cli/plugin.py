@@ -157,7 +157,10 @@ def remove(
     loaded = inventories.load(inventory)
     out = report.make(json=json, quiet=quiet)
     api = cluster.connect(loaded)
-    there = plugin.removable(api, loaded.cluster.namespace)
+    tell, stays = cluster.tells(out), list[str]()
+    there = plugin.removable(api, loaded.cluster.namespace, tell=stays.append)
+    for why in stays if not (yes and there) else ():  # else it is told when it is so
+        tell(why)
     if not there:
         out.note("there is nothing to remove")
         return
@@ -167,9 +170,7 @@ def remove(
             raise Declined(
                 "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
             )
-    removed = plugin.remove(
-        api, loaded.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=cluster.tells(out)
-    )
+    removed = plugin.remove(api, loaded.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=tell)
     out.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 

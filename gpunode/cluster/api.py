@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpunode.cluster import refusal
-from gpunode.cluster.kinds import Object, path
+from gpunode.cluster.kinds import KINDS, Kind, Object, path
 from gpunode.cluster.kubeconfig import Access, load
 from gpunode.model import Cluster
 
@@ -63,14 +63,19 @@ class Api:
                 return None
             raise
 
+    def read(self, where: str) -> Object:
+        """What the API server answers at this path: what it has, for instance."""
+        return self._object("GET", where)
+
     def find(
-        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self, kind: str | Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> tuple[list[Object], str]:
         """All objects that the selectors match, and the resourceVersion to watch from."""
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
+        where = (KINDS[kind] if isinstance(kind, str) else kind).path(namespace)
         items: list[Object] = []
         while True:
-            answer = self._object("GET", path(kind, namespace), query)
+            answer = self._object("GET", where, query)
             items += answer.get("items") or []
             query["continue"] = answer["metadata"].get("continue", "")
             if not query["continue"]:

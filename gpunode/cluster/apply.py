@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpunode.cluster import difference
+from gpunode.cluster import difference, guests
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
-from gpunode.cluster.kinds import Object, title
+from gpunode.cluster.kinds import Object, ours, title
 from gpunode.cluster.refusal import Claim, HttpError, excused
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
 
-OURS = "app.kubernetes.io/managed-by"
 ORDER = (  # the reverse when removing
     "Namespace",
     "ServiceAccount",
@@ -28,8 +27,6 @@ ORDER = (  # the reverse when removing
     "RuntimeClass",
     "DaemonSet",
 )
-# What a namespace may hold of its own accord; anything else in it is somebody's work.
-NATIVE = {"ConfigMap/kube-root-ca.crt"}
 
 
 def diff(
@@ -94,16 +91,16 @@ def prune(
     return tuple(done)
 
 
-def removable(api: Api, manifests: Sequence[Object]) -> tuple[str, ...]:
-    """What `remove` would delete now, by title."""
+def removable(api: Api, manifests: Sequence[Object], *, tell: Tell) -> tuple[str, ...]:
+    """What `remove` would delete now, by title; `tell` hears what would stay and why."""
     found = []
     for manifest in reversed(_ordered(manifests)):
-        live = api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
-        if (
-            live is not None
-            and ours(live)
-            and not (live["kind"] == "Namespace" and _guests(api, live["metadata"]["name"]))
-        ):
+        live = _live(api, manifest)
+        if live is None:
+            continue
+        if why := _stays(api, live, manifests):
+            tell(f"{title(manifest)} stays: {why}")
+        else:
             found.append(title(manifest))
     return tuple(found)
 
@@ -111,20 +108,17 @@ def removable(api: Api, manifests: Sequence[Object]) -> tuple[str, ...]:
 def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: Tell) -> tuple[str, ...]:
     """Delete what `apply` made and wait until it is gone. Returns what was removed, by title.
 
-    A namespace that holds anything gpunode did not put there stays, and `tell` says so.
+    What others hold or name stays, and so does that of which it cannot be told; `tell` hears why.
     """
     removed = []
     for manifest in reversed(_ordered(manifests)):
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         namespace = manifest["metadata"].get("namespace")
-        live = api.get(kind, name, namespace)
+        live = _live(api, manifest)
         if live is None:
             continue
-        if not ours(live):
-            tell(f"{title(manifest)} stays: it is not gpunode's")
-            continue
-        if kind == "Namespace" and (guests := _guests(api, name)):
-            tell(f"{title(manifest)} stays: it also holds {', '.join(guests[:5])}")
+        if why := _stays(api, live, manifests):
+            tell(f"{title(manifest)} stays: {why}")
             continue
         if api.delete(kind, name, namespace, uid=live["metadata"]["uid"]):
             removed.append(title(manifest))
@@ -139,11 +133,6 @@ def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: Tell)
                 f" see `kubectl get pods{f' -n {namespace}' if namespace else ''} -o wide`.",
             )
     return tuple(removed)
-
-
-def ours(live: Object) -> bool:
-    """Whether gpunode made this object."""
-    return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")
 
 
 def _live(api: Api, manifest: Object) -> Object | None:
@@ -186,13 +175,11 @@ def _ordered(manifests: Sequence[Object]) -> list[Object]:
     return sorted(manifests, key=lambda manifest: ORDER.index(manifest["kind"]))
 
 
-def _guests(api: Api, namespace: str) -> list[str]:
-    """What a namespace holds that is neither gpunode's nor there in every namespace."""
-    found = []
-    for kind in ("Pod", "ConfigMap", "Secret", "PersistentVolumeClaim"):
-        for item in api.find(kind, namespace)[0]:
-            name = f"{kind}/{item['metadata']['name']}"
-            native = name in NATIVE or item.get("type") == "kubernetes.io/service-account-token"
-            if not ours(item) and not native:
-                found.append(name)
-    return found
+def _stays(api: Api, live: Object, manifests: Sequence[Object]) -> str:
+    """Why an object is not to be removed; "" where it may be."""
+    if not ours(live):
+        return "it is not gpunode's"
+    known, name = [title(manifest) for manifest in manifests], live["metadata"]["name"]
+    if live["kind"] == "Namespace":
+        return guests.in_namespace(api, name, known)
+    return guests.of_runtime_class(api, name, known) if live["kind"] == "RuntimeClass" else ""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 Object: TypeAlias = dict[str, Any]
+OURS = "app.kubernetes.io/managed-by"  # the label of what gpunode made
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,16 @@ class Kind:
         group, _, version = self.api.partition("/")
         return f"{self.plural}.{group}" if version else self.plural
 
+    def path(self, namespace: str | None = None, name: str = "") -> str:
+        """The URL path of a collection, or of one object of it. No namespace: of all namespaces."""
+        parts = ["apis" if "/" in self.api else "api", self.api]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        return "/" + "/".join(parts)
+
 
 KINDS = {
     "Namespace": Kind("v1", "namespaces", False),
@@ -37,21 +48,12 @@ KINDS = {
     "Pod": Kind("v1", "pods", True),
     "Event": Kind("v1", "events", True),
     "ConfigMap": Kind("v1", "configmaps", True),
-    "Secret": Kind("v1", "secrets", True),
-    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
 }
 
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> str:
-    """The URL path of a collection, or of one object of it. No namespace: of all namespaces."""
-    found = KINDS[kind]
-    parts = ["api" if "/" not in found.api else "apis", found.api]
-    if found.namespaced and namespace:
-        parts += ["namespaces", quote(namespace, safe="")]
-    parts.append(found.plural)
-    if name:
-        parts.append(quote(name, safe=""))
-    return "/" + "/".join(parts)
+    """`Kind.path` of one of KINDS."""
+    return KINDS[kind].path(namespace, name)
 
 
 def title(manifest: Object) -> str:
@@ -59,3 +61,8 @@ def title(manifest: Object) -> str:
     meta = manifest["metadata"]
     place = f"{meta['namespace']}/" if meta.get("namespace") else ""
     return f"{manifest['kind']} {place}{meta['name']}"
+
+
+def ours(live: Object) -> bool:
+    """Whether gpunode made this object."""
+    return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")

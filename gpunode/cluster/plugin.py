@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods, said
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
-from gpunode.cluster.kinds import Object, title
+from gpunode.cluster.kinds import OURS, Object, title
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import GPU_LABEL, Node
 from gpunode.cluster.said import CONTAINER
@@ -209,11 +209,11 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         return tuple(pool.map(row, known))
 
 
-def removable(api: Api, namespace: str) -> tuple[str, ...]:
-    """What `remove` would delete now, by title."""
+def removable(api: Api, namespace: str, *, tell: Tell) -> tuple[str, ...]:
+    """What `remove` would delete now, by title; `tell` hears what would stay and why."""
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     said = tuple(annotation.title(node) for node in annotation.left(api))
-    return left + apply.removable(api, everything(namespace)) + said
+    return left + apply.removable(api, everything(namespace), tell=tell) + said
 
 
 def remove(api: Api, namespace: str, *, seconds: float, tell: Tell) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ def _unsaid(said: Mapping[str, str]) -> tuple[Difference, ...]:
 def _leftovers(api: Api, namespace: str) -> list[Object]:
     """gpunode's own pods that no DaemonSet of the plugin has made."""
     others = ",".join(f"{daemonset.NAME_LABEL}!={name}" for name in daemonset.NAMES)
-    items = api.find("Pod", namespace, labels=f"{apply.OURS}=gpunode,{others}")[0]
+    items = api.find("Pod", namespace, labels=f"{OURS}=gpunode,{others}")[0]
     return [{"kind": "Pod", **item} for item in items]  # items of a list come without their kind
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpunode.cluster import apply
 from gpunode.cluster.api import Api
-from gpunode.cluster.kinds import Object, title
+from gpunode.cluster.kinds import Object, ours, title
 from gpunode.errors import ClusterError
 
 SOCKETS = "/var/lib/kubelet/device-plugins"
@@ -29,7 +28,8 @@ def _is(found: Object) -> bool:
     pod = found["spec"]["template"]["spec"]
     paths = [volume.get("hostPath", {}).get("path", "") for volume in pod.get("volumes") or []]
     names = [found["metadata"]["name"], *(container["image"] for container in pod["containers"])]
-    ours = (found["metadata"].get("labels") or {}).get(apply.OURS) == "gpunode"
     return (
-        not ours and any(path.startswith(SOCKETS) for path in paths) and "nvidia" in " ".join(names).lower()
+        not ours(found)
+        and any(path.startswith(SOCKETS) for path in paths)
+        and "nvidia" in " ".join(names).lower()
     )

@@ -17,10 +17,54 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from gpunode.cluster.kinds import KINDS, path
+from gpunode.cluster.kinds import KINDS as OURS
+from gpunode.cluster.kinds import Kind
 
 Object = dict[str, Any]
+# What gpunode reads by name, and what others may have, of Kubernetes' own groups and of others.
+KINDS = {
+    **OURS,
+    "Secret": Kind("v1", "secrets", True),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
+    "Deployment": Kind("apps/v1", "deployments", True),
+    "CronJob": Kind("batch/v1", "cronjobs", True),
+    "PodMetrics": Kind("metrics.k8s.io/v1beta1", "podmetrics", True),
+    "TrainJob": Kind("ml.example.org/v1", "trainjobs", True),
+    "TrainRuntime": Kind("ml.example.org/v1", "trainruntimes", False),
+}
 KIND_OF = {kind.plural: name for name, kind in KINDS.items()}
+ANY = ["create", "delete", "get", "list", "patch", "update", "watch"]
+VERBS = {"PodMetrics": ["get", "list"]}  # of kinds that not ANY is for
+
+
+def path(kind: str, namespace: str | None = None, name: str = "") -> str:
+    """Of an object of any of these kinds."""
+    return KINDS[kind].path(namespace, name)
+
+
+def discovered(where: str) -> Object | None:
+    """What the API has, as it tells that itself."""
+    if where == "/apis":
+        groups: Object = {}
+        for api in dict.fromkeys(kind.api for kind in KINDS.values() if "/" in kind.api):
+            one = {"groupVersion": api, "version": api.partition("/")[2]}
+            groups[api] = {"name": api.partition("/")[0], "versions": [one], "preferredVersion": one}
+        return {"kind": "APIGroupList", "groups": list(groups.values())}
+    api = where.partition("/api/")[2] or where.partition("/apis/")[2]
+    found = [(name, kind) for name, kind in KINDS.items() if kind.api == api]
+    if not found:
+        return None
+    resources = [
+        {
+            "name": kind.plural,
+            "kind": name,
+            "namespaced": kind.namespaced,
+            "verbs": VERBS.get(name, ANY),
+        }
+        for name, kind in found
+    ]
+    part = {"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]}
+    return {"kind": "APIResourceList", "groupVersion": api, "resources": [*resources, part]}
 
 
 class Fault(Exception):
@@ -47,6 +91,7 @@ class FakeApi:
         self.logs: dict[tuple[str, str], str] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[tuple[str, str, Fault | None]] = []
+        self.closed: dict[str, Fault] = {}  # paths that nothing else is ever answered for
         self.changed = threading.Condition(threading.RLock())
         self.history: list[tuple[int, str, str, Object]] = []
         self.version = 1
@@ -225,6 +270,8 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                     self.send(fault[2].code, fault[2].body)
                     return
             try:
+                if url.path in api.closed:
+                    raise api.closed[url.path]
                 if query.get("watch"):
                     self.watch(url.path, query)
                 elif url.path.endswith("/log"):
@@ -245,6 +292,8 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
         def resource(self, method: str, where: str, query: dict[str, str], body: bytes) -> Object:
             if where == "/version":
                 return {"gitVersion": "v1.36.3"}
+            if method == "GET" and (known := discovered(where)):
+                return known
             last = where.rsplit("/", 1)[-1]
             if last in KIND_OF and method == "GET":
                 return self.items(KIND_OF[last], where, query)

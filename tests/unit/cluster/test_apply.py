@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpunode.cluster import apply
@@ -11,7 +13,7 @@ from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
 from .conftest import NS, has, pod
-from .fake import FakeApi, Fault
+from .fake import VERBS, FakeApi, Fault, path
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0")
 CONFIG = PluginConfig("version: v1")
@@ -133,16 +135,157 @@ def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
         apply.diff(api, ALL)
 
 
-def test_a_namespace_with_other_things_in_it_stays(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """Deleting a namespace deletes all in it, so somebody's pod keeps it; Kubernetes' own objects do not."""
+def by_gpunode(kind: str, name: str, namespace: str, **meta: object) -> dict[str, object]:
+    """An object with gpunode's label."""
+    labels = {"app.kubernetes.io/managed-by": "gpunode"}
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace, "labels": labels, **meta}}
+
+
+def token(name: str, account: str) -> dict[str, object]:
+    """A service account's token as Kubernetes made them before 1.24, and people still do."""
+    made = foreign("Secret", name, NS, type="kubernetes.io/service-account-token")
+    made["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account}  # type: ignore[index]
+    return made
+
+
+@pytest.mark.parametrize(
+    "guest",
+    [
+        pod("train", namespace=NS),
+        foreign("ConfigMap", "settings", NS),
+        foreign("PersistentVolumeClaim", "data", NS),
+        foreign("Secret", "registry", NS, type="kubernetes.io/dockerconfigjson"),
+        token("theirs-token-abcde", "theirs"),
+        token("for-ever", "default"),
+        foreign("ServiceAccount", "theirs", NS),
+        foreign("Role", "theirs", NS),
+        foreign("DaemonSet", "theirs", NS, spec={}),
+        foreign("Deployment", "theirs", NS),
+        foreign("TrainJob", "resnet", NS),
+        by_gpunode("DaemonSet", "a-copy", NS),
+        by_gpunode("ConfigMap", "a-copy", NS),
+    ],
+    ids=lambda guest: f"{guest['kind']}/{guest['metadata']['name']}",
+)
+def test_a_namespace_with_other_things_in_it_stays(
+    api: Api, fake: FakeApi, told: list[str], guest: dict[str, Any]
+) -> None:
+    """Deleting a namespace deletes all in it, so whatever somebody has there keeps it, of whatever kind."""
     apply.apply(api, ALL)
-    fake.put(foreign("ConfigMap", "kube-root-ca.crt", NS))
-    fake.put(pod("train", namespace=NS))
+    fake.put(guest)
+    named = f"Namespace gpunode stays: it also holds {guest['kind']}/{guest['metadata']['name']}"
+    announced = apply.removable(api, ALL, tell=told.append)
+    assert told == [named]
+    removed = apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert removed == announced
+    assert "Namespace gpunode" not in removed
+    assert told.count(named) == 2
+    assert has(fake, "Namespace", NS)
+
+
+def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """Neither does what it made for gpunode's own objects, nor what nobody can delete, nor what has happened."""
+    apply.apply(api, ALL)
+    owner = [{"kind": "DaemonSet", "name": "gpunode-device-plugin", "uid": "of-before"}]
+    for native in (
+        foreign("ConfigMap", "kube-root-ca.crt", NS),
+        foreign("ServiceAccount", "default", NS),
+        token("default-token-x7k2p", "default"),
+        token("gpunode-device-plugin-token-x7k2p", "gpunode-device-plugin"),
+        by_gpunode("Pod", "gpunode-device-plugin-x7k2p", NS, ownerReferences=owner),
+        by_gpunode("Pod", "vectoradd-1", NS),
+        foreign("PodMetrics", "vectoradd-1", NS),
+        foreign("Event", "gpunode-device-plugin.17", NS),
+    ):
+        fake.put(native)
+    assert apply.remove(api, ALL, seconds=5, tell=told.append)[-1] == "Namespace gpunode"
+    assert not [one for one in told if "stays" in one]
+
+
+FORBIDDEN = Fault(403, "Forbidden", 'User "jane" cannot list resource "secrets" in API group ""')
+NO_LIST = "Namespace gpunode stays: what else there is cannot be told: "
+
+
+@pytest.mark.parametrize(
+    ("where", "fault", "why"),
+    [
+        (f"/api/v1/namespaces/{NS}/secrets", FORBIDDEN, "does not let the user `jane` list secrets"),
+        (
+            f"/apis/ml.example.org/v1/namespaces/{NS}/trainjobs",
+            Fault(500, "", "no endpoints available"),
+            "no endpoints available",
+        ),
+        ("/apis/ml.example.org/v1", Fault(503, "", "service unavailable"), "service unavailable"),
+        ("/apis", Fault(503, "", "service unavailable"), "service unavailable"),
+    ],
+    ids=["forbidden", "unwell", "a group that is away", "nothing told"],
+)
+def test_what_cannot_be_listed_keeps_the_namespace(
+    api: Api, fake: FakeApi, told: list[str], where: str, fault: Fault, why: str
+) -> None:
+    """Not to know is no reason to delete."""
+    apply.apply(api, ALL)
+    fake.closed[where] = fault
     removed = apply.remove(api, ALL, seconds=5, tell=told.append)
     assert "Namespace gpunode" not in removed
-    assert "Namespace gpunode stays: it also holds Pod/train" in told
-    fake.drop(f"/api/v1/namespaces/{NS}/pods/train")
-    assert apply.remove(api, ALL, seconds=5, tell=told.append) == ("Namespace gpunode",)
+    (stays,) = [one for one in told if one.startswith("Namespace")]
+    assert stays.startswith(NO_LIST)
+    assert why in stays
+
+
+def test_a_kind_that_can_be_deleted_and_not_listed_keeps_the_namespace(
+    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting the namespace would delete what nobody has seen."""
+    apply.apply(api, ALL)
+    monkeypatch.setitem(VERBS, "TrainJob", ["delete"])
+    assert "Namespace gpunode" not in apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert f"{NO_LIST}trainjobs.ml.example.org cannot be listed" in told
+
+
+def test_who_may_not_look_at_all_pods_leaves_the_runtime_class(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Whether others name it cannot be told then."""
+    apply.apply(api, ALL)
+    no = 'User "jane" cannot list resource "pods" in API group ""'
+    fake.closed["/api/v1/pods"] = Fault(403, "Forbidden", no)
+    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=5, tell=told.append)
+    (stays,) = [one for one in told if one.startswith("RuntimeClass")]
+    assert "does not let the user `jane` list pods in the whole cluster" in stays
+
+
+TEMPLATE = {"template": {"spec": {"runtimeClassName": "nvidia"}}}
+
+
+@pytest.mark.parametrize(
+    ("user", "named"),
+    [
+        (foreign("Pod", "train", "ml", spec={"runtimeClassName": "nvidia"}), "Pod ml/train"),
+        (foreign("Deployment", "serve", "ml", spec=TEMPLATE), "Deployment ml/serve"),
+        (foreign("CronJob", "nightly", "ml", spec={"jobTemplate": {"spec": TEMPLATE}}), "CronJob ml/nightly"),
+        (foreign("TrainJob", "resnet", "ml", spec={"workers": [TEMPLATE]}), "TrainJob ml/resnet"),
+        (foreign("TrainRuntime", "torch", None, spec=TEMPLATE), "TrainRuntime torch"),
+        (by_gpunode("DaemonSet", "a-copy", NS) | {"spec": TEMPLATE}, "DaemonSet gpunode/a-copy"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_runtime_class_that_others_name_stays(
+    api: Api, fake: FakeApi, told: list[str], user: dict[str, Any], named: str
+) -> None:
+    """Without it no new pod of theirs would be let in; who names another class, or is gpunode's, does not keep it."""
+    apply.apply(api, ALL)
+    fake.put(foreign("Pod", "other", "ml", spec={"runtimeClassName": "kata"}))
+    fake.put(by_gpunode("Pod", "vectoradd-1", NS) | {"spec": {"runtimeClassName": "nvidia"}})
+    fake.put(user)
+    stays = f"RuntimeClass nvidia stays: it is named by {named}"
+    assert "RuntimeClass nvidia" not in apply.removable(api, ALL, tell=told.append)
+    assert told[0] == stays
+    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=5, tell=told.append)
+    assert told.count(stays) == 2
+    assert has(fake, "RuntimeClass", "nvidia")
+    fake.drop(path(user["kind"], user["metadata"].get("namespace"), user["metadata"]["name"]))
+    assert "RuntimeClass nvidia" in apply.remove(api, ALL, seconds=5, tell=told.append)
 
 
 def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told: list[str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import apply, nodes, offer, plugin, said, watch
+from gpunode.cluster import nodes, offer, plugin, said, watch
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
+from gpunode.cluster.kinds import OURS
 from gpunode.deviceplugin.cluster.events import COMPONENT
 from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
 from gpunode.deviceplugin.gpus.devices import Device
@@ -530,7 +531,7 @@ def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, tol
             "spec": {"nodeName": ""},
         }
     )
-    announced = plugin.removable(api, NS)
+    announced = plugin.removable(api, NS, tell=told.append)
     removed = plugin.remove(api, NS, seconds=5, tell=told.append)
     assert announced == removed
     assert removed[0] == "Pod gpunode/left"
@@ -568,9 +569,9 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
 ) -> None:
     """They go with their DaemonSet, not before it; and hold the driver's libraries as the plugin's pods do."""
     daemon = {**pod("gpunode-mps-a", node="a"), "status": UP}
-    daemon["metadata"]["labels"] = {apply.OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
+    daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(daemon)
-    assert plugin.removable(api, NS) == ()
+    assert plugin.removable(api, NS, tell=told.append) == ()
     assert plugin.uids(api, NS, {"a"}) == {daemon["metadata"]["uid"]}
     assert plugin.uids(api, NS, {"b"}) == set()
 
@@ -622,7 +623,7 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
     add_node(fake, "a", 2, labels=GPU_NODE)
     fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
     title = f"Node a annotation {ANNOTATION}"
-    assert plugin.removable(api, NS) == (title,)
+    assert plugin.removable(api, NS, tell=told.append) == (title,)
     assert plugin.remove(api, NS, seconds=5, tell=told.append) == (title,)
     assert annotated(fake) == {}
 
