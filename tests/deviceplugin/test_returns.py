@@ -28,7 +28,7 @@ from gpunode.deviceplugin.settings.config import GPU, GPU_MEM, MemorySharing, Sh
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
-from .test_metrics import free_port, get
+from .test_metrics import free_port, get, until_ready
 from .test_podresources import Lister, pod
 from .test_process import process
 
@@ -410,7 +410,7 @@ def test_it_is_said_where_people_look(play, after, api, voice, caplog) -> None:
             labels = f'resource="{GPU}",gpu="GPU-a",why="{WHY}"'
             assert f"gpunode_device_plugin_held{{{labels}}} 2\n" in page
             assert f'gpunode_device_plugin_devices{{resource="{GPU}",health="Unhealthy"}} 2\n' in page
-            assert (await get(port, "/readyz"))[0] == 200
+            await until_ready(port)
             lister.pods.remove(TRAIN)
             await api.until(lambda: api.said() == [("GPUHeld", 1), ("GPUFree", 1)])
             await api.until(lambda: "held" not in note())
