@@ -40,6 +40,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Name
 
 ROOT = os.environ.get("GPUNODE_ROOT", "").rstrip("/")
 LOCK = "/run/gpunode.lock"
+CONTAINERD_FILE = "/etc/containerd/config.toml"
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
 PROBE_SECONDS = 60
@@ -438,12 +439,20 @@ def read_containerd() -> Optional[Dict[str, Any]]:
     version = run("containerd", "--version")
     if version.status:
         return None
-    dump = run("containerd", "config", "dump")
+    dump = containerd_dump()
     return {
         "version": (version.out.split() or [""] * 3)[2].lstrip("v"),
         "dump": "" if dump.status else dump.out,
         "error": "\n".join(last(dump.words, 5)) if dump.status else None,
     }
+
+
+def containerd_dump() -> Answer:
+    """What containerd makes of its files. Without one, 1.x runs with its defaults and yet does not dump them."""
+    answer = run("containerd", "config", "dump")
+    if answer.status and not os.path.lexists(below(CONTAINERD_FILE)):
+        return run("containerd", "config", "default")
+    return answer
 
 
 def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
@@ -862,26 +871,140 @@ def write_file(this: Run, change: Message) -> Message:
     this.keep(real)
     checks = {"docker": check_docker, "containerd": check_containerd}
     check = checks.get(change.get("check") or "")
-    put(real, data, mode, owner, this.name, (lambda name: check(path, name)) if check else None)
+    expected = change.get("expected")
+    put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
     return {}
 
 
-def check_docker(path: str, temporary: str) -> None:
+def check_docker(path: str, temporary: str, expected: Optional[Message]) -> None:
     try:
-        with open(temporary, encoding="utf-8") as file:
-            json.load(file)
+        old, new = text_of(resolve(path)) or "", text_of(temporary[len(ROOT) :]) or ""
+        wrong = docker_differences(old if old.strip() else "{}", new, expected)
     except ValueError as error:
         raise Failure("check-failed", "%s would not be JSON: %s" % (path, error)) from None
+    if wrong:
+        raise unexpected("dockerd", path, wrong)
     answer = run("dockerd", "--validate", "--config-file", temporary)
     if answer.status in (0, 127) or "unknown flag: --validate" in answer.err:  # docker has it since 23.0
         return
     rejected(path, temporary, "dockerd", answer)
 
 
-def check_containerd(path: str, temporary: str) -> None:
-    answer = run("containerd", "--config", temporary, "config", "dump")
-    if answer.status not in (0, 127):
+def docker_differences(before: str, after: str, expected: Optional[Message]) -> List[str]:
+    """In what two daemon.json differ beyond what is expected."""
+    old, new = json.loads(before.lstrip("\ufeff")), json.loads(after.lstrip("\ufeff"))
+    if expected is None:
+        return []
+    wrong = []
+    default = expected["default"] or old.get("default-runtime")
+    if new.get("default-runtime") != default:
+        wrong.append("its default runtime would be %s, not %s" % (new.get("default-runtime"), default))
+    if expected["runtime"] not in (new.get("runtimes") or {}):
+        wrong.append("it would not have the runtime " + expected["runtime"])
+
+    def rest(text: str) -> List[Any]:
+        """Its members but the expected ones; pairs, since a key may be there twice."""
+        left = []
+        for key, value in json.loads(text.lstrip("\ufeff"), object_pairs_hook=list):
+            if key == "runtimes":
+                value = [runtime for runtime in value or [] if runtime[0] != expected["runtime"]]
+            if key != "default-runtime" and (key, value) != ("runtimes", []):
+                left.append((key, value))
+        return left
+
+    olds, news = rest(before), rest(after)
+    return wrong + [
+        "%s would be another" % pair[0] for pair in olds + news if (pair in olds) != (pair in news)
+    ]
+
+
+def check_containerd(path: str, temporary: str, expected: Optional[Message]) -> None:
+    before = containerd_dump()
+    dump = ("containerd", "config", "dump")
+    alone = path != CONTAINERD_FILE
+    if (
+        alone
+    ):  # one that the main file imports: put over the one that is there, where only this command sees it
+        script = 'mount --bind "$1" "$2" || exit 126; shift 2; exec "$@"'
+        answer = run("unshare", "-m", "sh", "-c", script, "sh", temporary, below(resolve(path)), *dump)
+        alone = answer.status in (126, 127) or answer.err.startswith("unshare: ")
+    else:
+        answer = run("containerd", "--config", temporary, "config", "dump")
+    if alone:
+        answer = run("containerd", "--config", temporary, "config", "dump")
+    if answer.status == 127:
+        return
+    if answer.status:
         rejected(path, temporary, "containerd", answer)
+    if expected is not None and not alone and not before.status:
+        wrong = containerd_differences(
+            containerd_settings(before.out), containerd_settings(answer.out), expected
+        )
+        if wrong:
+            raise unexpected("containerd", path, wrong)
+
+
+def containerd_settings(dump: str) -> Dict[Tuple[str, ...], str]:
+    """A dump, which has a line for each setting, by table and key; without those that are not set.
+
+    The CRI plugin's tables are `cri`, whatever this containerd calls it; options, which have no case, in small letters.
+    """
+    found = {}
+    table = ()  # type: Tuple[str, ...]
+    for line in dump.splitlines():
+        header = re.match(r"\s*\[+(.*?)\]+\s*$", line)
+        key, equals, value = line.partition("=")
+        value = value.strip().replace("'", '"')
+        if header and not equals:
+            parts = re.findall(r"\"([^\"]*)\"|'([^']*)'|([^.\s]+)", header.group(1))
+            table = tuple("".join(part) for part in parts)
+            if (
+                len(table) > 2
+                and table[0] == "plugins"
+                and "cri" in table[1].split(".")
+                and table[2] == "containerd"
+            ):
+                table = ("cri", *table[3:])
+        elif equals and not key.lstrip().startswith("#") and value not in ('""', "0", "false", "[]", "{}"):
+            key = key.strip().strip("\"'")
+            where = (*table, key.lower() if "options" in table else key)
+            found[where] = value
+    return found
+
+
+def containerd_differences(
+    old: Dict[Tuple[str, ...], str], new: Dict[Tuple[str, ...], str], expected: Message
+) -> List[str]:
+    """In what two dumps differ beyond what is expected."""
+    own, runc = ("cri", "runtimes", expected["runtime"]), ("cri", "runtimes", "runc")
+
+    def default(settings: Dict[Tuple[str, ...], str]) -> str:
+        if ("cri", "default_runtime", "runtime_type") in settings:  # it comes before the name
+            return "default"
+        return settings.get(("cri", "default_runtime_name"), "runc").strip('"')
+
+    wrong = []
+    if default(new) != (expected["default"] or default(old)):
+        wrong.append("its default runtime would be %s" % default(new))
+    if new.get((*own, "options", "binaryname")) != '"/usr/bin/nvidia-container-runtime"':
+        wrong.append("its runtime %s would not be NVIDIA's" % expected["runtime"])
+    if new.get((*own, "runtime_type")) != '"io.containerd.runc.v2"':
+        wrong.append(
+            "its runtime %s would have the type %s" % (own[2], new.get((*own, "runtime_type"), "none"))
+        )
+    may = [("imports",), ("cri", "default_runtime_name"), ("cri", "default_runtime", "runtime_type")]
+    for key in sorted(set(old) | set(new)):
+        added = key[:3] == runc and (*runc, "runtime_type") not in old
+        if old.get(key) != new.get(key) and key not in may and key[:3] != own and not added:
+            wrong.append(
+                "%s would be %s instead of %s" % (".".join(key), new.get(key, "unset"), old.get(key, "unset"))
+            )
+    return wrong
+
+
+def unexpected(program: str, path: str, wrong: List[str]) -> Failure:
+    sentence = "%s would make something else of the new %s than was planned: %s" % (program, path, wrong[0])
+    return Failure("check-failed", sentence, wrong[:8])
 
 
 def rejected(path: str, temporary: str, program: str, answer: Answer) -> None:

@@ -295,9 +295,19 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What a container runtime must make of a changed file: this runtime added, this default one (None: as before),
+    and all else as it was."""
+
+    runtime: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WriteFile:
     """Make `path` hold `content`. Refused when it is no longer what was planned on: `before` is the text it
-    then had, None for a file that must not exist. `check` names the program that must accept it first."""
+    then had, None for a file that must not exist. `check` names the program that must accept it first, and make
+    of it what is `expected`."""
 
     path: str
     content: str
@@ -305,6 +315,7 @@ class WriteFile:
     before: str | None = None
     mode: int = 0o644
     check: Literal["docker", "containerd"] | None = None
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, slots=True)

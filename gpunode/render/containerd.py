@@ -10,17 +10,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
 
+from gpunode.render import toml
+from gpunode.render.toml import Path
 from gpunode.render.unfit import Unfit
 
 if sys.version_info >= (3, 11):
     import tomllib
-
-Path: TypeAlias = tuple[str, ...]
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 # Where the CRI plugin's settings are, by the file's `version`; a file without one is version 1.
@@ -31,15 +31,38 @@ PLUGINS = {
     4: "io.containerd.cri.v1.runtime",
 }
 HINT = "Mend the file by hand (containerd reads it too), then run again; it was not touched."
-HEADER = re.compile(r"^[ \t]*\[(?!\[)(?P<key>.+)\][ \t]*(?:#.*)?$")
+RUNC = "io.containerd.runc.v2"
+SHIMS = (RUNC, "io.containerd.runc.v1")  # they read BinaryName; those before them do not
+OLD = ("io.containerd.runtime.v1.linux", "")
+UNREAD = ("runtime_engine", "runtime_root")  # of the old type alone; beside another the CRI plugin fails
+# The shims' options as they spell them; containerd compares without case.
+OPTIONS = {
+    name.lower(): name
+    for name in (
+        "BinaryName",
+        "CriuImagePath",
+        "CriuPath",
+        "CriuWorkPath",
+        "IoGid",
+        "IoUid",
+        "NoNewKeyring",
+        "NoPivotRoot",
+        "Root",
+        "ShimCgroup",
+        "SystemdCgroup",
+    )
+}
 
 
 def parse(text: str, path: str) -> dict[str, Any]:
     """The file as data."""
-    if sys.version_info >= (3, 11):  # ten times as fast, and a fleet's worth of dumps is a lot
-        with suppress(tomllib.TOMLDecodeError):
-            return tomllib.loads(text)
+    text = text.removeprefix(
+        "\ufeff"
+    )  # containerd 1.x reads over it; what one does that does not, the host says
     try:
+        if sys.version_info >= (3, 11):  # ten times as fast, and a fleet's worth of dumps is a lot
+            with suppress(tomllib.TOMLDecodeError):
+                return tomllib.loads(text)
         return tomlkit.parse(text).unwrap()
     except ParseError as error:
         reason = re.sub(r"\s*at line \d+ col \d+$", "", str(error))
@@ -50,6 +73,8 @@ def parse(text: str, path: str) -> dict[str, Any]:
         raise Unfit(f"{path} does not parse\n{where}: not valid TOML: {reason}", hint=HINT) from None
     except TOMLKitError as error:
         raise Unfit(f"{path} does not parse\nnot valid TOML: {error}", hint=HINT) from None
+    except RecursionError:
+        raise Unfit(f"{path} does not parse\nit is nested too deeply", hint=HINT) from None
 
 
 def section(data: Mapping[str, Any], path: str, version: int = 1) -> Path:
@@ -72,42 +97,68 @@ def lookup(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 
 def is_right(data: Mapping[str, Any], path: str, *, default: bool) -> bool:
-    """Whether containerd, with this configuration, has the nvidia runtime as it is wished."""
+    """Whether containerd, with this configuration as it dumps it, has the nvidia runtime as it is wished."""
     cri = lookup(data, section(data, path))
-    runtime = lookup(cri, ("runtimes", "nvidia"))
-    named = cri.get("default_runtime_name") == "nvidia"
-    return lookup(runtime, ("options",)).get("BinaryName") == BINARY and named == default
+    runtimes = lookup(cri, ("runtimes",))
+    runtime = lookup(runtimes, ("nvidia",))
+    works = runtime.get("runtime_type") == RUNC and binaries(runtime) == {BINARY}
+    if any(runtime.get(key) for key in UNREAD):
+        works = False
+    name = default_name(cri)
+    return works and (name == "nvidia" if default else not is_default(cri) and name in ("default", *runtimes))
+
+
+def default_name(cri: Mapping[str, Any]) -> str:
+    """The runtime of pods without a RuntimeClass. In containerd 1.3 to 1.7 a `default_runtime` table comes first."""
+    if lookup(cri, ("default_runtime",)).get("runtime_type"):
+        return "default"
+    return str(cri.get("default_runtime_name") or "runc")
+
+
+def binaries(runtime: Mapping[str, Any]) -> set[Any]:
+    """What a runtime starts instead of runc."""
+    options = lookup(runtime, ("options",)).items()
+    named = [value for name, value in options if name.lower() == "binaryname"]
+    return {value for value in (*named, runtime.get("runtime_engine")) if value}
+
+
+def is_default(cri: Mapping[str, Any]) -> bool:
+    """Whether pods get NVIDIA's runtime without asking."""
+    name = default_name(cri)
+    started = binaries(lookup(cri, ("default_runtime",))) if name == "default" else set()
+    return name == "nvidia" or any(str(binary).endswith("/nvidia-container-runtime") for binary in started)
 
 
 def containerd_toml(
     text: str,
     *,
     default: bool,
-    systemd_cgroup: bool | None = None,
+    effective: Mapping[str, Any] | None = None,
     path: str = "/etc/containerd/config.toml",
     version: int = 1,
+    keeps_runc: bool = False,
 ) -> str:
-    """The file with the nvidia runtime in it: a copy of the default runtime's settings with NVIDIA's binary.
+    """The file with the nvidia runtime in it: runc's settings with NVIDIA's binary.
 
     `default` makes it the default runtime; otherwise a default that is nvidia becomes runc again.
-    `systemd_cgroup` is what the running containerd uses for the default runtime where this file does not say;
-    `version` is that of a file that names none: a drop-in has the main file's.
+    `effective` is what containerd makes of its files now, where it was asked; `version` is that of a file that names
+    none: a drop-in has the main file's. `keeps_runc`: containerd has its own runc beside the runtimes that are named,
+    as 2.0 and newer do.
     """
     data = parse(text, path)
     root = section(data, path, version)
+    _must_be_tables(data, (*root, "runtimes", "nvidia", "options"), path)
+    _must_be_tables(data, (*root, "default_runtime", "options"), path)
     cri = lookup(data, root)
+    plugin = lookup(effective, section(effective, path)[:-1]) if effective else lookup(data, root[:-1])
+    edits = tuple(_edits(cri, plugin, default=default, keeps_runc=keeps_runc or root[1] == PLUGINS[3]))
     wished = copy.deepcopy(data)
-    runtime = _runtime(cri, systemd_cgroup)
-    if lookup(cri, ("runtimes", "nvidia")) != runtime:
-        _put(wished, (*root, "runtimes", "nvidia"), runtime)
-        text = _write_runtime(text, root, runtime, exists="nvidia" in lookup(cri, ("runtimes",)))
-    name = "nvidia" if default else "runc"
-    if default != (cri.get("default_runtime_name") == "nvidia"):
-        _put(wished, (*root, "default_runtime_name"), name)
-        text = _write_default(text, root, name, exists="default_runtime_name" in cri)
+    for at, value in edits:
+        _merge(wished, (*root, *at), value)
+        text = toml.put(text, (*root, *at), value)
     try:
-        same = tomlkit.parse(text).unwrap() == wished
-    except TOMLKitError:
+        same = parse(text, path) == wished
+    except Unfit:
         same = False
     if not same:
         raise Unfit(
@@ -118,154 +169,107 @@ def containerd_toml(
     return text
 
 
-def _runtime(cri: Mapping[str, Any], systemd_cgroup: bool | None) -> dict[str, Any]:
-    there = lookup(cri, ("runtimes", "nvidia"))
-    name = cri.get("default_runtime_name", "runc")
-    base = there or lookup(cri, ("runtimes", "runc" if name == "nvidia" else name))
-    runtime = {"runtime_type": "io.containerd.runc.v2", **copy.deepcopy(base)}
-    options = dict(runtime.get("options", {}))
-    if systemd_cgroup is not None and not there:
-        options.setdefault("SystemdCgroup", systemd_cgroup)
-    runtime["options"] = options | {"BinaryName": BINARY}
-    return runtime
+def _must_be_tables(data: Mapping[str, Any], path: Path, file: str) -> None:
+    for depth, part in enumerate(path, 1):
+        if part not in data:
+            return
+        value = data[part]
+        if not isinstance(value, Mapping):
+            raise Unfit(f"{file}: `{'.'.join(path[:depth])}` is not a table", hint=HINT)
+        data = value
 
 
-def _put(data: dict[str, Any], path: Path, value: Any) -> None:
+def _edits(
+    cri: Mapping[str, Any], plugin: Mapping[str, Any], *, default: bool, keeps_runc: bool
+) -> Iterator[tuple[Path, Any]]:
+    """What to set in the file's `containerd` table. `plugin` is the CRI plugin's settings as they are in effect."""
+    own = lookup(cri, ("runtimes",))
+    running = lookup(plugin, ("containerd",))
+    known = lookup(running, ("runtimes",)) or {"runc": {"runtime_type": RUNC}}
+    name = default_name(running)
+    changes_default = is_default(running) if not default else name != "nvidia"
+    named = str(cri.get("default_runtime_name") or "runc")
+    wished = "nvidia" if default else "runc" if named == "nvidia" else named
+    if default and (plugin.get("systemd_cgroup") or running.get("no_pivot")):
+        key = "systemd_cgroup" if plugin.get("systemd_cgroup") else "no_pivot"
+        raise Unfit(
+            f"containerd's `{key}` is only for runtimes of type {OLD[0]}, and nvidia as the default runtime is {RUNC}",
+            hint=f"Take `{key}` out and set it in the runtimes' options (SystemdCgroup, NoPivotRoot), then run again.",
+        )
+    if "runc" not in own and not keeps_runc and (not own or wished == "runc"):
+        yield ("runtimes", "runc"), _compact(lookup(known, ("runc",))) or {"runtime_type": RUNC}
+    nvidia = _nvidia(lookup(own, ("nvidia",)), _runc(own, running, known, plugin))
+    if "nvidia" not in own:
+        yield ("runtimes", "nvidia"), nvidia
+    else:
+        yield from _differences(("runtimes", "nvidia"), own["nvidia"], nvidia)
+    if name == "default" and changes_default:
+        yield ("default_runtime", "runtime_type"), ""
+    if wished != named or (default and "default_runtime_name" not in cri):
+        yield ("default_runtime_name",), wished
+
+
+def _nvidia(there: Mapping[str, Any], runc: Mapping[str, Any]) -> dict[str, Any]:
+    """The nvidia runtime: as it is in the file, but for what keeps its binary from being started, or like runc."""
+    options = lookup(there, ("options",))
+    if there.get("runtime_type") not in SHIMS or not options:
+        options = {**runc["options"], **options}
+    spelled = [name for name in options if name.lower() == "binaryname"] or ["BinaryName"]
+    unread = {key: "" for key in UNREAD if there.get(key)}
+    options = {**options, **dict.fromkeys(spelled, BINARY)}
+    return {**(there or runc), **unread, "runtime_type": RUNC, "options": options}
+
+
+def _runc(
+    own: Mapping[str, Any], running: Mapping[str, Any], known: Mapping[str, Any], plugin: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings to start from: those of the default runtime if it is runc or the like, else of `runc`."""
+    found: Mapping[str, Any] = {}
+    for name in (default_name(running), "runc"):
+        asked = lookup(known, (name,)) or lookup(running, (f"{name}_runtime",))
+        table = lookup(own, (name,)) or _compact(asked)
+        if name != "nvidia" and table and table.get("runtime_type", "") in (*SHIMS, *OLD):
+            found = table
+            break
+    else:
+        asked = {}
+    options = lookup(found, ("options",)) if found.get("runtime_type") in SHIMS else {}
+    options = {OPTIONS.get(name.lower(), name): value for name, value in options.items()}
+    cgroup = {OPTIONS.get(name.lower()): value for name, value in lookup(asked, ("options",)).items()}
+    if (
+        "SystemdCgroup" not in options
+        and cgroup.get("SystemdCgroup", plugin.get("systemd_cgroup")) is not None
+    ):
+        options["SystemdCgroup"] = cgroup.get("SystemdCgroup", plugin.get("systemd_cgroup"))
+    rest = {key: value for key, value in found.items() if key not in (*UNREAD, "options")}
+    return {"runtime_type": RUNC, **rest, "options": options}
+
+
+def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A runtime as containerd dumps it, without what is not set there."""
+    compact: dict[str, Any] = {}
+    for key, value in table.items():
+        if key == "options":
+            compact[key] = {name: one for name, one in value.items() if one or name == "SystemdCgroup"}
+        elif value and (key, value) != ("sandboxer", "podsandbox"):
+            compact[key] = value
+    return compact
+
+
+def _differences(path: Path, there: Mapping[str, Any], wish: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    for key, value in wish.items():
+        if isinstance(value, Mapping) and isinstance(there.get(key), Mapping):
+            yield from _differences((*path, key), there[key], value)
+        elif key not in there or there[key] != value:
+            yield (*path, key), value
+
+
+def _merge(data: dict[str, Any], path: Path, value: Any) -> None:
     *parents, last = path
     for part in parents:
         data = data.setdefault(part, {})
-    data[last] = value
-
-
-# --- editing the text ---------------------------------------------------------------------------------------
-
-
-def _headers(lines: list[str]) -> Iterator[tuple[int, Path]]:
-    """Line numbers and paths of the tables' headers."""
-    for number, line in enumerate(lines):
-        match = HEADER.match(line)
-        if match:
-            try:
-                table: Any = tomlkit.parse(f"[{match['key']}]\n").unwrap()
-            except TOMLKitError:
-                continue
-            path: list[str] = []
-            while table:
-                path.append(next(iter(table)))
-                table = table[path[-1]]
-            yield number, tuple(path)
-
-
-def _lines(text: str) -> list[str]:
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
-
-
-def _end(lines: list[str], start: int) -> int:
-    """The line after a table's last key: comments and blank lines before the next header belong to that one."""
-    last = start
-    for number in range(start + 1, len(lines)):
-        stripped = lines[number].strip()
-        if stripped.startswith("["):
-            break
-        if stripped and not stripped.startswith("#"):
-            last = number
-    return last + 1
-
-
-def _key(root: Path, quote: str) -> str:
-    return ".".join(p if re.fullmatch(r"[\w-]+", p) else f"{quote}{p}{quote}" for p in root)
-
-
-def _literal(value: object, quote: str) -> str:
-    if isinstance(value, str) and quote not in value and "\\" not in value:
-        return f"{quote}{value}{quote}"
-    return str(tomlkit.item(value).as_string())
-
-
-def _quote(text: str) -> str:
-    """The kind of quotes that this file uses for tables' names."""
-    match = re.search(r"^[ \t]*\[plugins\.(['\"])", text, re.MULTILINE)
-    return match[1] if match else '"'
-
-
-def _write_runtime(text: str, root: Path, runtime: Mapping[str, Any], *, exists: bool) -> str:
-    if exists:
-        return _replace_runtime(text, root, runtime)
-    lines = _lines(text)
-    headers = list(_headers(lines))
-    siblings = [n for n, path in headers if path[:-1] == (*root, "runtimes")]
-    inside = [n for n, path in headers if path[: len(root) + 1] == (*root, "runtimes")]
-    quote = _quote(text)
-    outer = _indent(lines[siblings[-1]]) if siblings else ""
-    step = _indent(lines[siblings[-1] + 1]).removeprefix(outer) if siblings else "  "
-    key = _key((*root, "runtimes", "nvidia"), quote)
-    block = ["", *_table(key, runtime, quote, outer, step)]
-    at = _end(lines, inside[-1]) if inside else len(lines)
-    if inside and at < len(lines) and lines[at].strip():
-        block.append("")
-    if not inside and text and lines and not lines[-1].strip():
-        block = block[1:]
-    merged = [*lines[:at], *block, *lines[at:]]
-    return "\n".join(merged).lstrip("\n") + "\n"
-
-
-def _table(key: str, values: Mapping[str, Any], quote: str, outer: str, step: str) -> Iterator[str]:
-    yield f"{outer}[{key}]"
-    inner = f"{outer}{step}"
-    for name, value in values.items():
-        if not isinstance(value, Mapping):
-            yield f"{inner}{name} = {_literal(value, quote)}"
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield ""
-            yield from _table(f"{key}.{_key((name,), quote)}", value, quote, inner, step)
-
-
-def _replace_runtime(text: str, root: Path, runtime: Mapping[str, Any]) -> str:
-    """Set the values that differ in the runtime that is there."""
-    document = tomlkit.parse(text)
-    table: Any = document
-    for part in (*root, "runtimes", "nvidia"):
-        table = table[part]
-    for name, value in runtime.items():
-        if name == "options":
-            options = table.setdefault("options", tomlkit.table())
-            for option, wish in value.items():
-                if option not in options or options[option] != wish:
-                    options[option] = wish
-        elif name not in table:
-            table[name] = value
-    return tomlkit.dumps(document)
-
-
-def _write_default(text: str, root: Path, name: str, *, exists: bool) -> str:
-    lines = _lines(text)
-    quote = _quote(text)
-    start = next((n for n, path in _headers(lines) if path == root), None)
-    entry = f"default_runtime_name = {quote}{name}{quote}"
-    if start is None:
-        # the table may be written once, before or after the tables inside it
-        inside = [n for n, path in _headers(lines) if path[: len(root)] == root]
-        at = inside[0] if inside else len(lines)
-        indent = _indent(lines[at]) if inside else ""
-        block = [f"{indent}[{_key(root, quote)}]", f"{indent}  {entry}", ""]
-        return "\n".join([*lines[:at], *block, *lines[at:]]).rstrip("\n") + "\n"
-    if exists:
-        for number in range(start + 1, _end(lines, start)):
-            match = re.match(r"(\s*default_runtime_name\s*=\s*)(['\"])[^'\"]*\2(.*)$", lines[number])
-            if match:
-                lines[number] = f"{match[1]}{match[2]}{name}{match[2]}{match[3]}"
+    if isinstance(value, Mapping) and isinstance(data.get(last), dict):
+        for key, one in value.items():
+            _merge(data[last], (key,), one)
     else:
-        indent = _indent(lines[start]) + "  "
-        if (
-            start + 1 < len(lines)
-            and lines[start + 1].strip()
-            and not lines[start + 1].strip().startswith("[")
-        ):
-            indent = _indent(lines[start + 1])
-        lines.insert(start + 1, indent + entry)
-    return "\n".join(lines) + "\n"
+        data[last] = copy.deepcopy(value)

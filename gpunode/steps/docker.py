@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from gpunode.model import Change, Desired, Facts, Service
+from gpunode.model import Change, Desired, Expected, Facts, Service
 from gpunode.render import Unfit, daemon_json
 from gpunode.steps import files, users
 
@@ -34,7 +34,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if after != before:
         _no_flags(facts)
         why = "pods get GPUs from the nvidia runtime, which a kubelet with docker only finds as its default"
-        changes += files.write(facts, FILE, after, why, check="docker")
+        expected = Expected("nvidia", "nvidia" if desired.runtime_mode == "default" else None)
+        changes += files.write(facts, FILE, after, why, check="docker", expected=expected)
     reason = _restart(facts, changed=bool(changes))
     if reason:
         changes.append(Service(UNIT, reason, restart=True, guards=(FILE,), note=_note(facts, after)))

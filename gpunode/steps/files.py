@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpunode.model import Facts, WriteFile
+from gpunode.model import Expected, Facts, WriteFile
 from gpunode.render import Unfit
+
+# The GPU operator's toolkit container has its programs below this folder, and puts its entries back at every start.
+OPERATOR = "/usr/local/nvidia/toolkit/"
+WRITES_BACK = (
+    "the GPU operator wrote the entry that is there, and writes it back while its toolkit is enabled"
+)
 
 
 def text(facts: Facts, path: str) -> str | None:
@@ -28,12 +34,13 @@ def write(
     why: str,
     *,
     check: Literal["docker", "containerd"] | None = None,
+    expected: Expected | None = None,
 ) -> tuple[WriteFile, ...]:
     """Make the file hold this; () when it does already."""
     before = text(facts, path)
     if before == content:
         return ()
-    return (WriteFile(path, content, why, before=before, check=check),)
+    return (WriteFile(path, content, why, before=before, check=check, expected=expected),)
 
 
 def newer(facts: Facts, path: str, unit: str) -> bool:

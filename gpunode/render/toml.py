@@ -1,0 +1,264 @@
+"""Where tables and keys stand in a TOML text, and setting one so that every other byte stays.
+
+The text is known to parse. How a new key is written follows what is around it: a header of its own, a dotted key, or
+a place in an inline table; with the quotes, indentation and line ends of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tomlkit
+
+Path: TypeAlias = tuple[str, ...]
+
+PART = re.compile(r"""[ \t]*(?:("(?:\\.|[^"\\])*")|'([^']*)'|([^\s.=\[\]"'#]+))[ \t]*""")
+STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'",
+    re.DOTALL,
+)
+OTHER = re.compile(r"[^,\]}#\r\n]*[^,\]}#\s]")  # a number, a boolean, or a date with a blank in it
+GAP = re.compile(r"(?:[\s\ufeff]|#[^\n]*)*")
+LINE = re.compile(r"[^\n]*(?:\n|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A `[header]` or a `key = value`. `home` is the table that it is written in; `value` is where a key's begins."""
+
+    path: Path
+    home: Path
+    start: int
+    value: int
+    end: int
+
+    @property
+    def header(self) -> bool:
+        """Whether it is a table's header."""
+        return self.value == self.end
+
+
+def entries(text: str) -> tuple[Entry, ...]:
+    """All of them in order; those of an inline table follow its own."""
+    return tuple(_statements(text))
+
+
+def _statements(text: str) -> Iterator[Entry]:
+    home: Path = ()
+    offset = _after(GAP, text, 0)
+    while offset < len(text):
+        if text[offset] == "[":
+            double = text.startswith("[[", offset)
+            home, end = _key(text, offset + 1 + double)
+            end += 1 + double
+            yield Entry(home, home[:-1], offset, end, end)
+        else:
+            found = tuple(_pair(text, offset, home))
+            yield from found
+            end = found[0].end
+        offset = _after(GAP, text, end)
+
+
+def _pair(text: str, start: int, home: Path) -> Iterator[Entry]:
+    key, equals = _key(text, start)
+    value = _after(GAP, text, equals + 1)
+    path = (*home, *key)
+    end, inside = _value(text, value, path)
+    yield Entry(path, home, start, value, end)
+    yield from inside
+
+
+def _value(text: str, offset: int, path: Path) -> tuple[int, tuple[Entry, ...]]:
+    """Where the value at `offset` ends, and what is in it if it is an inline table."""
+    if text[offset] not in "[{":
+        pattern = STRING if text[offset] in "\"'" else OTHER
+        return _after(pattern, text, offset), ()
+    table = text[offset] == "{"
+    inside: list[Entry] = []
+    offset = _after(GAP, text, offset + 1)
+    while text[offset] not in "]}":
+        if table:
+            found = tuple(_pair(text, offset, path))
+            inside += found
+            offset = found[0].end
+        else:
+            offset, _ = _value(text, offset, path)
+        offset = _after(GAP, text, offset)
+        if text[offset] == ",":
+            offset = _after(GAP, text, offset + 1)
+    return offset + 1, tuple(inside)
+
+
+def _key(text: str, offset: int) -> tuple[Path, int]:
+    """A dotted key, and where it ends."""
+    parts: list[str] = []
+    while match := PART.match(text, offset):
+        double, single, bare = match.groups()
+        parts.append(str(json.loads(double)) if double else single if single is not None else bare)
+        offset = match.end()
+        if text[offset] != ".":
+            break
+        offset += 1
+    return tuple(parts), offset
+
+
+def _after(pattern: re.Pattern[str], text: str, offset: int) -> int:
+    match = pattern.match(text, offset)
+    return match.end() if match else offset
+
+
+# --- Setting -----------------------------------------------------------------------------------------------
+
+
+def put(text: str, path: Path, value: Any) -> str:
+    """The text with `value` at `path`. A mapping is merged into the table there; a new table is written at once."""
+    found = entries(text)
+    if isinstance(value, Mapping):
+        if any(entry.path[: len(path)] == path for entry in found):
+            for name, one in value.items():
+                text = put(text, (*path, name), one)
+            return text
+    elif there := [e for e in found if e.path == path and not e.header]:
+        old = text[there[-1].value : there[-1].end]
+        quote = old[0] if old[:1] in ("'", '"') else quotes(text)
+        return text[: there[-1].value] + literal(value, quote) + text[there[-1].end :]
+    return _add(text, found, path, value)
+
+
+def _add(text: str, found: tuple[Entry, ...], path: Path, value: Any) -> str:
+    for depth in range(len(path) - 1, -1, -1):
+        above = path[:depth]
+        inline = [e for e in found if e.path == above and text[e.value : e.value + 1] == "{"]
+        if inline:
+            return _into_inline(text, inline[-1], path[depth:], value)
+        dotted = [e for e in found if len(e.home) < depth < len(e.path) and e.path[:depth] == above]
+        dotted = [e for e in dotted if not e.header]
+        if dotted:
+            return _after_dotted(text, dotted[-1], path[len(dotted[-1].home) :], value)
+        if any(e.path[:depth] == above for e in found):
+            break
+    return _table(text, found, path, value)
+
+
+def _into_inline(text: str, table: Entry, path: Path, value: Any) -> str:
+    for name in reversed(path[1:]):
+        value = {name: value}
+    quote = quotes(text)
+    closing = table.end - 1
+    last = len(text[:closing].rstrip())
+    empty = text[last - 1] == "{"
+    new = f"{' ' if empty else ', '}{_keys(path[:1], quote)} = {literal(value, quote)}"
+    return text[:last] + new + (text[last:closing] or (" " if empty else "")) + text[closing:]
+
+
+def _after_dotted(text: str, last: Entry, path: Path, value: Any) -> str:
+    """More dotted keys after the last of its table, written in the same place."""
+    quote = quotes(text)
+    pairs = [f"{_keys(key, quote)} = {literal(one, quote)}" for key, one in _leaves(path, value)]
+    begin = text.rfind("\n", 0, last.start) + 1
+    if text[begin : last.start].strip():  # inside an inline table
+        return text[: last.end] + "".join(f", {pair}" for pair in pairs) + text[last.end :]
+    indent = text[begin : last.start]
+    return _insert(text, _after(LINE, text, last.end), [indent + pair for pair in pairs])
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        yield path, value
+        return
+    for name, one in value.items():
+        yield from _leaves((*path, name), one)
+
+
+def _table(text: str, found: tuple[Entry, ...], path: Path, value: Any) -> str:
+    quote = quotes(text)
+    if isinstance(value, Mapping):
+        return _block(text, found, path, value)
+    home, pair = path[:-1], f"{_keys(path[-1:], quote)} = {literal(value, quote)}"
+    own = next((e for e in found if e.header and e.path == home), None)
+    if own is not None:
+        keys = [e for e in found if e.home == home and not e.header and e.start > own.start]
+        after = _after(LINE, text, own.end)
+        near = keys and text.count("\n", own.end, keys[0].start) == 1
+        return _insert(text, after, [(_indent(text, keys[0]) if near else _indent(text, own) + "  ") + pair])
+    inside = next((e for e in found if e.path[: len(home)] == home), None)
+    if inside is None:
+        return _block(text, found, home, {path[-1]: value})
+    # the table may be written once, before or after the tables inside it
+    indent = _indent(text, inside)
+    return _insert(
+        text, inside.start - len(indent), [f"{indent}[{_keys(home, quote)}]", f"{indent}  {pair}", ""]
+    )
+
+
+def _block(text: str, found: tuple[Entry, ...], path: Path, values: Mapping[str, Any]) -> str:
+    """A table with a header of its own, after the last that is inside the same one, in the manner of its neighbours."""
+    headers = [e for e in found if e.header]
+    siblings = [e for e in headers if e.path[:-1] == path[:-1]]
+    inside = [e for e in headers if len(path) > 1 and e.path[: len(path) - 1] == path[:-1]]
+    above = [e for e in headers if e.path == path[:-1]]
+    model = next(reversed(siblings or above), None)
+    outer = _indent(text, model) if model else ""
+    own = next((e for e in found if model and e.home == model.path and not e.header), None)
+    step = _indent(text, own).removeprefix(outer) if own else "  "
+    outer += step if above and not siblings else ""
+    block = ["", *_lines(path, values, quotes(text), outer, step)]
+    if not inside:
+        blank = not text.strip("\ufeff") or text.endswith(("\n\n", "\n\r\n"))
+        return _insert(text, len(text), block[1:] if blank else block)
+    end = max(e.end for e in found if e is inside[-1] or e.home == inside[-1].path)
+    after = _after(LINE, text, end)
+    if _after(LINE, text, after) > after and text[after : _after(LINE, text, after)].strip():
+        block.append("")
+    return _insert(text, after, block)
+
+
+def _lines(path: Path, values: Mapping[str, Any], quote: str, outer: str, step: str) -> Iterator[str]:
+    yield f"{outer}[{_keys(path, quote)}]"
+    inner = f"{outer}{step}"
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            yield f"{inner}{_keys((name,), quote)} = {literal(value, quote)}"
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield ""
+            yield from _lines((*path, name), value, quote, inner, step)
+
+
+def _insert(text: str, offset: int, lines: list[str]) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    before = text[:offset]
+    if before.strip("\ufeff") and not before.endswith("\n"):
+        before += newline
+    return before + "".join(line + newline for line in lines) + text[offset:]
+
+
+def _indent(text: str, entry: Entry) -> str:
+    before = text[text.rfind("\n", 0, entry.start) + 1 : entry.start]
+    return before if not before.strip() else ""
+
+
+def _keys(path: Path, quote: str) -> str:
+    return ".".join(p if re.fullmatch(r"[A-Za-z0-9_-]+", p) else literal(p, quote) for p in path)
+
+
+def literal(value: object, quote: str) -> str:
+    """A value as it stands in a file that uses these quotes."""
+    if isinstance(value, Mapping):
+        pairs = [f"{_keys((name,), quote)} = {literal(one, quote)}" for name, one in value.items()]
+        return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(literal(one, quote) for one in value) + "]"
+    if isinstance(value, str) and not re.search(rf"[{quote}\\\x00-\x1f\x7f]", value):
+        return f"{quote}{value}{quote}"
+    return str(tomlkit.item(value).as_string())
+
+
+def quotes(text: str) -> str:
+    """The kind of quotes that this file uses for tables' names."""
+    match = re.search(r"^[ \t]*\[?plugins[ \t]*\.[ \t]*(['\"])", text, re.MULTILINE)
+    return match[1] if match else '"'

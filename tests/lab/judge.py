@@ -1,0 +1,210 @@
+"""What dockerd and containerd make of a configuration file before and after gpunode's merge, by themselves.
+
+Run in a root of its own (`judged` in test_runtime_files.py makes it), where their real paths are empty and nothing of
+the machine can be reached. Takes one case as JSON on stdin and answers with one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gpunode import agent
+from gpunode.model import Change, Desired, Facts, WriteFile
+from gpunode.render import Unfit
+from gpunode.steps import containerd, docker
+from tests import cases
+
+SECONDS = 60
+SOCKET = "/run/containerd/containerd.sock"
+FILES = {"containerd": Path(containerd.FILE), "docker": Path(docker.FILE)}
+
+
+def main() -> None:
+    """Judge the case on stdin."""
+    case = json.load(sys.stdin)
+    answer = {mode: merged(case, mode) for mode in case["modes"]}
+    json.dump({"before": running(case["kind"], case["text"]), **answer}, sys.stdout)
+
+
+def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
+    """What became of the file in this mode: the refusal, or what the program says and what a second plan would do."""
+    kind = case["kind"]
+    write(FILES[kind], case["text"])
+    for path, text in case.get("imports", {}).items():
+        write(Path(path), text)
+    try:
+        changes = plan(kind, mode)
+    except Unfit as unfit:
+        return {"refused": unfit.message, "hint": unfit.hint}
+    for change in changes:
+        if isinstance(change, WriteFile):
+            try:
+                check(change)
+            except agent.Failure as failure:
+                return {"rejected": failure.error, "detail": failure.detail, "text": change.content}
+    text = FILES[kind].read_bytes().decode() if FILES[kind].exists() else None
+    try:
+        second = [type(change).__name__ for change in plan(kind, mode) if isinstance(change, WriteFile)]
+    except Unfit as unfit:
+        return {"refused": f"the second time: {unfit.message}"}
+    return {"text": text, "second": second, **running(kind, text)}
+
+
+def write(path: Path, text: str | None) -> None:
+    """Make the file as it is, or absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(text.encode())
+
+
+def plan(kind: str, mode: str) -> tuple[Change, ...]:
+    """What gpunode would do to the files as they are, from what its agent reads."""
+    seen = facts(kind)
+    desired = Desired("docker" if kind == "docker" else "containerd", mode, {}, {})  # type: ignore[arg-type]
+    return (docker if kind == "docker" else containerd).plan(seen, desired)
+
+
+def facts(kind: str) -> Facts:
+    """What a probe would find. Whether docker runs is not asked: its file is judged, not its state."""
+    base = cases.facts("legacy" if kind == "docker" else "modern")
+    files = {
+        path: {"exists": found["exists"], "content": found.get("content"), "error": found.get("error")}
+        for path, found in agent.read_files(list((docker if kind == "docker" else containerd).FILES)).items()
+    }
+    seen = cases.overlaid(base, {"files": files})
+    if kind == "docker":
+        assert seen.docker is not None
+        version = subprocess.run(["dockerd", "--version"], capture_output=True, text=True, check=True)
+        return replace(seen, docker=replace(seen.docker, version=version.stdout.split()[2].rstrip(",")))
+    return replace(seen, containerd=cases.Containerd(**(agent.read_containerd() or {})))
+
+
+def check(change: WriteFile) -> None:
+    """As the agent writes: the program must accept the new file before it takes the name."""
+    assert change.expected is not None
+    expected = {"runtime": change.expected.runtime, "default": change.expected.default}
+    checks = {"docker": agent.check_docker, "containerd": agent.check_containerd}
+    data = change.content.encode()
+    Path(change.path).parent.mkdir(parents=True, exist_ok=True)
+    agent.put(
+        change.path,
+        data,
+        0o644,
+        None,
+        "t",
+        lambda name: checks[str(change.check)](change.path, name, expected),
+    )
+
+
+# --- The programs -------------------------------------------------------------------------------------------
+
+
+def running(kind: str, text: str | None) -> dict[str, Any]:
+    """Start the program with this file, and what it then says of itself; why not, if it does not start."""
+    write(FILES[kind], text)
+    return containerd_running() if kind == "containerd" else docker_running()
+
+
+def containerd_running() -> dict[str, Any]:
+    """The dump, and what the CRI plugin that answers has for runtimes."""
+    dump = agent.containerd_dump()
+    found: dict[str, Any] = {"dump": dump.out if not dump.status else None, "cri": None}
+    with started("containerd") as (process, log):
+        while time.monotonic() < process.deadline:
+            said = log.read_text(errors="replace")
+            if "containerd successfully booted" in said or process.popen.poll() is not None:
+                break
+            time.sleep(0.02)
+        with suppress(grpc.RpcError), grpc.insecure_channel(f"unix://{SOCKET}") as channel:
+            for version in ("v1", "v1alpha2"):  # 1.5 and older have the latter alone
+                call = channel.unary_unary(
+                    f"/runtime.{version}.RuntimeService/Status",
+                    request_serializer=bytes,
+                    response_deserializer=bytes,
+                )
+                answer = call(b"\x08\x01", timeout=20, wait_for_ready=process.popen.poll() is None)
+                config = json.JSONDecoder().raw_decode(
+                    answer[answer.index(b'{"containerd":') :].decode(errors="replace")
+                )[0]
+                found["cri"] = config["containerd"]
+                break
+        found["log"] = [
+            line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
+        ][-8:]
+    return found
+
+
+def docker_running() -> dict[str, Any]:
+    """The runtimes and the default one of a daemon that answers."""
+    found: dict[str, Any] = {"info": None}
+    with started("dockerd") as (process, log):
+        while time.monotonic() < process.deadline and process.popen.poll() is None:
+            if "API listen on" in log.read_text(errors="replace"):
+                answer = subprocess.run(
+                    ["docker", "info", "--format", "{{json .}}"], capture_output=True, check=False
+                )
+                info = json.loads(answer.stdout)
+                names = (
+                    "Runtimes",
+                    "DefaultRuntime",
+                    "CgroupDriver",
+                    "Driver",
+                    "LoggingDriver",
+                    "LiveRestoreEnabled",
+                )
+                names += ("RegistryConfig", "DockerRootDir", "Debug", "Labels", "ExperimentalBuild")
+                found["info"] = {name: info.get(name) for name in names}
+                break
+            time.sleep(0.02)
+        found["log"] = [
+            line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
+        ][-8:]
+    return found
+
+
+class Process:
+    """A started program, and until when it may take."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen, self.deadline = popen, time.monotonic() + SECONDS
+
+
+@contextmanager
+def started(program: str) -> Iterator[tuple[Process, Path]]:
+    """The program at its real paths, gone with all that it started, and its folders empty again."""
+    log = Path("/run/log")
+    for folder in ("/run/containerd", "/run/docker", "/var/lib/containerd", "/var/lib/docker"):
+        subprocess.run(["rm", "-rf", folder], check=True)
+    for pid in ("/run/docker.pid", "/var/run/docker.pid"):
+        Path(pid).unlink(missing_ok=True)
+    with log.open("wb") as file:
+        popen = subprocess.Popen(
+            [program], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        yield Process(popen), log
+    finally:
+        popen.send_signal(signal.SIGTERM)
+        try:
+            popen.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(popen.pid, signal.SIGKILL)
+            popen.wait()
+
+
+if __name__ == "__main__":
+    main()
