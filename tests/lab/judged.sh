@@ -14,6 +14,7 @@ for path in /*; do
         elif [ -d "$path" ] && [ "$path" != "$root" ]; then
             mkdir "$root$path"
             mount --rbind "$path" "$root$path"
+            mount -o remount,bind,ro "$root$path"
         fi
         ;;
     esac
