@@ -16,6 +16,7 @@ from gpunode import wire
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
 from gpunode.model import (
     Change,
+    Expected,
     KernelModule,
     LoadImage,
     Packages,
@@ -268,7 +269,9 @@ def digest(text: str) -> str:
 
 ENCODED: list[tuple[Change, dict[str, Any]]] = [
     (
-        WriteFile("/etc/a", "new ☃", "why", before="old", mode=0o600, check="docker"),
+        WriteFile(
+            "/etc/a", "new ☃", "why", before="old", mode=0o600, check="docker", expected=Expected("nvidia")
+        ),
         {
             "kind": "write_file",
             "path": "/etc/a",
@@ -276,6 +279,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "before_sha256": digest("old"),
             "mode": 0o600,
             "check": "docker",
+            "expected": {"runtime": "nvidia", "default": None},
         },
     ),
     (
@@ -287,6 +291,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "before_sha256": None,
             "mode": 0o644,
             "check": None,
+            "expected": None,
         },
     ),
     (
