@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 
 from gpunode.model import (
     Change,
@@ -15,31 +14,7 @@ from gpunode.model import (
     Service,
     WriteFile,
 )
-
-KEY_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
-CREDENTIALS = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)@")
-SECRET = re.compile(
-    r"""(?P<name>["']?[\w.-]*(?:password|passwd|secret|token|identitytoken)["']?\s*[=:]\s*|["']?auth["']?\s*[=:]\s*)"""
-    r"""(?P<quote>["'])(?P<value>[^"']+)(?P=quote)""",
-    re.IGNORECASE,
-)
-# Without quotes of its own: in a flag, an environment file, a unit's Environment=.
-BARE = re.compile(
-    r"""(?P<name>[\w-]*(?:password|passwd|secret|token|secret_access_key|api_?key)=)(?P<value>[^\s"',]+)""",
-    re.IGNORECASE,
-)
-# A key of YAML and its bare value.
-PAIR = re.compile(
-    r"""^(?P<name>[ \t+-]*[\w.-]*(?:password|passwd|secret|token|api_?key):[ \t]+)"""
-    r"""(?P<value>(?!(?:true|false|null)$)[^\s"'|>{\[<&*].*)$""",
-    re.IGNORECASE | re.MULTILINE,
-)
-# Of an environment variable that holds one.
-NAME = re.compile(
-    r"(?:(?:^|_)pass|passwd|password|secret|token|credentials?|(?:api|access)_?key)$", re.IGNORECASE
-)
-# One of these is in all that SECRET, BARE and PAIR find; they look at every word, this does not.
-HINT = re.compile(r"passw|secret|token|auth|api_?key", re.IGNORECASE)
+from gpunode.redaction import redacted
 
 
 def headline(change: Change) -> str:
@@ -91,9 +66,9 @@ def _versions(install: tuple[str, ...]) -> str:
 def lines(change: Change) -> list[str]:
     """The unified diff of a file's change without its header; [] for other changes."""
     if isinstance(change, WriteFile):
-        before, after = masked(change.before or ""), masked(change.content)
+        before, after = redacted(change.before or ""), redacted(change.content)
     elif isinstance(change, RemoveFile):
-        before, after = masked(change.before), ""
+        before, after = redacted(change.before), ""
     else:
         return []
     diff = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))
@@ -105,19 +80,3 @@ def lines(change: Change) -> list[str]:
 
 def _whole(change: WriteFile | RemoveFile) -> bool:
     return isinstance(change, RemoveFile) or change.before is None
-
-
-def masked(text: str) -> str:
-    """The text with keys, passwords and tokens replaced by what they are and how long."""
-    text = KEY_BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
-    text = CREDENTIALS.sub(lambda m: f"{m[1]}:{hidden(m[2])}@", text)
-    if HINT.search(text) is None:
-        return text
-    for pattern in (BARE, PAIR):
-        text = pattern.sub(lambda m: f"{m['name']}{hidden(m['value'])}", text)
-    return SECRET.sub(lambda m: f"{m['name']}{m['quote']}{hidden(m['value'])}{m['quote']}", text)
-
-
-def hidden(secret: str) -> str:
-    """What stands for a secret."""
-    return f"<secret, {len(secret)} characters>"

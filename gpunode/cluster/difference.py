@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from gpunode import diff
+from gpunode import redaction
 from gpunode.cluster.kinds import Object, title
 from gpunode.cluster.refusal import Claim
 
@@ -111,15 +111,15 @@ def _all(sign: str, shown: Object) -> tuple[str, ...]:
 
 def _yaml(shown: Object) -> list[str]:
     text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
-    return diff.masked(text).splitlines()
+    return redaction.redacted(text).splitlines()
 
 
 def _hidden(value: Any) -> Any:
     """Without what environment variables with a secret's name hold."""
     if isinstance(value, dict):
         kept = {key: _hidden(one) for key, one in value.items()}
-        if isinstance(said := value.get("value"), str) and diff.NAME.search(str(value.get("name", ""))):
-            return kept | {"value": diff.hidden(said)}
+        if isinstance(said := value.get("value"), str) and redaction.secret(str(value.get("name", ""))):
+            return kept | {"value": redaction.hidden(said)}
         return kept
     return [_hidden(one) for one in value] if isinstance(value, list) else value
 

@@ -46,21 +46,9 @@ def test_whole_files_need_no_hunks() -> None:
     assert diff.lines(Reboot("why")) == []
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "-----BEGIN PGP PUBLIC KEY BLOCK-----\nhunter2\n-----END PGP PUBLIC KEY BLOCK-----",
-        "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
-        "URIs: https://me:hunter2@mirror.example/x",
-        '"password": "hunter2"',
-        "registry_token = 'hunter2'",
-        'auth = "hunter2"',
-        "KUBELET_EXTRA_ARGS=--bootstrap-token=hunter2 --v=2",
-        'Environment="AWS_SECRET_ACCESS_KEY=hunter2" "VAULT_TOKEN=hunter2"',
-    ],
-)
-def test_secrets_appear_by_their_size(secret: str) -> None:
-    """Neither when they come nor when they go."""
+def test_secrets_appear_by_their_size() -> None:
+    """Neither when they come nor when they go. The formats are in test_redaction."""
+    secret = "URIs: https://me:hunter2@mirror.example/x"
     for change in (WriteFile("/a", secret, "why"), RemoveFile("/a", secret, "why")):
         text = "\n".join(diff.lines(change))
         assert "hunter2" not in text
