@@ -68,10 +68,10 @@ def main() -> None:
     try:
         app()
     except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
-        typer.echo(str(error), err=True)
+        typer.echo(_plain(error), err=True)
         sys.exit(error.exit_code)
     except GpunodeError as error:
-        typer.echo(f"gpunode: {error}", err=True)
+        typer.echo(f"gpunode: {_plain(error)}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         why = _unwritable()
@@ -91,6 +91,12 @@ def main() -> None:
         os._exit(
             INTERRUPTED
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _plain(error: GpunodeError) -> str:
+    from gpunode.report.plain import lines
+
+    return "\n".join(lines(str(error)))
 
 
 def _unwritable() -> str | None:

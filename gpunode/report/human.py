@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
 from gpunode.report.about import about, notes
 from gpunode.report.live import Live
-from gpunode.report.objects import Part, line_style, planned
+from gpunode.report.objects import line_style, planned
+from gpunode.report.plain import Part, lines, plain
+from gpunode.report.screen import screen, words
 
 if TYPE_CHECKING:
     from gpunode.cluster.difference import Difference
@@ -40,10 +40,10 @@ PIPED = 100  # the columns that who reads a file or a pipe is likely to have
 
 class Human:
     def __init__(self, *, quiet: bool) -> None:
-        self._out = Console(highlight=False, soft_wrap=True)
+        self._out = screen()
         if not self._out.is_terminal:
             self._out.width = 1000  # a file or a pipe has no width: nothing is cut
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._err = screen(stderr=True)
         self._quiet = quiet
         self._live: Live | None = None
         self._start = time.monotonic()
@@ -62,7 +62,7 @@ class Human:
             self._live.event(event)
         elif not self._quiet and event.type != "progress":
             where = f"{event.host}  " if event.host else ""
-            self._err.print(f" [dim]{escape(where + event.message)}[/]")
+            self._tell((f" {where}{event.message}\n", "dim"))
 
     def finished(self, outcome: Outcome) -> None:
         if self._live is not None:
@@ -80,34 +80,25 @@ class Human:
         for outcome in outcomes:
             self._say(_trouble(outcome, width))
 
-    def _say(self, parts: Iterable[Part]) -> None:
+    def _say(self, parts: Iterable[Part], to: Console | None = None) -> None:
         """At once: to rich, a print costs more than a line."""
-        self._out.print(Text.assemble(*parts), end="")
+        (to or self._out).print(words(*parts), end="")
+
+    def _tell(self, *parts: Part) -> None:
+        self._say(parts, self._err)
 
     def links(self, host: str, links: Sequence[Link]) -> None:
-        self._out.print(f" [bold]{escape(host)}[/]")
-        for link in links:
-            if link.status == "unknown" and not link.text:
-                continue
-            sign, style = SIGNS[link.status]
-            self._out.print(f"   [{style}]{sign}[/] {link.layer:<9} {escape(link.text)}")
-            for word, text in (("cause", link.cause), ("fix", link.fix)):
-                for number, line in enumerate(text.splitlines()):
-                    label = word if number == 0 else ""
-                    self._out.print(f"       [dim]{label:<9}[/] {escape(line)}")
-        unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
-        if unknown:
-            self._out.print(f"   [dim]· {', '.join(unknown)}: not judged, they follow from the above[/]")
+        self._say(_links(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:
             return
-        cells = [[_cell(cell) for cell in row] for row in rows]
+        cells = [[plain(_cell(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
-        words = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
+        longest = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
         room = self._out.width if self._out.is_terminal else PIPED
-        if width > 2 * room or (words - 2 > room and self._out.is_terminal):
+        if width > 2 * room or (longest - 2 > room and self._out.is_terminal):
             self._say(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -115,22 +106,20 @@ class Human:
             word = all(" " not in row[place] for row in cells)
             table.add_column(columns[place].upper(), overflow="fold", no_wrap=word)
         for row in cells:
-            table.add_row(*(escape(row[place]) for place in used))
+            table.add_row(*(words(row[place]) for place in used))
         self._out.print(table)
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - its words name it
-        first, *rest = str(error).splitlines()
-        self._err.print(f" [red]✗[/] {escape(first)}")
-        for line in rest:
-            self._err.print(f" {escape(line)}")
+        first, *rest = lines(str(error))
+        self._tell(" ", ("✗", "red"), f" {first}\n", *(f"   {line.removeprefix('  ')}\n" for line in rest))
 
     def note(self, text: str) -> None:
-        self._err.print(f" {escape(text)}")
+        self._tell(f" {text}\n")
 
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
             return False
-        self._err.print(f"{escape(question)} [bold]\\[y]es / \\[n]o:[/] ", end="")
+        self._tell(f"{question} ", ("[y]es / [n]o:", "bold"), " ")
         try:
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         except KeyboardInterrupt:  # as an answer it is a no: nothing is under way
@@ -143,7 +132,7 @@ class Human:
         hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
         waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
         rest = f"; in the cluster {waits}" if cluster else ""
-        self._err.print(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}")
+        self._tell(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}\n")
 
 
 def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
@@ -158,6 +147,21 @@ def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
         yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))
         yield from _notes(outcome, width)
     yield from _trouble(outcome, width)
+
+
+def _links(host: str, links: Sequence[Link]) -> Iterator[Part]:
+    """The chain, link by link; of those that follow from a broken one their names alone."""
+    yield from (" ", (host, "bold"), "\n")
+    for link in links:
+        if link.status == "unknown" and not link.text:
+            continue
+        yield from ("   ", SIGNS[link.status], f" {link.layer:<9} {link.text}\n")
+        for word, text in (("cause", link.cause), ("fix", link.fix)):
+            for number, line in enumerate(lines(text)):
+                yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
+    unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
+    if unknown:
+        yield f"   · {', '.join(unknown)}: not judged, they follow from the above\n", "dim"
 
 
 def _cell(value: object) -> str:
@@ -191,9 +195,9 @@ def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
 def _trouble(outcome: Outcome, width: int) -> Iterator[Part]:
     if outcome.error is None:
         return
-    first, *rest = outcome.error.splitlines() or [""]
+    first, *rest = lines(outcome.error) or [""]
     yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
-    for line in [*rest, *outcome.hint.splitlines()]:
+    for line in [*rest, *lines(outcome.hint)]:
         yield f"{' ' * (width + 5)}{line}\n"
 
 

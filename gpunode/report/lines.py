@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
+from gpunode.redaction import redacted
 from gpunode.report.about import notes
 from gpunode.report.objects import DO
 
@@ -116,5 +117,13 @@ class Lines:
         return line
 
     def _write(self, line: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(line, default=str) + "\n")
+        sys.stdout.write(json.dumps(_redacted(line), default=str) + "\n")
         sys.stdout.flush()
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {key: _redacted(one) for key, one in value.items()}
+    return [_redacted(one) for one in value] if isinstance(value, (list, tuple)) else value

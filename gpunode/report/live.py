@@ -8,10 +8,10 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
-from rich.markup import escape
 from rich.table import Table
 
 from gpunode.model import Event, Outcome
+from gpunode.report.screen import words
 
 SHOWN = 20  # lines of hosts that are at work; more would scroll
 
@@ -49,7 +49,7 @@ class Live:
         self._doing[host] = (time.monotonic(), step + event.message)
         self._detail.pop(host, None)
         if not self._console.is_terminal:
-            self._console.print(f" {escape(host):<{self._width}}  {escape(step + event.message)}")
+            self._console.print(words(f" {host:<{self._width}}  {step}{event.message}"))
 
     def finished(self, outcome: Outcome) -> None:
         self._ended += 1
@@ -66,14 +66,12 @@ class Live:
             elapsed = int(time.monotonic() - since)
             detail = self._detail.get(host, "")
             table.add_row(
-                f" {escape(host)}",
-                f"[dim]{elapsed // 60:02d}:{elapsed % 60:02d}[/]",
-                escape(doing),
-                f"[dim]{escape(detail)}[/]",
+                words(f" {host}"),
+                words((f"{elapsed // 60:02d}:{elapsed % 60:02d}", "dim")),
+                words(doing),
+                words((detail, "dim")),
             )
         hidden = len(self._doing) - SHOWN
         more = f", {hidden} more at work" if hidden > 0 else ""
-        return Group(
-            table,
-            f" [dim]{self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s[/]",
-        )
+        done = f" {self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s"
+        return Group(table, words((done, "dim")))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from gpunode.report.plain import Part
 from gpunode.wording import few
 
 if TYPE_CHECKING:
     from gpunode.cluster.difference import Difference
-
-Part: TypeAlias = str | tuple[str, str]  # text, and its style
 
 # What applying would have done → what is to be done, and its sign.
 DO: Mapping[str, str] = MappingProxyType(

@@ -10,11 +10,12 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
+from gpunode import cli
 from gpunode.cluster.difference import Difference
 from gpunode.cluster.refusal import Claim
-from gpunode.errors import ClusterError
-from gpunode.model import Event, Link, Outcome
-from gpunode.report import Named, make
+from gpunode.errors import ClusterError, InventoryError
+from gpunode.model import Event, Host, Link, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.report import Named, Report, make
 from gpunode.report.human import Human
 from gpunode.report.live import Live
 
@@ -227,3 +228,117 @@ def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys: pytest.Cap
     assert changed["claims"][2] == {"field": ".spec.c", "manager": "argo"}
     assert "untried" not in changed
     assert node == {"type": "cluster", "change": "label", "object": "Node c"}
+
+
+# Each does something to a terminal, to a reader, or to who reads with rich.
+HOSTILE = {
+    "clipboard": ("\x1b]52;c;cm0gLXJmIC8=\x07", r"\x1b]52;c;cm0gLXJmIC8=\x07"),
+    "cursor up": ("\x1b[3A\x1b[2K", r"\x1b[3A\x1b[2K"),
+    "C1": ("\x9b2J\x9d0;t\x9c\x85", r"\x9b2J\x9d0;t\x9c\x85"),
+    "back space": ("bad\b\b\bgood\x7f", r"bad\x08\x08\x08good\x7f"),
+    "start of the line": ("bad\rgood", r"bad\rgood"),
+    "direction of writing": ("\u202egnp.exe\u2066\u200f", r"\u202egnp.exe\u2066\u200f"),
+    "invisible": ("a\u200bb\ufeff\U000e0041", r"a\u200bb\ufeff\U000e0041"),
+    "no character": ("\udc9b", r"\udc9b"),
+    "bell": ("\a\v\f\0", r"\x07\x0b\x0c\x00"),
+    "markup": ("[red]a[/] [link=file:///x]b[/link] [/nothing]", "[red]a[/] [link=file:///x]b[/link] [/nothing]"),
+    "emoji": ("a:bomb:b", "a:bomb:b"),
+    "markup after a backslash": ("a\\[bold]b\\", "a\\[bold]b\\"),
+    "line end": ("a\n p100-001  = nothing to do", r"a\n p100-001  = nothing to do"),
+    "separators": ("a\u2028b\x1db", r"a\u2028b\x1db"),
+}  # fmt: skip
+
+
+def tell_all(report: Report, text: str) -> None:
+    """By every way that words of hosts and of the cluster go."""
+    report.event(Event("stage", "gpu-01", text))
+    with report.live([Host("gpu-01", Ssh("a"))]):
+        report.event(Event("stage", "gpu-01", text, {"n": 0, "of": 2}))
+        report.event(Event("progress", "gpu-01", text))
+        report.finished(Outcome("gpu-01", "failed", error=text, hint=text))
+    change = WriteFile("/etc/a", f"{text}\n", text)
+    plan = Plan("gpu-01", (StepPlan("docker", (change, Service(text, text, note=text))),))
+    report.plans([Outcome("gpu-01", "planned", plan=plan, error=text, hint=text)])
+    report.troubles([Outcome("gpu-01", "failed", error=text, hint=text)])
+    report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
+    report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
+    report.links("gpu-01", [Link("node", "broken", text, text, text)])
+    report.rows("plugin", ("node", "log"), [(text, text)])
+    report.rows("plugin", ("node", "log"), [(text, text + "x" * 300)])
+    report.problem(ClusterError(text, hint=text))
+    report.note(text)
+
+
+# An error, its hint, a link's cause and fix, and a file are told line by line, each indented.
+ITS_OWN_LINES = {"line end", "separators"}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_comes_from_hosts_is_shown_and_does_nothing(
+    name: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No escape sequence, no mark that turns the line round, no markup: what is there is what is read."""
+    if terminal:
+        for variable, value in (
+            ("FORCE_COLOR", "1"),
+            ("NO_COLOR", "1"),
+            ("COLUMNS", "500"),
+            ("TERM", "xterm"),
+        ):
+            monkeypatch.setenv(variable, value)
+    text, shown = HOSTILE[name]
+    tell_all(Human(quiet=False), text)
+
+    out = "".join(capsys.readouterr())
+    for own in (r"\x1b\[[0-9;?]*[mhlAKG]", "\r"):  # of rich, for its styles and what it draws anew
+        out = re.sub(own, "", out)
+    assert {one for one in out if not one.isprintable()} <= {"\n"}
+    assert not [line for line in out.splitlines() if line.startswith(" p100-001")]
+    if name not in ITS_OWN_LINES:
+        assert out.count(shown) >= 18
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_json_lines_say_what_hosts_said(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it was: JSON has its own way to write such characters."""
+    text, _ = HOSTILE[name]
+    report = make(json=True, quiet=False)
+    tell_all(report, text)
+
+    out = capsys.readouterr().out
+    assert out.isascii()
+    told = [json.loads(line) for line in out.splitlines()]
+    assert {"type": "note", "message": text} in told
+
+
+KEY = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("secret", ["https://me:hunter2@mirror.example/a", "token=hunter2", KEY])
+def test_no_secret_gets_out(lines: bool, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever said it: a program in its error, a host in its file, a pod in its log."""
+    tell_all(make(json=lines, quiet=False), f"E: {secret} is wrong")
+
+    told = "".join(capsys.readouterr())
+    assert "hunter2" not in told
+    assert told.count(" characters>") >= 15
+
+
+def test_an_error_that_ends_the_command_is_plain_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no report that prints it."""
+    for error in (
+        ClusterError("a\x1b[2Jb https://me:hunter2@a", hint="c\x9bd"),
+        InventoryError(["x\x1b[2J: y"]),
+    ):
+        monkeypatch.setattr(cli, "app", mock.Mock(side_effect=error))
+        with pytest.raises(SystemExit):
+            cli.main()
+
+    told = capsys.readouterr().err
+    assert {one for one in told if not one.isprintable()} == {"\n"}
+    assert "hunter2" not in told
+    assert r"a\x1b[2Jb" in told
