@@ -229,12 +229,21 @@ def read_watched(
     if seen is None:
         return found
     texts = [seen["unit_text"], " ".join(seen["arguments"])]
+    for path in re.findall(r"(?m)^# (/\S+/kubelet\.service(?:\.d/\S+\.conf)?)\s*$", seen["unit_text"]):
+        found.setdefault(path, read_file(path))
     for pattern in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/.*\S)\s*$", seen["unit_text"]):
-        there = read_files([pattern])  # systemd, too, takes what a pattern matches
+        there = read_files(
+            [re.sub("%[Np]", "kubelet", pattern)]
+        )  # systemd, too, takes what a pattern matches
         found.update({path: file for path, file in there.items() if path not in found})
         texts.extend(file.get("content", "") for file in there.values())
-    for path in re.findall(r"(?<![\w-])--?config[= ]\s*[\"']?(/[^\s\"'\\]+)", "\n".join(texts)):
-        found.setdefault(path, read_file(path))
+    said = "\n".join(texts)
+    for kind, path, name in re.findall(
+        r"(?<![\w-])--?config(-dir)?[= ]\s*[\"']*(?:(/[^\s\"'\\]+)|\$\{?(\w+))", said
+    ):
+        for target in [path] if path else re.findall(r"\b%s=[\"']*(/[^\s\"'\\]+)" % name, said):
+            for each in glob_of(target + "/*.conf") if kind else [target]:
+                found.setdefault(each, read_file(each))
     return found
 
 
@@ -590,10 +599,14 @@ def read_files(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
     """Files by path. A plain path is always answered; a pattern only by what it matches."""
     found = {}
     for pattern in patterns:
-        matches = sorted(glob.glob(below(pattern))) if glob.has_magic(pattern) else [below(pattern)]
-        for path in matches:
-            found[path[len(ROOT) :]] = read_file(path[len(ROOT) :])
+        for path in glob_of(pattern) if glob.has_magic(pattern) else [pattern]:
+            found[path] = read_file(path)
     return found
+
+
+def glob_of(pattern: str) -> List[str]:
+    """The host's paths that a pattern matches."""
+    return sorted(path[len(ROOT) :] for path in glob.glob(below(pattern)))
 
 
 def read_file(path: str) -> Dict[str, Any]:

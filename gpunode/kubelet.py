@@ -5,9 +5,10 @@ Pure: everything comes from one probe. `started` is what runs now, `next_start` 
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -15,9 +16,11 @@ from typing import Any
 
 import yaml
 
-from gpunode import envfile
+from gpunode import envfile, unitfile
 from gpunode.model import Facts
+from gpunode.unitfile import Setting
 
+UNIT = "kubelet"
 CONFIG = "/var/lib/kubelet/config.yaml"
 # Where the kubelet's packages expect a user's own arguments: Debian's place, then the RPMs'.
 EXTRA_ARGS_FILES = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
@@ -27,8 +30,19 @@ UNIT_FILES = (
     "/usr/lib/systemd/system/kubelet.service.d/*.conf",
     "/lib/systemd/system/kubelet.service",
     "/lib/systemd/system/kubelet.service.d/*.conf",
+    "/usr/local/lib/systemd/system/kubelet.service",
+    "/usr/local/lib/systemd/system/kubelet.service.d/*.conf",
+    "/run/systemd/system/kubelet.service",
+    "/run/systemd/system/kubelet.service.d/*.conf",
     "/etc/systemd/system/kubelet.service",
     "/etc/systemd/system/kubelet.service.d/*.conf",
+)
+# systemd takes a unit, and a drop-in of a name, from the first of these that has it; else from /usr/lib or /lib.
+FOLDERS = ("/etc/", "/run/", "/usr/local/lib/")
+UNIT_FILE = re.compile(r"/systemd/system/kubelet\.service(?:\.d/(?:[^/]+\.conf))?$")
+# What `systemctl cat` writes above each file.
+HEADER = re.compile(
+    r"^# (/\S+/(?:kubelet\.service|(?:kubelet\.)?service\.d/[^/\s]+\.conf))[ \t\r]*\n", re.MULTILINE
 )
 
 # In environment files: another assignment within a quote, a flag's value that goes on in the next line, and a comment of
@@ -38,6 +52,25 @@ CUT = re.compile(r"--?feature-gates[= ][^\s\"']*\\\n[^\s\"']")
 ENDLESS = re.compile(r"^[ \t]*[#;].*\\\n[ \t]*[A-Za-z_]\w*=", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What systemd would start now. `words`: the program and its arguments, () where it could start none.
+
+    `setters`: the file that each variable's value comes from. `command`: the ExecStart= that counts, and its file.
+    """
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    setters: Mapping[str, str]
+    command: tuple[str, Setting] | None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the unit starts the kubelet itself, not a script or another program that does."""
+        names = [word.rsplit("/", 1)[-1] for word in self.words[:2]]
+        return names[:1] == ["kubelet"] or names == ["hyperkube", "kubelet"]
+
+
 def started(facts: Facts) -> tuple[str, ...]:
     """The running kubelet's arguments, () when none runs."""
     return facts.kubelet.arguments if facts.kubelet else ()
@@ -45,38 +78,72 @@ def started(facts: Facts) -> tuple[str, ...]:
 
 def next_start(facts: Facts) -> tuple[str, ...]:
     """The arguments that systemd would start it with now, from its unit and the environment files it names."""
+    return start(facts).words[1:]
+
+
+def start(facts: Facts) -> Start:
+    """The next start, after `systemctl daemon-reload`."""
+    own: dict[str, tuple[str, str]] = {}
+    from_files: dict[str, tuple[str, str]] = {}
+    command: tuple[str, Setting] | None = None
+    for path, setting in settings(facts):
+        if setting.key == "Environment":
+            sets = {name: (value, path) for name, value in unitfile.assignments(setting.value, UNIT)}
+            own = own | sets if setting.value else {}
+        elif setting.key == "EnvironmentFile":
+            from_files = from_files if setting.value else {}
+            for name in _named(facts, setting.value):
+                from_files |= {one.name: (one.value, name) for one in envfile.read(_text(facts, name))}
+        elif setting.key == "ExecStart":
+            command = (path, setting) if setting.value else None
+    sets = own | from_files
+    variables = {name: value for name, (value, _) in sets.items()}
+    words = unitfile.command(command[1].value, variables, UNIT) if command else ()
+    return Start(words, variables, {name: path for name, (_, path) in sets.items()}, command)
+
+
+def unit_files(facts: Facts) -> Mapping[str, str]:
+    """The texts of its unit and drop-ins in the order in which systemd reads them, those not loaded yet among them."""
     if facts.kubelet is None:
-        return ()
-    variables: dict[str, str] = {}
-    from_files: dict[str, str] = {}
-    command = ""
-    for key, value in _settings(facts.kubelet.unit_text):
-        if key == "Environment":
-            variables = variables | dict(_assignments(value)) if value else {}
-        elif key == "EnvironmentFile":
-            from_files = {} if not value else from_files
-            for path in _named(facts, value):
-                from_files = from_files | {one.name: one.value for one in envfile.read(_text(facts, path))}
-        elif key == "ExecStart":
-            command = value.lstrip("@-:+!")
-    return tuple(_expand(command, variables | from_files))[1:]
+        return {}
+    there = {path for path, file in facts.files.items() if file.exists and UNIT_FILE.search(path)}
+    before, *parts = HEADER.split(facts.kubelet.unit_text)
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    if before.strip() and "" not in map(_place, texts):
+        texts[""] = before
+    for path in sorted(there - set(texts)):
+        same = next((other for other in texts if _place(other) == _place(path)), None)
+        if same is None or _rank(path) < _rank(same):
+            texts = {path: "", **{other: text for other, text in texts.items() if other != same}}
+    texts = {path: _text(facts, path) if path in there else text for path, text in texts.items()}
+    return {path: texts[path] for path in sorted(texts, key=_place)}
+
+
+def _place(path: str) -> str:
+    """The name of a drop-in, which one of the same name in another folder replaces; empty for the unit itself."""
+    found = re.search(r"\.d/([^/]+)$", path)
+    return found[1] if found else ""
+
+
+def _rank(path: str) -> int:
+    folders = (*FOLDERS, "/")
+    return next((rank for rank, folder in enumerate(folders) if path.startswith(folder)), len(folders))
+
+
+def settings(facts: Facts) -> Iterator[tuple[str, Setting]]:
+    """All settings of [Service] that systemd would read, each with its file."""
+    for path, text in unit_files(facts).items():
+        for setting in unitfile.read(text):
+            yield path, setting
 
 
 def environment_files(facts: Facts) -> tuple[str, ...]:
     """The environment files that its unit names, in the order in which they are read; of a pattern, those there are."""
-    if facts.kubelet is None:
-        return ()
     names: list[str] = []
-    for key, value in _settings(facts.kubelet.unit_text):
-        if key == "EnvironmentFile":
-            names = [*names, *_named(facts, value)] if value else []
+    for _, setting in settings(facts):
+        if setting.key == "EnvironmentFile":
+            names = [*names, *_named(facts, setting.value)] if setting.value else []
     return tuple(names)
-
-
-def takes_extra_args(facts: Facts) -> bool:
-    """Whether its command line ends in $KUBELET_EXTRA_ARGS, as kubeadm's packages have it."""
-    commands = [v for k, v in _settings(facts.kubelet.unit_text) if k == "ExecStart"] if facts.kubelet else []
-    return bool(commands) and "KUBELET_EXTRA_ARGS" in commands[-1]
 
 
 def flag(arguments: Sequence[str], name: str) -> str | None:
@@ -112,21 +179,38 @@ def config_path(facts: Facts) -> str:
     return flag(next_start(facts), "config") or CONFIG
 
 
+def config_files(facts: Facts) -> tuple[str, ...]:
+    """The configuration files that it reads, later ones over earlier ones; () where its command names none."""
+    arguments, folder = next_start(facts), ""
+    main = flag(arguments, "config")
+    if main is None and not start(facts).is_plain:
+        main = CONFIG  # a script may name it
+    if folder := (flag(arguments, "config-dir") or "").rstrip("/"):
+        there = (path for path, file in facts.files.items() if file.exists and path.startswith(f"{folder}/"))
+        return (*((main,) if main else ()), *sorted(path for path in there if path.endswith(".conf")))
+    return (main,) if main else ()
+
+
 def config(facts: Facts) -> Mapping[str, Any]:
-    """Its configuration file's content; {} where there is none or it is no mapping."""
-    return _load(_text(facts, config_path(facts)))[0]
+    """Its configuration; {} where there is none or it is no mapping."""
+    found: Any = {}
+    for path in config_files(facts):
+        found = _over(found, _load(_text(facts, path))[0])
+    return MappingProxyType(found)
 
 
 def config_gates(facts: Facts) -> dict[str, bool]:
-    """The feature gates that its configuration file sets."""
+    """The feature gates that its configuration sets."""
     found = config(facts).get("featureGates")
-    return {str(name): bool(state) for name, state in found.items()} if isinstance(found, dict) else {}
+    return {str(name): state is True for name, state in found.items()} if isinstance(found, dict) else {}
 
 
 def config_problem(facts: Facts) -> str | None:
-    """Why its configuration file cannot be read, as `file:line:column: cause`; None when it can."""
-    problem = _load(_text(facts, config_path(facts)))[1]
-    return f"{config_path(facts)}{problem}" if problem else None
+    """Why its configuration cannot be read, as `file:line:column: cause`; None when it can."""
+    for path in config_files(facts):
+        if problem := _load(_text(facts, path))[1]:
+            return f"{path}{problem}"
+    return None
 
 
 def environment_problem(facts: Facts) -> str | None:
@@ -150,6 +234,12 @@ def environment_problem(facts: Facts) -> str | None:
 
 @lru_cache(maxsize=64)  # a plan asks several times, and many hosts have the same text
 def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)  # its tabs are none of YAML's
+            return MappingProxyType(data), None
+        except ValueError:
+            pass
     try:
         data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
     except yaml.MarkedYAMLError as error:
@@ -161,9 +251,16 @@ def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
     return MappingProxyType(data if isinstance(data, dict) else {}), None
 
 
+def _over(base: Any, more: Any) -> Any:
+    """Mappings merged key by key; anything else replaces."""
+    if not isinstance(base, Mapping) or not isinstance(more, Mapping):
+        return more
+    return {**base, **{key: _over(base.get(key), value) for key, value in more.items()}}
+
+
 def _named(facts: Facts, value: str) -> list[str]:
     """The files of one EnvironmentFile=, whose wildcards systemd expands in glob's order."""
-    path = value.lstrip("-")
+    path = unitfile.specified(value.removeprefix("-"), UNIT)
     if not re.search(r"[*?\[]", path):
         return [path] if path else []
     return sorted(
@@ -174,36 +271,3 @@ def _named(facts: Facts, value: str) -> list[str]:
 def _text(facts: Facts, path: str) -> str:
     file = facts.files.get(path)
     return file.content or "" if file else ""
-
-
-def _settings(unit_text: str) -> Iterator[tuple[str, str]]:
-    for line in unit_text.replace("\\\n", " ").splitlines():
-        match = re.match(r"\s*([A-Za-z]\w*)\s*=\s*(.*)", line)
-        if match:
-            yield match[1], match[2].strip()
-
-
-def _words(text: str) -> list[str]:
-    """Split as systemd does; a line with a lone quote is split at its spaces."""
-    if not re.search(r"[\"'\\]", text):
-        return text.split()
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _assignments(value: str) -> Iterator[tuple[str, str]]:
-    for word in _words(value):
-        name, equals, content = word.partition("=")
-        if equals:
-            yield name, content
-
-
-def _expand(command: str, variables: Mapping[str, str]) -> Iterable[str]:
-    """`$NAME` alone becomes the words of its value, `${NAME}` is put in as it is."""
-    for word in _words(command):
-        if match := re.fullmatch(r"\$(\w+)", word):
-            yield from _words(variables.get(match[1], ""))
-        else:
-            yield re.sub(r"\$\{(\w+)\}", lambda found: variables.get(found[1], ""), word)

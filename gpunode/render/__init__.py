@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from gpunode.render.containerd import containerd_toml
 from gpunode.render.daemon import daemon_json
-from gpunode.render.gates import config_gates, kubelet_args
 from gpunode.render.templates import template
 from gpunode.render.unfit import Unfit
 
-__all__ = ["Unfit", "config_gates", "containerd_toml", "daemon_json", "kubelet_args", "template"]
+__all__ = ["Unfit", "containerd_toml", "daemon_json", "template"]

@@ -503,6 +503,28 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     assert kubelet.config_gates(seen) == {"DevicePlugins": True}
 
 
+def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None:
+    """A linked unit, a configuration that a variable names, and the folder of its drop-ins."""
+    host.program("kubelet", "echo Kubernetes v1.31.4")
+    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
+    host.program("journalctl", "")
+    unit = "[Service]\nEnvironmentFile=-/etc/default/%p\nExecStart=/usr/bin/kubelet --config=${CONFIG} --config-dir /etc/k.d\n"
+    host.write("/opt/k/kubelet.service", unit)
+    host.write("/etc/systemd/system/kubelet.service", f"# /opt/k/kubelet.service\n{unit}")  # `systemctl cat`
+    host.write("/etc/default/kubelet", 'CONFIG="/etc/k.yaml"\n')
+    host.write("/etc/k.yaml", "featureGates: {A: true, B: true}\n")
+    host.write("/etc/k.d/10-b.conf", "featureGates: {B: false}\n")
+    host.write("/etc/k.d/20-b.off", "featureGates: {B: true}\n")
+    seen = facts.parse(host.probe())
+    assert set(seen.files) == {
+        "/opt/k/kubelet.service",
+        "/etc/default/kubelet",
+        "/etc/k.yaml",
+        "/etc/k.d/10-b.conf",
+    }
+    assert kubelet.config_gates(seen) == {"A": True, "B": False}
+
+
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     """systemd takes every file that matches, so each may set gates."""
     host.program("kubelet", "echo Kubernetes v1.31.4")

@@ -13,7 +13,6 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
     seen = cases.facts("legacy")
     assert kubelet.next_start(seen) == kubelet.started(seen)[1:]
     assert kubelet.environment_files(seen) == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
-    assert kubelet.takes_extra_args(seen)
 
 
 @pytest.mark.parametrize(
@@ -24,14 +23,14 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
         ("ExecStart=/old --x\nExecStart=\nExecStart=-/k --y\n", ("--y",)),
         ("ExecStart=/k \\\n  --a \\\n  --b\n", ("--a", "--b")),
         ("EnvironmentFile=-/nowhere\nEnvironmentFile=\nExecStart=/k $X --a\n", ("--a",)),
-        ('ExecStart=/k "--a=b c" --d=\'e\n', ('"--a=b', 'c"', "--d='e")),
+        ('ExecStart=/k "--a=b c" --d=\'e\n', ()),
         ("# ExecStart=/no\n[Service]\nExecStart=/k --z\n", ("--z",)),
         ("[Unit]\n", ()),
     ],
 )
 def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
     """Resets, continued lines, quotes, the two ways to name a variable."""
-    seen = cases.facts("legacy", {"kubelet": {"unit_text": unit}})
+    seen = cases.facts("legacy", {"kubelet": {"unit_text": f"[Service]\n{unit}"}})
     assert kubelet.next_start(seen) == arguments
 
 
@@ -39,7 +38,6 @@ def test_a_host_without_a_kubelet() -> None:
     """Nothing is started."""
     seen = cases.facts("legacy", {"kubelet": None})
     assert kubelet.started(seen) == kubelet.next_start(seen) == kubelet.environment_files(seen) == ()
-    assert not kubelet.takes_extra_args(seen)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ import tomlkit
 from gpunode.errors import TemplateError
 from gpunode.render import (
     Unfit,
-    config_gates,
     containerd_toml,
     daemon_json,
-    kubelet_args,
     template,
     templates,
 )
@@ -120,91 +118,6 @@ def test_a_runtime_that_lacks_its_options_gets_them() -> None:
     assert runtime["runtime_type"] == "io.containerd.runc.v2"
     assert runtime["privileged_without_host_devices"] is True
     assert runtime["options"] == {"BinaryName": "/usr/bin/nvidia-container-runtime"}
-
-
-OUT = {"DevicePlugins": None}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("A=--feature-gates=DevicePlugins=true\n", "A=\n"),
-        ('A="--feature-gates=DevicePlugins=true"\n', 'A=""\n'),
-        ('A="--x --feature-gates=DevicePlugins=true"\n', 'A="--x"\n'),
-        ("A=--feature-gates=DevicePlugins=true,X=false --y\n", "A=--feature-gates=X=false --y\n"),
-        ("A=--feature-gates=X=false,DevicePlugins=true --y\n", "A=--feature-gates=X=false --y\n"),
-        ("A=--feature-gates DevicePlugins=true --y\n", "A=--y\n"),
-        ("A=--feature-gates='DevicePlugins=true' --y\n", "A=--y\n"),
-        ("A=\"'--feature-gates=DevicePlugins=true' --y\"\n", 'A="--y"\n'),
-        ("A=--a\t--feature-gates=DevicePlugins=false\n", "A=--a\n"),
-        ("# A=--feature-gates=DevicePlugins=true\n", "# A=--feature-gates=DevicePlugins=true\n"),
-        ("; A=--feature-gates=DevicePlugins=true\n", "; A=--feature-gates=DevicePlugins=true\n"),
-        ("A=--feature-gates=MyDevicePlugins=true", "A=--feature-gates=MyDevicePlugins=true"),
-        ("A=1\r\nB=--feature-gates=DevicePlugins=true --c\r\n", "A=1\r\nB=--c\r\n"),
-        (
-            "A=--feature-gates=DevicePlugins=true --feature-gates=X=true,DevicePlugins=true",
-            "A=--feature-gates=X=true",
-        ),
-    ],
-)
-def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str) -> None:
-    """An empty flag goes with it; quotes, comments and other gates stay."""
-    assert kubelet_args(before, OUT) == after
-    assert kubelet_args(after, OUT) == after
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "ARGS=--feature-gates=G=true\n"),
-        ("ARGS=\n", "ARGS=--feature-gates=G=true\n"),
-        ('ARGS=""', 'ARGS="--feature-gates=G=true"'),
-        ("ARGS='--a'\n", "ARGS='--a --feature-gates=G=true'\n"),
-        ("ARGS=--a --b\n", "ARGS=--a --b --feature-gates=G=true\n"),
-        ("#ARGS=--a\nX=1", "#ARGS=--a\nX=1\nARGS=--feature-gates=G=true\n"),
-        ("ARGS=--feature-gates=X=true\n", "ARGS=--feature-gates=X=true,G=true\n"),
-        ("ARGS=--feature-gates=G=false\n", "ARGS=--feature-gates=G=true\n"),
-        ("ARGS=--feature-gates=G=True\n", "ARGS=--feature-gates=G=True\n"),
-        (
-            "# --feature-gates=X=true\nARGS=--a\n",
-            "# --feature-gates=X=true\nARGS=--a --feature-gates=G=true\n",
-        ),
-        ('ARGS="--a\n  --b\n"\nX=1\n', 'ARGS="--a\n  --b\n--feature-gates=G=true"\nX=1\n'),
-        ('ARGS="--a \\\n  --b"\n', 'ARGS="--a \\\n  --b --feature-gates=G=true"\n'),
-        ('ARGS="--a" # x\n', 'ARGS="--a" # x --feature-gates=G=true\n'),
-        ('ARGS="--a \\\n --feature-gates=X=true"\n', 'ARGS="--a \\\n --feature-gates=X=true,G=true"\n'),
-        ("X=1 \\\n", "X=1 \\\n\nARGS=--feature-gates=G=true\n"),
-        ('Environment="ARGS=--a"\n', 'Environment="ARGS=--a --feature-gates=G=true"\n'),
-        ("Environment=ARGS=--a\n", 'Environment="ARGS=--a --feature-gates=G=true"\n'),
-    ],
-)
-def test_a_gate_is_set_where_arguments_are(before: str, after: str) -> None:
-    """Into the flag that is there, else at the end of the variable, else as a line of its own."""
-    assert kubelet_args(before, {"G": True}, "ARGS") == after
-    assert kubelet_args(after, {"G": True}, "ARGS") == after
-
-
-@pytest.mark.parametrize(
-    ("before", "gates", "after"),
-    [
-        ("a: 1\nfeatureGates: {G: true}\nb: 2\n", {"G": None}, "a: 1\nb: 2\n"),
-        ("featureGates: {G: true, H: false}\n", {"G": None}, "featureGates: {H: false}\n"),
-        ("featureGates: {H: false, G: true}\n", {"G": None}, "featureGates: {H: false}\n"),
-        ("featureGates:\n  G: true\n  H: false # h\n", {"G": None}, "featureGates:\n  H: false # h\n"),
-        ("featureGates:\n  G: true\n  H: false\n", {"G": None, "H": None}, ""),
-        ("featureGates:\n  G: true\n", {"G": False}, "featureGates:\n  G: false\n"),
-        ("featureGates:\n  G: true\n", {"G": True}, "featureGates:\n  G: true\n"),
-        ("featureGates:\n  G: true\n", {"X": None, "Y": True}, "featureGates:\n  G: true\n"),
-        ("featureGates:\n", {"G": None}, "featureGates:\n"),
-        ('{"featureGates": {"G": true}, "b": 1}\n', {"G": False}, '{"featureGates": {"G": false}, "b": 1}\n'),
-        ('{"a": 1, "featureGates": {"G": true}}\n', {"G": None}, '{"a": 1, "featureGates": {}}\n'),
-        ("", {"G": None}, ""),
-        ("- a\n", {"G": None}, "- a\n"),
-    ],
-)
-def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str) -> None:
-    """Only what the file sets is changed, in its own style."""
-    assert config_gates(before, gates) == after
 
 
 def test_a_template_that_is_missing_is_named() -> None:

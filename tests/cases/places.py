@@ -1,0 +1,74 @@
+"""Hosts whose kubelets are started in many ways: their files, and the plan that sets or takes out gates."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpunode import kubelet
+from gpunode.desired import node
+from gpunode.model import Change, Desired, Facts, File, Kubelet, WriteFile
+from gpunode.steps import kubelet as step
+from tests import cases
+
+FOLDERS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
+
+
+def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Facts:
+    """The facts of a case's host, whose kubelet runs as its files say; with other texts of its files where given."""
+    texts = texts or case["files"]
+    absent = (*step.FILES[:4], *(name for name in step.FILES if "*" not in name))
+    files = {path: File(path, exists=False) for path in absent}
+    files |= {path: File(path, True, mtime=cases.NOW - 5000, content=text) for path, text in texts.items()}
+    base = cases.facts("modern")
+    found = Kubelet(case["version"], (), unit_text(texts))
+    facts = replace(base, files=files, kubelet=found, units={**base.units, **_units()})
+    words = kubelet.start(facts).words
+    return replace(facts, kubelet=replace(found, arguments=words))
+
+
+def _units() -> dict[str, Any]:
+    return {step.SERVICE: cases.build({**cases._SHORT, "units": {step.SERVICE: "active"}}).units[step.SERVICE]}
+
+
+def unit_text(texts: Mapping[str, str]) -> str:
+    """What `systemctl cat` writes: the unit and its drop-ins, of each the one that systemd takes."""
+    found: dict[str, str] = {}
+    for folder in FOLDERS:
+        for path in texts:
+            if path.startswith(f"{folder}kubelet.service"):
+                found.setdefault(path.removeprefix(folder), path)
+    order = sorted(found, key=lambda name: name.rpartition("/")[2] if "/" in name else "")
+    return "\n".join(f"# {found[name]}\n{texts[found[name]]}" for name in order)
+
+
+def plan(case: Mapping[str, Any], facts: Facts) -> tuple[Change, ...]:
+    """The kubelet's part of a plan; refused as a run refuses it."""
+    host = cases.host("modern", {"feature_gates": case.get("gates", {})})
+    minor = node.minor(host, facts)
+    node.check(host, facts, minor)
+    gates, reasons = node.gates(host, facts, minor)
+    return step.plan(facts, Desired("containerd", "default", gates, reasons))
+
+
+def written(case: Mapping[str, Any], changes: tuple[Change, ...]) -> dict[str, str]:
+    """The texts of the host's files after these changes."""
+    texts = dict(case["files"])
+    for change in changes:
+        if isinstance(change, WriteFile):
+            assert texts.get(change.path) == change.before
+            texts[change.path] = change.content
+    return texts
+
+
+def lines(changes: tuple[Change, ...]) -> dict[str, list[str]]:
+    """The lines that each file loses and gets."""
+    found = {}
+    for change in changes:
+        if isinstance(change, WriteFile):
+            before, after = ((text or "").split("\n") for text in (change.before, change.content))
+            diff = difflib.ndiff(before, after)
+            found[change.path] = [line for line in diff if line[0] in "+-" and line != "+ "]
+    return found

@@ -1,0 +1,214 @@
+"""Feature gates merged into what a kubelet is started with: the rest of each file stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from gpunode import unitfile
+from gpunode.render.gates import (
+    config_gates,
+    into_command,
+    into_config,
+    into_flags,
+    into_unit_variable,
+    into_variable,
+    kubelet_args,
+)
+
+OUT = {"DevicePlugins": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("A=--feature-gates=DevicePlugins=true\n", "A=\n"),
+        ('A="--feature-gates=DevicePlugins=true"\n', 'A=""\n'),
+        ('A="--x --feature-gates=DevicePlugins=true"\n', 'A="--x"\n'),
+        ("A=--feature-gates=DevicePlugins=true,X=false --y\n", "A=--feature-gates=X=false --y\n"),
+        ("A=--feature-gates=X=false,DevicePlugins=true --y\n", "A=--feature-gates=X=false --y\n"),
+        ("A=--feature-gates DevicePlugins=true --y\n", "A=--y\n"),
+        ("A=--feature-gates='DevicePlugins=true' --y\n", "A=--y\n"),
+        ('A="--feature-gates=\\"DevicePlugins=true\\" --y"\n', 'A="--y"\n'),
+        (
+            'Environment="A=--x --feature-gates=\\"X=true,DevicePlugins=true\\""\n',
+            'Environment="A=--x --feature-gates=\\"X=true\\""\n',
+        ),
+        ("A=\"'--feature-gates=DevicePlugins=true' --y\"\n", 'A="--y"\n'),
+        ("A=--a\t--feature-gates=DevicePlugins=false\n", "A=--a\n"),
+        ("# A=--feature-gates=DevicePlugins=true\n", "# A=--feature-gates=DevicePlugins=true\n"),
+        ("; A=--feature-gates=DevicePlugins=true\n", "; A=--feature-gates=DevicePlugins=true\n"),
+        ("A=--feature-gates=MyDevicePlugins=true", "A=--feature-gates=MyDevicePlugins=true"),
+        ("A=1\r\nB=--feature-gates=DevicePlugins=true --c\r\n", "A=1\r\nB=--c\r\n"),
+        (
+            "A=--feature-gates=DevicePlugins=true --feature-gates=X=true,DevicePlugins=true",
+            "A=--feature-gates=X=true",
+        ),
+    ],
+)
+def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str) -> None:
+    """An empty flag goes with it; quotes, comments and other gates stay."""
+    assert kubelet_args(before, OUT) == after
+    assert kubelet_args(after, OUT) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "ARGS=--feature-gates=G=true\n"),
+        ("ARGS=\n", "ARGS=--feature-gates=G=true\n"),
+        ('ARGS=""', 'ARGS="--feature-gates=G=true"'),
+        ("ARGS='--a'\n", "ARGS='--a --feature-gates=G=true'\n"),
+        ("ARGS=--a --b\n", "ARGS=--a --b --feature-gates=G=true\n"),
+        ("#ARGS=--a\nX=1", "#ARGS=--a\nX=1\nARGS=--feature-gates=G=true\n"),
+        (
+            "# --feature-gates=X=true\nARGS=--a\n",
+            "# --feature-gates=X=true\nARGS=--a --feature-gates=G=true\n",
+        ),
+        ('ARGS="--a\n  --b\n"\nX=1\n', 'ARGS="--a\n  --b\n--feature-gates=G=true"\nX=1\n'),
+        ('ARGS="--a \\\n  --b"\n', 'ARGS="--a \\\n  --b --feature-gates=G=true"\n'),
+        ('ARGS="--a" # x\n', 'ARGS="--a" # x --feature-gates=G=true\n'),
+        ("X=1 \\\n", "X=1 \\\n\nARGS=--feature-gates=G=true\n"),
+        ("X=1\r\n", "X=1\r\nARGS=--feature-gates=G=true\r\n"),
+        ('ARGS="--a"\r\n', 'ARGS="--a --feature-gates=G=true"\r\n'),
+    ],
+)
+def test_a_gate_is_set_at_the_end_of_a_variable(before: str, after: str) -> None:
+    """Or as a line of its own where the file does not set the variable."""
+    assert into_variable(before, "ARGS", {"G": True}) == after
+    assert kubelet_args(after, {"G": True}) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("A=--feature-gates=X=true\n", ["A=--feature-gates=X=true,G=true\n"]),
+        ("A=--feature-gates=X=true,\n", ["A=--feature-gates=X=true,G=true\n"]),
+        ('A="--a \\\n --feature-gates=X=true"\n', ['A="--a \\\n --feature-gates=X=true,G=true"\n']),
+        ('A="--feature-gates=\\"X=true\\" --b"\n', ['A="--feature-gates=\\"X=true,G=true\\" --b"\n']),
+        (
+            "A=--feature-gates=X=true\nB=--feature-gates=Y=true\n",
+            [
+                "A=--feature-gates=X=true\nB=--feature-gates=Y=true,G=true\n",
+                "A=--feature-gates=X=true,G=true\nB=--feature-gates=Y=true\n",
+            ],
+        ),
+        ("# A=--feature-gates=X=true\n", []),
+    ],
+)
+def test_a_gate_joins_a_flag_that_is_there(before: str, after: list[str]) -> None:
+    """Each flag of the file is offered, the last one first."""
+    assert list(into_flags(before, {"G": True})) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('Environment="A=--a"\n', 'Environment="A=--a --feature-gates=G=true"\n'),
+        ("Environment=A=--a\n", 'Environment="A=--a --feature-gates=G=true"\n'),
+        ('Environment=A="--a b"\n', 'Environment=A="--a b --feature-gates=G=true"\n'),
+        ('Environment="A="\n', 'Environment="A=--feature-gates=G=true"\n'),
+        ("Environment='A=--a' B=1\n", "Environment='A=--a --feature-gates=G=true' B=1\n"),
+        (
+            'Environment=B=1 \\\n  "A=--a \\\n   --b"\n',
+            'Environment=B=1 \\\n  "A=--a \\\n   --b --feature-gates=G=true"\n',
+        ),
+        ('Environment="A=--a"\r\nX=1\r\n', 'Environment="A=--a --feature-gates=G=true"\r\nX=1\r\n'),
+        (
+            'Environment="A=--a"\nEnvironment=A=--b\n',
+            'Environment="A=--a"\nEnvironment="A=--b --feature-gates=G=true"\n',
+        ),
+        ("Environment=B=1\n", "Environment=B=1\n"),
+    ],
+)
+def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
+    """In the last assignment, within its quotes."""
+    assert into_unit_variable(f"[Service]\n{before}", "A", {"G": True}) == f"[Service]\n{after}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ExecStart=/k --a\nX=1\n", "ExecStart=/k --a --feature-gates=G=true\nX=1\n"),
+        ("ExecStart=/k --a", "ExecStart=/k --a --feature-gates=G=true"),
+        (
+            "ExecStart=/k \\\n  --a \\\n  --b\n",
+            "ExecStart=/k \\\n  --a \\\n  --b \\\n  --feature-gates=G=true\n",
+        ),
+        (
+            "ExecStart=/k \\\n  --a \\\n\nX=1\n",
+            "ExecStart=/k \\\n  --a \\\n  --feature-gates=G=true \\\n\nX=1\n",
+        ),
+        ("ExecStart=/k \\\n\t$A\n", "ExecStart=/k \\\n\t$A --feature-gates=G=true\n"),
+        ("ExecStart=/k --a  \r\nX=1\r\n", "ExecStart=/k --a --feature-gates=G=true  \r\nX=1\r\n"),
+    ],
+)
+def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str) -> None:
+    """On a line of its own where the arguments are."""
+    text = f"[Service]\n{before}"
+    (setting,) = (one for one in unitfile.read(text) if one.key == "ExecStart")
+    assert into_command(text, setting, {"G": True}) == f"[Service]\n{after}"
+
+
+KIND = "kind: KubeletConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (KIND, f"{KIND}featureGates:\n  G: true\n"),
+        (f"{KIND}a: 1 # x\n# end\n", f"{KIND}a: 1 # x\nfeatureGates:\n  G: true\n# end\n"),
+        (
+            f"{KIND}a:\n- b: 1\n  c: [1,\n   2]",
+            f"{KIND}a:\n- b: 1\n  c: [1,\n   2]\nfeatureGates:\n  G: true\n",
+        ),
+        (f"{KIND}a: |\n  x\n  y\n", f"{KIND}a: |\n  x\n  y\nfeatureGates:\n  G: true\n"),
+        (f"featureGates:\n    X: true # x\n{KIND}", f"featureGates:\n    X: true # x\n    G: true\n{KIND}"),
+        (f"featureGates: {{X: true}}\n{KIND}", f"featureGates: {{X: true, G: true}}\n{KIND}"),
+        (f"featureGates: {{}}\n{KIND}", f"featureGates: {{G: true}}\n{KIND}"),
+        (f"featureGates:\n{KIND}", f"featureGates:\n  G: true\n{KIND}"),
+        (
+            "---\nkind: KubeletConfiguration\r\na: 1\r\n",
+            "---\nkind: KubeletConfiguration\r\na: 1\r\nfeatureGates:\r\n  G: true\r\n",
+        ),
+        (
+            '{\n\t"kind": "KubeletConfiguration",\n\t"a": {"b": 1}\n}\n',
+            '{\n\t"kind": "KubeletConfiguration",\n\t"a": {"b": 1},\n\t"featureGates": {"G": true}\n}\n',
+        ),
+        (
+            '{"kind":"KubeletConfiguration","featureGates":{"X":true}}',
+            '{"kind":"KubeletConfiguration","featureGates":{"X":true, "G": true}}',
+        ),
+        ("kind: Other\n", None),
+        ("- a\n", None),
+        ("", None),
+    ],
+)
+def test_a_gate_is_set_in_a_kubelet_configuration(before: str, after: str | None) -> None:
+    """In its own style, comments kept; not where the file is none."""
+    assert into_config(before, {"G": True}) == after
+    if after is not None:
+        assert yaml.safe_load(after.replace("\t", " "))["featureGates"]["G"] is True
+
+
+@pytest.mark.parametrize(
+    ("before", "gates", "after"),
+    [
+        ("a: 1\nfeatureGates: {G: true}\nb: 2\n", {"G": None}, "a: 1\nb: 2\n"),
+        ("featureGates: {G: true, H: false}\n", {"G": None}, "featureGates: {H: false}\n"),
+        ("featureGates: {H: false, G: true}\n", {"G": None}, "featureGates: {H: false}\n"),
+        ("featureGates:\n  G: true\n  H: false # h\n", {"G": None}, "featureGates:\n  H: false # h\n"),
+        ("featureGates:\n  G: true\n  H: false\n", {"G": None, "H": None}, ""),
+        ("featureGates:\n  G: true\n", {"G": False}, "featureGates:\n  G: false\n"),
+        ("featureGates:\n  G: true\n", {"G": True}, "featureGates:\n  G: true\n"),
+        ("featureGates:\n  G: true\n", {"X": None, "Y": True}, "featureGates:\n  G: true\n"),
+        ("featureGates:\n", {"G": None}, "featureGates:\n"),
+        ('{"featureGates": {"G": true}, "b": 1}\n', {"G": False}, '{"featureGates": {"G": false}, "b": 1}\n'),
+        ('{"a": 1, "featureGates": {"G": true}}\n', {"G": None}, '{"a": 1, "featureGates": {}}\n'),
+        ("", {"G": None}, ""),
+        ("- a\n", {"G": None}, "- a\n"),
+    ],
+)
+def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str) -> None:
+    """Only what the file sets is changed, in its own style."""
+    assert config_gates(before, gates) == after
