@@ -30,7 +30,9 @@ def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Fac
 
 
 def _units() -> dict[str, Any]:
-    return {step.SERVICE: cases.build({**cases._SHORT, "units": {step.SERVICE: "active"}}).units[step.SERVICE]}
+    return {
+        step.SERVICE: cases.build({**cases._SHORT, "units": {step.SERVICE: "active"}}).units[step.SERVICE]
+    }
 
 
 def unit_text(texts: Mapping[str, str]) -> str:

@@ -25,7 +25,8 @@ def started(lab: Lab) -> dict[str, tuple[systemd_reader.Started, systemd_reader.
     node = lab.node("modern")
     pairs = [(case["files"], merged(case)) for case in CASES]
     told = systemd_reader.ask(
-        lambda script: node.exec(["sh", "-s"], input=script).stdout, [texts for pair in pairs for texts in pair]
+        lambda script: node.exec(["sh", "-s"], input=script).stdout,
+        [texts for pair in pairs for texts in pair],
     )
     return {case["name"]: (told[2 * n], told[2 * n + 1]) for n, case in enumerate(CASES)}
 
@@ -78,6 +79,7 @@ def bare(words: Sequence[str]) -> list[str]:
 def variables(started: systemd_reader.Started) -> dict[str, list[str]]:
     """The variables without gates, and without those that held nothing else."""
     found = {
-        name: re.sub(r"--feature-gates[= ]\S*", "", value).split() for name, value in started.variables.items()
+        name: re.sub(r"--feature-gates[= ]\S*", "", value).split()
+        for name, value in started.variables.items()
     }
     return {name: words for name, words in found.items() if words}
