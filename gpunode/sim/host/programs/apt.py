@@ -104,9 +104,10 @@ def _plan(machine: Machine, now: Now, names: list[str]) -> Work:
 
 
 def _dependent(now: Now, removed: tuple[str, ...]) -> list[str]:
-    """What goes with a package that is removed: the driver's parts are all of one version."""
-    versions = {now.packages[name].version for name in removed if name in now.packages}
+    """What goes with a part of the driver that is removed: its parts are all of one version."""
     family = re.compile(r"cuda-drivers|nvidia-open|nvidia-driver(?!-pinning)|nvidia-kernel|nvidia-dkms")
+    parts = [name for name in removed if name in now.packages and family.match(name)]
+    versions = {now.packages[name].version for name in parts}
     return [
         name for name, package in now.packages.items() if package.version in versions and family.match(name)
     ]

@@ -1,0 +1,27 @@
+"""A driver branch takes the place of another on simulated hosts, as on real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpunode.sim.host import kinds
+from gpunode.sim.host.machine import Machine
+from tests.sim.fleets import serving
+
+
+@pytest.mark.parametrize("machine", [kinds.new("debian"), kinds.old("ubuntu", "t4")], ids=lambda one: one.name)
+def test_another_branch_takes_the_place_of_the_one_that_is_there(tmp_path: Path, machine: Machine) -> None:
+    """From 595, which fits by itself, back and forth: packages, pin and module follow, and nothing is left to do."""
+    with serving(tmp_path, [machine]) as fleet:
+        assert fleet.provision()[machine.name].status == "changed"
+        (host,) = fleet.inventory.hosts
+        for branch in ("580", "590", "610", "595"):
+            hosts = (replace(host, driver=branch),)
+            outcome = replace(fleet, inventory=replace(fleet.inventory, hosts=hosts)).provision()[host.name]
+            assert (outcome.status, outcome.error, bool(outcome.plan)) == ("changed", None, False)
+            assert outcome.facts is not None
+            assert (outcome.facts.modules["nvidia"].version or "").startswith(f"{branch}.")
+            assert len(outcome.facts.gpus) == len(machine.gpus)
