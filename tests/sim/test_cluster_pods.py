@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sys
 import time
@@ -17,6 +18,7 @@ from gpunode.cluster import nodes, plugin, pods
 from gpunode.deviceplugin.metrics import PREFIX
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
+from gpunode.sim.host.programs import kernel
 from gpunode.sim.node import devices
 
 from .clusters import IMAGE, Client, until
@@ -107,6 +109,32 @@ def pod(name: str, args: list[str], **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": NS},
         "spec": {"containers": containers, **spec},
     }
+
+
+def test_a_host_sees_the_containers_of_its_pods_and_who_has_its_gpus(deployed: Fleet) -> None:
+    """docker counts them, with their pods' sandboxes, and the driver is in use."""
+    state = deployed.states[OLD.name]
+    limits = {"nvidia.com/gpu": 1}
+    container = {"name": "c", "image": IMAGE, "command": ["sleep", "600"], "resources": {"limits": limits}}
+    spec = {"nodeName": OLD.name, "containers": [container]}
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "job", "namespace": "default"},
+        "spec": spec,
+    }
+    deployed.api.create(pod)
+    until(lambda: len(state.now().containers) == 2)  # and the plugin's
+
+    def running() -> int:
+        return int(json.loads((state.folder / "answers/docker-info").read_text())["ContainersRunning"])
+
+    assert running() == 4
+    uid = (deployed.api.get("Pod", "job", "default") or {})["metadata"]["uid"]
+    assert ("sleep", uid) in {(one.words[0], one.pod) for one in state.now().gpu_users}
+    assert "in use" in (kernel.unload(state.now(), "nvidia") or "")
+    deployed.api.delete("Pod", "job", "default")
+    until(lambda: running() == 2)
 
 
 def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fleet) -> None:

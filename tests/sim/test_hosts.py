@@ -11,6 +11,8 @@ import pytest
 from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import hosts, kinds
+from gpunode.sim.host.machine import ContainerNow, RuntimeNow
+from gpunode.sim.host.programs import systemd
 from gpunode.verify import first_broken, host_links, image
 from tests.sim.fleets import Fleet, serving
 
@@ -94,6 +96,44 @@ def test_a_second_look_costs_one_command(fleet: Fleet, done: dict[str, Outcome])
     outcome = fleet.look("h100-1")["h100-1"]
     assert outcome.status == "right"
     assert fleet.server.execs("h100-1") == before + 1
+
+
+JOB = ContainerNow(
+    "ab" * 32, "11111111-2222-3333-4444-555555555555", 71000, ["python3", "train.py"], gpu=True
+)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("p100-1", "docker.service"), ("h100-1", None)])
+def test_a_plan_says_whose_work_it_ends(
+    fleet: Fleet, done: dict[str, Outcome], name: str, unit: str | None
+) -> None:
+    """A pod that has a GPU: docker's restart stops it, and no driver is unloaded below it. Its end, or the host's, ends both."""
+    assert done[name].status == "changed"
+    state = fleet.states[name]
+    before = state.now()
+    with state.change() as now:
+        now.containers = [JOB]
+        now.runtime = RuntimeNow() if unit else now.runtime
+        now.library = now.library if unit else "595.1.2"
+    try:
+        plan = fleet.look(name)[name].plan
+        assert plan is not None
+        told = [line for change in plan.changes for line in (change.why, getattr(change, "note", ""))]
+        users = "python3 train.py (pid 71000, pod 11111111-2222-3333-4444-555555555555)"
+        wanted = f"2 containers stop with it, since live-restore is off: the kubelet starts those of its pods again; on GPUs: {users}"
+        assert any(
+            (wanted if unit else f"a reboot ends what uses the GPUs: {users}") in line for line in told
+        ), told
+        with state.change() as now:
+            if unit:
+                systemd.start(state, now, unit)
+            else:
+                systemd.reboot(state, now)
+        assert state.now().containers == []
+        assert not (state.root / "proc/71000").exists()
+    finally:
+        with state.change() as now:
+            now.containers, now.runtime, now.library = [], before.runtime, before.library
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _kernel(root: Path, now: Now) -> None:
     loaded.mkdir(parents=True, exist_ok=True)
     for gone in {path.name for path in loaded.iterdir()} - set(now.modules):
         _remove(loaded / gone)
-    users = sum(name in MODULES for name in now.modules)
+    users = sum(name in MODULES for name in now.modules) + len(now.gpu_users)
     for name, version in now.modules.items():
         _put(loaded / name / "refcnt", f"{users if name == 'nvidia' else 0}\n")
         _put(loaded / name / "version", f"{version}\n" if version else None)
@@ -116,12 +117,22 @@ def _libraries(host: Path, machine: Machine, now: Now) -> None:
 
 def _processes(root: Path, now: Now) -> None:
     alive = {str(unit.pid) for unit in now.units.values() if unit.pid}
+    alive |= {str(one.pid) for one in now.gpu_users}
     for path in (root / "proc").iterdir():
         if path.name.isdigit() and path.name not in alive:
-            _remove(path)
+            shutil.rmtree(path)
     kubelet = now.units.get("kubelet.service", UnitNow())
     if kubelet.pid:
         _put(root / f"proc/{kubelet.pid}/cmdline", "".join(f"{word}\0" for word in now.arguments))
+    for one in now.gpu_users:
+        process = root / f"proc/{one.pid}"
+        if not process.exists():
+            _put(process / "cmdline", "".join(f"{word}\0" for word in one.words))
+            _put(
+                process / "cgroup",
+                f"0::/kubepods.slice/kubepods-pod{one.pod.replace('-', '_')}.slice/{one.id}\n",
+            )
+            _link(process / "fd/3", "/dev/nvidiactl")
 
 
 def _sockets(root: Path, now: Now) -> None:
@@ -167,7 +178,7 @@ def _docker_info(now: Now) -> str:
         "Runtimes": {name: {} for name in now.runtime.handlers},
         "DefaultRuntime": now.runtime.default,
         "CgroupDriver": now.runtime.cgroup_driver,
-        "ContainersRunning": 0,
+        "ContainersRunning": len(now.containers) + len({one.pod for one in now.containers}),  # and sandboxes
         "LiveRestoreEnabled": False,
     }
     return f"{json.dumps(info)}\n"

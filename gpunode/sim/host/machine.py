@@ -76,6 +76,17 @@ class RuntimeNow:
 
 
 @dataclass(slots=True)
+class ContainerNow:
+    """A container that runs, as the host sees it: its process has a number of the host's, not of this computer's."""
+
+    id: str
+    pod: str  # its pod's UID
+    pid: int
+    words: list[str]
+    gpu: bool = False  # it has the driver open
+
+
+@dataclass(slots=True)
 class Now:
     """How a machine is now."""
 
@@ -96,6 +107,12 @@ class Now:
     xids: list[tuple[str, int]] = field(default_factory=list)  # (GPU's uuid, Xid), in the order they came
     lost: list[str] = field(default_factory=list)  # UUIDs of GPUs that have fallen off the bus
     faults: dict[str, str] = field(default_factory=dict)  # what is broken on purpose: name -> detail
+    containers: list[ContainerNow] = field(default_factory=list)  # of pods, without their sandboxes
+
+    @property
+    def gpu_users(self) -> list[ContainerNow]:
+        """The containers that keep the driver from being unloaded."""
+        return [one for one in self.containers if one.gpu and "nvidia" in self.modules]
 
     def running(self, unit: str) -> bool:
         """Whether a unit is active."""

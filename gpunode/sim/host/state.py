@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpunode.sim.host.machine import Machine, Now, PackageNow, RuntimeNow, SimGpu, UnitNow
+from gpunode.sim.host.machine import ContainerNow, Machine, Now, PackageNow, RuntimeNow, SimGpu, UnitNow
 
 DOWN = "down"  # a file in a machine's folder while it reboots
 
@@ -84,6 +84,7 @@ def _now(data: dict[str, Any]) -> Now:
             "units": units,
             "packages": {name: PackageNow(**package) for name, package in data["packages"].items()},
             "runtime": RuntimeNow(**data["runtime"]),
+            "containers": [ContainerNow(**one) for one in data["containers"]],
             "xids": [(uuid, number) for uuid, number in data["xids"]],
         }
     )

@@ -66,10 +66,15 @@ class Container:
         self.ended()
 
 
+def asked_for(spec: Mapping[str, Sequence[str]]) -> list[str]:
+    """The command line that a pod asks for, completed by the plugin's image."""
+    asked = [*(spec.get("command") or ENTRYPOINT)]
+    return [*asked, *(spec.get("args") or (() if spec.get("command") else COMMAND))]
+
+
 def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     """The command line of a container of the plugin's image. Raises CannotStart for programs that it has not."""
-    asked = [*(spec.get("command") or ENTRYPOINT)]
-    asked += spec.get("args") or (() if spec.get("command") else COMMAND)
+    asked = asked_for(spec)
     if asked[0] in {"python3", "python"} and asked[1:2] == ["-m"] and asked[2] in MODULES:
         return [sys.executable, "-m", "gpunode.sim.node.inside", *asked[2:]]
     if asked[1:3] == ["-m", "gpunode.deviceplugin.mps"]:

@@ -55,7 +55,7 @@ class Kubelet:
         self._runs: dict[str, PodRun] = {}  # by pod's uid
         self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
         self._news = store.listen(self._concerns)
-        self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._look, TICK)
+        self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._work, TICK)
         tells = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
         self.devices = DeviceManager(place, self._loop.stirred.set, self._pods if tells else None)
         self._loop.start()
@@ -125,6 +125,13 @@ class Kubelet:
         if item["kind"] == "Node":
             return bool(item["metadata"]["name"] == self.name)
         return bool(item["kind"] == "Pod" and item["spec"].get("nodeName") == self.name)
+
+    def _work(self) -> None:
+        self._look()
+        found = [seen for run in self._runs.values() for one in run.lives if (seen := one.seen)]
+        if found != self._now.containers:
+            with self._state.change() as now:
+                now.containers = found
 
     def _look(self) -> None:
         changed = self._read_state()

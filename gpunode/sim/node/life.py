@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gpunode.sim.apiserver.store import Object, now
-from gpunode.sim.host.machine import Now
+from gpunode.sim.host.answers import pid
+from gpunode.sim.host.machine import ContainerNow, Now
 from gpunode.sim.host.outside import Outside
-from gpunode.sim.node.container import CannotStart, Container, environment_of, words_of
+from gpunode.sim.node.container import CannotStart, Container, asked_for, environment_of, words_of
 from gpunode.sim.node.probe import Probe
 from gpunode.sim.node.volumes import Volumes
 
@@ -57,6 +58,7 @@ class Life:
         self._place, self._volumes = place, volumes
         self._last: Object = {}
         self._image = self._id = ""
+        self._seen: ContainerNow | None = None  # as the host saw its last life
         self._due = 0.0  # when it is to be started; monotonic
         self._probe = Probe(spec, place.outside)
 
@@ -69,6 +71,11 @@ class Life:
     def ready(self) -> bool:
         """Whether it runs, and says so where it is asked."""
         return self.process is not None and self._probe.ready
+
+    @property
+    def seen(self) -> ContainerNow | None:
+        """What the host sees of it while it runs."""
+        return self._seen if self.process is not None and self.process.ended() is None else None
 
     def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
         """Start it if it is to be started now. `devices` is what the device manager gave with its devices."""
@@ -88,6 +95,10 @@ class Life:
         try:
             environment = environment_of({**asked, **devices}, place.host, host, handler, place.outside)
             self.process = Container(words_of(self.spec), environment, log)
+            gpu = "GPUNODE_SIM_HOST" in environment
+            self._seen = ContainerNow(
+                self._id.rpartition("/")[2], meta["uid"], pid(), asked_for(self.spec), gpu
+            )
         except CannotStart as no:
             place.tell(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
             reason = "ContainerCannotRun" if runtime == "docker" else "StartError"

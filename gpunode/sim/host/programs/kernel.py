@@ -51,7 +51,7 @@ def unload(now: Now, name: str) -> str | None:
     if name not in now.modules:
         return None
     users = [module for module in MODULES if module in now.modules]
-    if name == "nvidia" and users:
+    if name == "nvidia" and (users or now.gpu_users):
         return f"FATAL: Module {name} is in use."
     del now.modules[name]
     return None

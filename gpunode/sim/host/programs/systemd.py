@@ -75,6 +75,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
     """Read the configuration that a unit's program reads at its start."""
     etc = state.root / "etc"
     if name == "docker.service":
+        now.containers = []  # none outlives its dockerd
         now.runtime = runtimes.docker_config(etc / "docker/daemon.json")
     elif name == "containerd.service":
         found = runtimes.dump(state)[0]
@@ -94,6 +95,7 @@ def reboot(state: State, now: Now) -> None:
     now.boot_id, now.booted = str(uuid.uuid4()), now.down_until
     now.lost = []
     now.xids = []
+    now.containers = []
     kernel.boot(state, now)
     for name, unit in now.units.items():
         now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
