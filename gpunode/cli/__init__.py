@@ -5,9 +5,12 @@ Heavy libraries are imported by the commands that use them, so that `--help` and
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
+import signal
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -17,9 +20,11 @@ from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
-    "4 refused or declined · 5 changes wait (plan --exit-code) · 130 interrupted"
+    "4 refused or declined · 5 changes wait (plan --exit-code) · 6 changes wait, and not all could be checked · "
+    "130 interrupted"
 )
 
+PLAIN = {"✓": "+", "✗": "x", "·": "-", "…": "...", "≠": "!=", "“": '"', "”": '"'}
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
 app = typer.Typer(
@@ -55,16 +60,20 @@ def root(
 ) -> None:
     """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.
 
-    Begin with `gpunode demo`, which needs no host and no cluster; then write an inventory (see the README), look at
-    `gpunode plan`, and run `gpunode provision`.
+    Write an inventory (see the README), look at `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
+    without a host or a cluster, where gpunode was installed with its extra: pip install '.[deviceplugin]'.
     """
 
 
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
+    codecs.register_error("gpunode", _signs)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a ✓ that an encoding lacks is no reason to say nothing
+            stream.reconfigure(errors="gpunode")  # a ✓ that an encoding lacks is no reason to say nothing
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _end)
     try:
         app()
     except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
@@ -84,7 +93,7 @@ def main() -> None:
             raise
         line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
         typer.echo(
-            f"{line}gpunode: interrupted; what was begun on a host goes on there, and the next run follows it",
+            f"{line}gpunode: interrupted; a change that a host has begun goes on there, and the next run follows it",
             err=True,
         )
         sys.stdout.flush()
@@ -97,6 +106,21 @@ def _plain(error: GpunodeError) -> str:
     from gpunode.report.plain import lines
 
     return "\n".join(lines(str(error)))
+
+
+def _end(*_: object) -> NoReturn:
+    """End as after Ctrl-C, with pods and connections cleaned up; a second signal does not stop that."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _signs(error: UnicodeError) -> tuple[str, int]:
+    """What is printed for a sign that the terminal's encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(PLAIN.get(sign, "?") for sign in lost), error.end
 
 
 def _unwritable() -> str | None:

@@ -19,6 +19,12 @@ REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 PLUGIN_SECONDS = 180.0
 PODS_SECONDS = 180.0
 
+WITHOUT_PLUGIN = (
+    "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
+    "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; docs/deviceplugin.md says how to "
+    "build that file."
+)
+
 Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its part in the cluster
 
 

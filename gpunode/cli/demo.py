@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +29,9 @@ def demo(
             metavar="LINK",
         ),
     ] = None,
-    hosts: Annotated[int | None, typer.Option("--hosts", help="So many hosts.", min=1, max=1000)] = None,
+    hosts: Annotated[
+        int | None, typer.Option("--hosts", help="Number of hosts to simulate.", min=1, max=1000)
+    ] = None,
     inventory: Annotated[
         Path | None,
         typer.Option(
@@ -89,8 +90,6 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
             f"--break {fault}: it can happen to none of these hosts; "
             f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
         )
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
     try:
         with Demo(machines, *described) as demo:
             code = Show(demo, fast=fast).play(fault)
@@ -103,7 +102,3 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
         os._exit(130)  # what `main` says of an interruption is true of real hosts only
     return code
-
-
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -38,7 +38,9 @@ def label(
     from gpunode.errors import ClusterError, UsageError
 
     if not accelerator:
-        raise UsageError("no label is named", hint="For instance: gpunode label --accelerator inventory.yaml")
+        raise UsageError(
+            "no label is chosen", hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`."
+        )
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:

@@ -9,6 +9,11 @@ import typer
 from gpunode.cli import options
 from gpunode.cli.session import exit_code, session
 
+DRIFT, DRIFT_AND_MORE = (
+    5,
+    6,
+)  # exit codes: all was checked and changes wait; changes wait where it could be checked
+
 
 def plan(
     inventory: options.InventoryPath = options.INVENTORY,
@@ -23,7 +28,11 @@ def plan(
         ),
     ] = None,
     exit_with: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 5 when changes wait, on hosts or in the cluster.")
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Exit with 5 when changes wait, on hosts or in the cluster; with 6 when, besides, not all could be checked.",
+        ),
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -43,7 +52,8 @@ def plan(
     ) as run:
         outcomes = run.each(converge.look)
         run.report.plans(outcomes, diff=diff is not False)
-        objects = failed = 0
+        objects: int | None = None  # of the cluster, if it was checked
+        failed = 0
         if run.inventory.cluster.plugin is not None:
             hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
             hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
@@ -56,8 +66,10 @@ def plan(
             except ClusterError as error:  # the hosts' plans are told, and counted
                 run.report.problem(error)
                 failed = error.exit_code
+        else:
+            run.report.note(cluster.WITHOUT_PLUGIN)
         run.report.summary(outcomes, cluster=objects)
     code = failed or exit_code(outcomes)
-    if not code and exit_with and (objects or any(outcome.plan for outcome in outcomes)):
-        code = 5
+    if exit_with and (objects or any(outcome.plan for outcome in outcomes)):
+        code = DRIFT_AND_MORE if code else DRIFT
     raise typer.Exit(code)

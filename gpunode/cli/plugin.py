@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import accepted, session
+from gpunode.cli.session import accepted, loaded, session
 
 if TYPE_CHECKING:
     from gpunode.cluster.plugin import Row
@@ -148,17 +148,16 @@ def remove(
 
     Example: gpunode plugin remove inventory.yaml
     """
-    from gpunode import inventory as inventories
     from gpunode import report
     from gpunode.cli import cluster
     from gpunode.cluster import plugin
     from gpunode.errors import Declined
 
-    loaded = inventories.load(inventory)
+    read = loaded(inventory)
     out = report.make(json=json, quiet=quiet)
-    api = cluster.connect(loaded)
+    api = cluster.connect(read)
     tell, stays = cluster.tells(out), list[str]()
-    there = plugin.removable(api, loaded.cluster.namespace, tell=stays.append)
+    there = plugin.removable(api, read.cluster.namespace, tell=stays.append)
     for why in stays if not (yes and there) else ():  # else it is told when it is so
         tell(why)
     if not there:
@@ -170,7 +169,7 @@ def remove(
             raise Declined(
                 "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
             )
-    removed = plugin.remove(api, loaded.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=tell)
+    removed = plugin.remove(api, read.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=tell)
     out.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 

@@ -56,18 +56,14 @@ def provision(
             except ClusterError as error:
                 work.report.problem(error)
                 code = error.exit_code
-        elif good:
-            work.report.note(
-                "`cluster.plugin` is not in the inventory: no device plugin is deployed, no pod is run."
-            )
-        work.report.summary(outcomes)
+        work.report.summary(outcomes, cluster=0 if wanted else None)
     raise typer.Exit(code)
 
 
 def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int) -> list[Outcome]:
     """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
     from gpunode import converge
-    from gpunode.cli import drift
+    from gpunode.cli import cluster, drift
 
     def look(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
         return converge.follow(visit, converge.look(visit, tell), tell)
@@ -75,7 +71,9 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
     outcomes = {outcome.host: outcome for outcome in work.each(look)}
     work.report.plans(list(outcomes.values()))
     objects = 0
-    if api is not None:
+    if api is None:
+        work.report.note(cluster.WITHOUT_PLUGIN)
+    else:
         hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
         hostnames = {name: outcome.facts.hostname for name, outcome in outcomes.items() if outcome.facts}
         if hosts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,12 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpunode.cli import options
-from gpunode.errors import Declined, GpunodeError
+from gpunode.errors import Declined, GpunodeError, UsageError
 
 if TYPE_CHECKING:
     from gpunode.converge import Visit
     from gpunode.model import Event, Host, Inventory, Outcome
     from gpunode.report import Report
+
+EXAMPLE = """\
+cat > inventory.yaml <<'END'
+groups:
+  gpu:
+    hosts: [gpu-01, gpu-02]     # names that ssh reaches
+    ssh: {user: ops}            # may become root by sudo
+# The cluster's part needs the device plugin's image; docs/deviceplugin.md says how to build it:
+# cluster: {plugin: {archive: plugin.tar}}
+END"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,19 @@ class Session:
         return [done[host.name] for host in hosts]
 
 
+def loaded(path: Path) -> Inventory:
+    """The inventory. One that nobody named and that is not there is explained by an example."""
+    from gpunode import inventory as inventories
+
+    if path == options.INVENTORY and not path.exists():
+        words = shlex.join(["gpunode", *sys.argv[1:]])
+        raise UsageError(
+            f"there is no {path} in this folder",
+            hint=f"Name yours: `{words} FILE`. Or write one here:\n\n{EXAMPLE}",
+        )
+    return inventories.load(path)
+
+
 @contextmanager
 def session(
     path: Path,
@@ -77,7 +102,7 @@ def session(
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
 
-    inventory = inventories.load(path)
+    inventory = loaded(path)
     hosts = inventories.select(inventory, limit or (), exclude or ())
     password = _password() if ask_sudo else None
     dialer = None
@@ -118,7 +143,7 @@ def accepted(report: Report, question: str, *, yes: bool) -> None:
     """Raise Declined unless somebody says yes to what was shown, or has said so beforehand."""
     if not yes and not report.ask(question):
         raise Declined(
-            "not accepted: what was shown was not changed",
+            "cancelled; nothing of what was shown was changed",
             hint="Accept with `y`, or give --yes where nobody can answer.",
         )
 

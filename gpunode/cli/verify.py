@@ -37,7 +37,7 @@ def verify(
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
     from gpunode import converge
-    from gpunode.verify import first_broken, host_links
+    from gpunode.verify import coverage, first_broken, host_links
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
@@ -60,15 +60,12 @@ def verify(
                 )
         for host, links in chains.items():
             work.report.links(host, links)
-        broken = [host for host, links in chains.items() if not _holds(links)]
+        broken = list(coverage.broken(chains))
         if work.inventory.cluster.plugin is None:
             work.report.note(
-                "`cluster.plugin` is not in the inventory: node, plugin, capacity and pod were not looked at."
+                "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
             )
-        hosts = f"{len(chains)} host{'' if len(chains) == 1 else 's'}"
-        work.report.note(
-            f"{len(broken)} of {hosts} broken" if broken else f"{hosts}: every link looked at holds"
-        )
+        work.report.total(coverage.sentence(chains), coverage.numbers(chains))
     unreachable = [outcome.host for outcome in outcomes if outcome.status == "unreachable"]
     raise typer.Exit(0 if not broken else 3 if broken == unreachable else 1)
 

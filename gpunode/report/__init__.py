@@ -6,7 +6,7 @@ outcomes, and nothing ever asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,8 +68,12 @@ class Report(Protocol):
         """A question that needs a person; False where there is none."""
         ...
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
-        """The last line: counts and seconds, and how many changes of the cluster wait."""
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+        """The last line: counts and seconds, and how many changes of the cluster wait (None: it was not checked)."""
+        ...
+
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:
+        """Another command's last line, as a sentence or as numbers."""
         ...
 
 

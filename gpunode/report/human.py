@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -122,17 +122,20 @@ class Human:
         self._tell(f"{question} ", ("[y]es / [n]o:", "bold"), " ")
         try:
             return sys.stdin.readline().strip().lower() in ("y", "yes")
-        except KeyboardInterrupt:  # as an answer it is a no: nothing is under way
+        except KeyboardInterrupt:
             self._err.print()
-            return False
+            raise
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         counts = Counter(WORDS[outcome.status] for outcome in outcomes)
         parts = ", ".join(f"{count} {word}" for word, count in counts.items())
         hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
         waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
-        rest = f"; in the cluster {waits}" if cluster else ""
+        rest = "; cluster not checked" if cluster is None else f"; in the cluster {waits}" if cluster else ""
         self._tell(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}\n")
+
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text says it
+        self.note(text)
 
 
 def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from gpunode.model import Event, Host, Link, Outcome
 from gpunode.redaction import redacted
 from gpunode.report.about import notes
 from gpunode.report.objects import DO
+from gpunode.report.pipe import closed
 
 if TYPE_CHECKING:
     from gpunode.cluster.difference import Difference
@@ -94,17 +95,12 @@ class Lines:
     def ask(self, question: str) -> bool:  # noqa: ARG002 - a program cannot be asked
         return False
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int = 0) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         counts = Counter[str](outcome.status for outcome in outcomes)
-        self._write(
-            {
-                "type": "summary",
-                "hosts": len(outcomes),
-                **counts,
-                "cluster": cluster,
-                "seconds": round(time.monotonic() - self._start, 3),
-            }
-        )
+        self.total("", {"hosts": len(outcomes), **counts, "cluster": cluster})
+
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the numbers say it
+        self._write({"type": "summary", **numbers, "seconds": round(time.monotonic() - self._start, 3)})
 
     def _outcome(self, outcome: Outcome) -> dict[str, Any]:
         line: dict[str, Any] = {
@@ -117,8 +113,11 @@ class Lines:
         return line
 
     def _write(self, line: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(_redacted(line), default=str) + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(json.dumps(_redacted(line), default=str) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            closed(sys.stdout)
 
 
 def _redacted(value: Any) -> Any:

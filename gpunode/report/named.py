@@ -35,6 +35,7 @@ class Named:
         self.ask = report.ask
         self.cluster = report.cluster
         self.summary = report.summary
+        self.total = report.total
 
     def event(self, event: Event) -> None:
         self._report.event(replace(event, message=self._put(event.message)))

@@ -5,12 +5,18 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from gpunode.report.pipe import closed
 from gpunode.report.plain import Part, plain
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        closed(self.file)
 
 
 def screen(*, stderr: bool = False) -> Console:
     """Where words are printed."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def words(*parts: Part) -> Text:

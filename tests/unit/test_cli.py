@@ -15,14 +15,19 @@ from gpunode import cli, fleet
 from gpunode.model import Host, Ssh
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
+number = getattr(signal, sys.argv[1])
 
 def story(host, tell):
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
     time.sleep(600)
 
 @cli.app.command("hang")
 def hang():
-    list(fleet.run([Host("a", Ssh("a"))], story, forks=8))
+    try:
+        list(fleet.run([Host("a", Ssh("a"))], story, forks=8))
+    finally:
+        os.kill(os.getpid(), 0 if number == signal.SIGINT else number)  # once more, as it cleans up
+        print("cleaned up", flush=True)
 
 sys.argv = ["gpunode", "hang"]
 cli.main()
@@ -41,12 +46,56 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> 
     assert last == "2 mistakes, nothing was contacted."
 
 
-def test_an_interrupt_ends_the_program_at_once() -> None:
-    """Hosts at work go on by themselves; nobody has to wait for them, or press Ctrl-C twice."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
+    """What is to be cleaned up is, whoever ends it; hosts at work go on by themselves, and nobody has to wait for them."""
+    words = [sys.executable, "-c", INTERRUPTED, name]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+    assert "goes on there" in done.stderr
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As under nohup: the terminal that goes away ends nothing."""
+    program = (
+        "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nfrom gpunode import cli\n"
+        "@cli.app.command('hang')\ndef hang():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
+        "import sys\nsys.argv = ['gpunode', 'hang']\ncli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+
+
+QUESTION = """
+import sys
+from gpunode import cli
+from gpunode.cli.session import accepted
+from gpunode.report import make
+
+class Terminal:
+    def isatty(self):
+        return True
+    def readline(self):
+        raise KeyboardInterrupt
+
+@cli.app.command("ask")
+def ask():
+    sys.stdin = Terminal()
+    accepted(make(json=False, quiet=True), "Apply?", yes=False)
+
+sys.argv = ["gpunode", "ask"]
+cli.main()
+"""
+
+
+def test_an_interrupt_at_a_question_is_one() -> None:
+    """Not a no, which is 4."""
+    done = subprocess.run([sys.executable, "-c", QUESTION], capture_output=True, text=True, check=False)
 
     assert done.returncode == 130
-    assert "goes on there" in done.stderr
+    assert "interrupted" in done.stderr
 
 
 REPORT = """
@@ -56,9 +105,9 @@ from gpunode.report import make
 
 @cli.app.command("report")
 def report():
-    make(json=False, quiet=True).rows("label", ("node", "result"), [("gpu-01", "✓")])
+    make(json=False, quiet=True).rows("label", ("node", "result"), [("gpu-01", "✓"), ("gpu-02", "✗"), ("gpu-03", "ö")])
 
-sys.argv[1:] = ["report"]
+sys.argv = ["gpunode", "report"]
 cli.main()
 """
 
@@ -80,4 +129,20 @@ def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1].rstrip() == "gpu-01  ?"
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        ["gpu-01", "+"],
+        ["gpu-02", "x"],
+        ["gpu-03", "?"],
+    ]
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
+    """As `| head -1` does; with the exit code of any program that SIGPIPE ends, and without a word."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-c", REPORT.replace("json=False", f"json={json}")]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (141, "")

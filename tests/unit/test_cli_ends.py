@@ -1,0 +1,197 @@
+"""What a command says last, and its exit code: no more than was done, and no less than was found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpunode import converge, inventory
+from gpunode.cli import app, cluster, drift
+from gpunode.converge import Visit
+from gpunode.errors import ClusterError, UsageError
+from gpunode.model import Link, Outcome, Plan, Reboot, Status, StepPlan
+from gpunode.verify import coverage
+from tests.unit.test_verify import right
+
+Command = Callable[..., Result]
+WAITS = Plan("h", (StepPlan("reboot", (Reboot("because"),)),))
+BARE = "groups: {all: {hosts: [right, planned, refused, unreachable, failed]}}\n"
+WITH_PLUGIN = f"cluster: {{plugin: {{image: 'plugin:1'}}}}\n{BARE}"
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs gpunode in a folder of its own; a host's name says how its story ends."""
+
+    def look(visit: Visit, _: Any) -> Outcome:
+        status: Status = visit.host.name  # type: ignore[assignment]
+        if status == "right":
+            return Outcome(status, status, right()[1])
+        error = None if status == "planned" else "so it is"
+        return Outcome(status, status, plan=WAITS if status == "planned" else None, error=error)
+
+    monkeypatch.setattr(converge, "look", look)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, text: str = BARE) -> Result:
+        Path("inventory.yaml").write_text(text)
+        return CliRunner().invoke(app, [*words])
+
+    return run
+
+
+def last(result: Result) -> dict[str, Any]:
+    """The last JSON line."""
+    return dict(json.loads(result.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "plain", "code"),
+    [
+        ("right", 0, 0),
+        ("planned", 0, 5),
+        ("unreachable", 3, 3),
+        ("refused", 4, 4),
+        ("failed", 1, 1),
+        ("right,unreachable", 3, 3),
+        ("planned,unreachable", 3, 6),
+        ("planned,refused", 4, 6),
+        ("planned,failed", 1, 6),
+        ("planned,right,unreachable,refused,failed", 1, 6),
+    ],
+)
+def test_drift_is_told_where_other_hosts_cannot_be_judged(
+    command: Command, hosts: str, plain: int, code: int
+) -> None:
+    """5 where it is all there is to tell, 6 beside hosts that are away or refused; the summary counts the same."""
+    assert command("plan", "--limit", hosts).exit_code == plain
+    drifted = command("plan", "--limit", hosts, "--exit-code", "--json")
+    assert drifted.exit_code == code
+    counted = {name: last(drifted)[name] for name in hosts.split(",")}
+    assert counted == dict.fromkeys(hosts.split(","), 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "objects", "conflict", "code"),
+    [
+        ("right", 0, False, 0),
+        ("right", 2, False, 5),
+        ("unreachable", 2, False, 6),
+        ("right", 2, True, 6),
+        ("right", 0, True, 1),
+        ("right", None, False, 1),
+        ("planned", None, False, 6),
+    ],
+)
+def test_drift_of_the_cluster_is_told_as_that_of_hosts(
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    objects: int | None,
+    conflict: bool,
+    code: int,
+) -> None:
+    """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
+
+    def planned(*_: object, **__: object) -> drift.Planned:
+        if objects is None:
+            raise ClusterError("it does not answer")
+        return drift.Planned(objects, {"a": ClusterError("no")} if conflict else {})
+
+    monkeypatch.setattr(cluster, "connect", lambda _: None)
+    monkeypatch.setattr(drift, "plan", planned)
+    ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
+    assert ended.exit_code == code
+    assert last(ended)["cluster"] == objects
+    told = command("plan", "--limit", host, text=WITH_PLUGIN).output
+    assert ("cluster not checked" in told) == (objects is None)
+
+
+@pytest.mark.parametrize("verb", ["plan", "provision"])
+def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, verb: str) -> None:
+    """The reason and the way out, and a last line that claims nothing of the cluster."""
+    words = [verb, "--limit", "right", *(["--yes"] if verb == "provision" else [])]
+    told = command(*words).output
+    assert "the inventory names no `cluster.plugin`" in told
+    assert "plugin: {archive: plugin.tar}" in told
+    assert told.splitlines()[-1].endswith("1 right; cluster not checked")
+    assert last(command(*words, "--json"))["cluster"] is None
+
+
+def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Command) -> None:
+    """Who says yes knows to what."""
+    told = command("provision", "--limit", "planned").output
+    assert "the inventory names no `cluster.plugin`" in told
+
+
+def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
+    """In its last line and in JSON."""
+    told = command("verify", "--limit", "right")
+    assert told.exit_code == 0
+    assert told.output.splitlines()[-1] == (
+        " 1 host OK: 7 of 11 links checked; not checked: node, plugin, capacity, pod"
+    )
+    counted = last(command("verify", "--limit", "right", "--json"))
+    assert counted.pop("seconds") >= 0
+    assert counted == {
+        "type": "summary",
+        "hosts": 1,
+        "broken": 0,
+        "links": 11,
+        "checked": 7,
+        "not_checked": {"node": 1, "plugin": 1, "capacity": 1, "pod": 1},
+    }
+
+
+def ok(*layers: str) -> list[Link]:
+    return [Link(layer, "ok", "fine") for layer in layers]  # type: ignore[arg-type]
+
+
+WHOLE = ok(*coverage.CHAIN)
+UNRUN = [*WHOLE[:-1], Link("pod", "unknown", "vectoradd was not run: no GPU is free")]
+BROKEN = [
+    *WHOLE[:1],
+    Link("module", "broken", "none"),
+    *(Link(layer, "unknown", "") for layer in coverage.CHAIN[2:]),
+]
+
+
+@pytest.mark.parametrize(
+    ("chains", "text"),
+    [
+        ({"a": WHOLE, "b": WHOLE}, "2 hosts OK: 11 of 11 links checked"),
+        ({"a": WHOLE[:-1]}, "1 host OK: 10 of 11 links checked; not checked: pod"),
+        ({"a": [*ok("ssh"), *WHOLE]}, "1 host OK: 11 of 11 links checked"),
+        (
+            {"a": WHOLE, "b": UNRUN, "c": UNRUN},
+            "3 hosts OK: a: 11 of 11 links checked; b, c: 10 of 11 links checked, not checked: pod",
+        ),
+        ({"a": WHOLE, "b": BROKEN}, "1 of 2 hosts broken: b (module); 1 host OK: 11 of 11 links checked"),
+        ({"a": [Link("ssh", "broken", "away")]}, "1 of 1 host broken: a (ssh)"),
+    ],
+)
+def test_a_fleet_is_told_in_one_sentence(chains: Mapping[str, list[Link]], text: str) -> None:
+    assert coverage.sentence(chains) == text
+
+
+@pytest.mark.parametrize("words", [("verify",), ("label", "--accelerator"), ("plugin", "remove")])
+def test_a_command_without_an_inventory_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Its own line with a file, and an inventory to copy that is right as it stands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["gpunode", *words])
+    error = CliRunner().invoke(app, [*words]).exception
+    assert isinstance(error, UsageError)
+    assert "no inventory.yaml" in error.message
+    assert f"`gpunode {' '.join(words)} FILE`" in error.hint
+    written = re.search(r"cat > inventory.yaml <<'END'\n(.*?\n)END\n", f"{error}\n", re.DOTALL)
+    assert written
+    Path("inventory.yaml").write_text(written[1])
+    assert inventory.load(Path("inventory.yaml")).hosts
