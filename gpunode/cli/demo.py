@@ -77,6 +77,7 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         )
     machines = kinds.fleet(hosts) if hosts else kinds.usual()
     described: tuple[Any, ...] = ()
+    whole = True
     if inventory is not None:
         from gpunode.sim.rehearsal import rehearsal
 
@@ -84,7 +85,10 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         for words in read.left_out:
             typer.echo(f"{inventory}: {words}")
         machines, described = read.machines, (read.groups, read.cluster, read.files)
-    possible = faults.possible(machines)
+        whole = read.cluster["plugin"] is not None
+    possible = [
+        name for name in faults.possible(machines) if whole or name != "image"
+    ]  # which is the plugin's
     if fault is not None and fault not in possible:
         raise UsageError(
             f"--break {fault}: it can happen to none of these hosts; "
@@ -97,7 +101,7 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
                 demo.keep()
                 typer.echo(farewell(demo))
         if not keep:
-            typer.echo(ending(code))
+            typer.echo(ending(code, whole=whole))
     except KeyboardInterrupt:
         typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
         os._exit(130)  # what `main` says of an interruption is true of real hosts only

@@ -176,7 +176,7 @@ def status(access: Access, answer: Object) -> HttpError:
         hint = "Let the one named set it, or take it away there first."
     elif code == 415:
         message = f"this Kubernetes has no server-side apply ({access.server})"
-        hint = "gpunode's cluster side needs Kubernetes 1.16 or newer (1.18 for everything it writes)."
+        hint = "gpunode's cluster side needs Kubernetes 1.20 or newer."
     elif code == 422:
         message = f"the Kubernetes API finds the object invalid: {said}"
     elif code == 429 or code >= 500:

@@ -6,6 +6,7 @@ Reads the named file, and the keys, the image archive and the plugin's configura
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +28,32 @@ PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/
 def load(path: Path, *, keys: bool = True) -> Inventory:
     """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: what.
 
-    Without `keys`, for who will not work on its hosts, it is as if it named no kubeconfig, no key, no repository and no
-    image that is in an archive: those files need not be there.
+    Without `keys`, for who will not work on its hosts, it is as if it named no kubeconfig, no key and no repository, and the
+    image that is in an archive has no name: those files need not be there.
     """
     source = read(path)
     check(source)
-    if not keys:
-        leave_out_keys(source.data)
+    archived = None if keys else leave_out_keys(source.data)
     hosts = expand.hosts(source)
     cluster = read_cluster(source)
     source.stop()
+    if archived:
+        cluster = replace(cluster, plugin=PluginImage("", archive=archived))
     return Inventory(str(path), hosts, cluster)
 
 
-def leave_out_keys(data: dict[str, Any]) -> None:
-    """Take out of the data what opens the way to hosts, cluster and packages."""
+def leave_out_keys(data: dict[str, Any]) -> str | None:
+    """Take out of the data what opens the way to hosts, cluster and packages; returns the image's archive, if it has one."""
     cluster = data.get("cluster", {})
     cluster.pop("kubeconfig", None)
-    if "archive" in (plugin := cluster.get("plugin", {})):
-        del plugin["archive"]
+    archived: str | None = (plugin := cluster.get("plugin", {})).pop("archive", None)
+    if archived is not None:
         plugin.pop("image", None)  # which of the archive's
     for variables in places(data):
         variables.pop("repositories", None)
         for key in ("key", "known_hosts"):
             variables.get("ssh", {}).pop(key, None)
+    return archived
 
 
 def places(data: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -41,8 +41,9 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
             host |= {"address": "127.0.0.1", "ssh": {"port": ports[host["name"]]}}
     (demo / "packages.asc").write_text(KEY, encoding="utf-8")
     archive(demo / ARCHIVE)
+    cluster = {"kubeconfig": "kubeconfig", "plugin": {"archive": ARCHIVE}, **described["cluster"]}
     data = {
-        "cluster": {"kubeconfig": "kubeconfig", "plugin": {"archive": ARCHIVE}, **described["cluster"]},
+        "cluster": {key: value for key, value in cluster.items() if value is not None},
         "defaults": {
             "ssh": {
                 "user": "demo",
@@ -61,8 +62,13 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
 
 def pullable(demo: Path) -> tuple[str, ...]:
     """The images that the described cluster's nodes can pull: the plugin's, where no archive is named."""
-    image = _described(demo)["cluster"].get("plugin", {}).get("image")
+    image = (_described(demo)["cluster"].get("plugin") or {}).get("image")
     return (image,) if image else ()
+
+
+def whole(demo: Path) -> bool:
+    """Whether its inventory has a device plugin deployed."""
+    return _described(demo)["cluster"].get("plugin", ARCHIVE) is not None
 
 
 def _described(demo: Path) -> dict[str, Any]:
@@ -85,7 +91,7 @@ def describe(
 
 def metrics(demo: Path) -> dict[str, str]:
     """Where the device plugins' metrics are, by host; none where the described cluster's plugin serves none."""
-    if not _described(demo)["cluster"].get("plugin", {}).get("metrics"):
+    if not (_described(demo)["cluster"].get("plugin") or {}).get("metrics"):
         return {}
     return dict(json.loads((demo / "demo.json").read_text(encoding="utf-8"))["metrics"])
 

@@ -45,10 +45,12 @@ def rehearsal(path: Path) -> Rehearsal:
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
     plugin, config, voice = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_voice
-    image = {"archive": ARCHIVE} if plugin is None or plugin.archive else {"image": plugin.reference}
     named, files, left_out = configured(config) if config else ({}, {}, ())
     told = {name: getattr(voice, name) for name in ("events", "annotation", "metrics")}
-    cluster = {"namespace": read.cluster.namespace, "plugin": {**image, **named, **told}}
+    cluster: dict[str, Any] = {"namespace": read.cluster.namespace, "plugin": None}
+    if plugin is not None:
+        image = {"archive": ARCHIVE} if plugin.archive else {"image": plugin.reference}
+        cluster["plugin"] = {**image, **named, **told}
     return Rehearsal(machines, groups, cluster, files, left_out)
 
 

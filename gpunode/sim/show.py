@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpunode.sim import faults
+from gpunode.sim import faults, folder
 from gpunode.sim.demo import Demo
 
 WIDEST = 100
@@ -23,6 +23,7 @@ class Show:
 
     def __init__(self, demo: Demo, *, fast: bool) -> None:
         self.demo = demo
+        self._whole = folder.whole(demo.folder)
         self._reading = sys.stdout.isatty() and not fast
 
     def play(self, fault: str | None) -> int:
@@ -42,11 +43,17 @@ class Show:
             self.say("Plan", "One host, bare of NVIDIA's software. What would change on it, and why:")
         done = self.run("plan", "inventory.yaml", "--limit", (good or list(self.demo.states))[0]) in (0, 4)
         told = f" {odd} of them cannot become one, and are told why." if odd else ""
-        self.say("Provision", f"All hosts at once, to verified GPU nodes.{told} `--yes` accepts every plan:")
+        aim = ", to verified GPU nodes." if self._whole else "; the cluster is left out, as in the inventory."
+        self.say("Provision", f"All hosts at once{aim}{told} `--yes` accepts every plan:")
         done &= self.run("provision", "inventory.yaml", "--yes", last=_results) == (4 if odd else 0)
         if not good:
             return 0 if done else 1
-        self.say("Verify", "The chain from the PCI bus to a finished CUDA pod, link by link:")
+        chain = (
+            "to a finished CUDA pod, link by link"
+            if self._whole
+            else "to the kubelet, without the cluster's links"
+        )
+        self.say("Verify", f"The chain from the PCI bus {chain}:")
         done &= self.run("verify", "inventory.yaml", *(these if hosts <= MANY else ("--limit", good[0]))) == 0
         self.say("Label", "Nodes by what their GPUs are, for node selectors:")
         done &= self.run("label", "inventory.yaml", "--accelerator", *these, last=many) == 0
@@ -146,13 +153,13 @@ To end it:
   {gpunode} demo stop"""
 
 
-def ending(code: int) -> str:
-    """What was shown, and what a user can do next, where the demo does not go on."""
-    seen = (
-        "from bare hosts to verified GPU nodes"
-        if code == 0
-        else "not all went as it should, as is said above"
-    )
+def ending(code: int, *, whole: bool) -> str:
+    """What was shown, and what a user can do next, where the demo does not go on. `whole`: with a device plugin."""
+    seen = "from bare hosts to verified GPU nodes"
+    if not whole:
+        seen = "the hosts' part alone, since the inventory names no cluster.plugin"
+    if code:
+        seen = "not all went as it should, as is said above"
     return f"""
 That was the demo: {seen}. Its hosts and its cluster are gone.
 Next: `{_called()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""

@@ -215,6 +215,21 @@ def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> Non
     assert rehearsal(written).cluster["plugin"]["archive"] == "plugin.tar"
 
 
+def test_a_rehearsal_without_a_plugin_deploys_none(room: Path) -> None:
+    """What the inventory leaves out is left out of the show, which claims no more than it did."""
+    written = room / "inventory.yaml"
+    written.write_text("groups: {l4: {hosts: [a], driver: none, toolkit: none}}\n")
+    words = [*GPUNODE, "demo", "--fast", "--inventory", written]
+    show = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert show.returncode == 0, show.stdout + show.stderr
+    assert "1 host OK: 7 of 11 links checked; not checked: node, plugin, capacity, pod" in show.stderr
+    assert "names no `cluster.plugin`" in show.stderr
+    assert "vectoradd" not in show.stdout
+    assert "verified" not in show.stdout
+    broken = subprocess.run([*words, "--break", "image"], capture_output=True, text=True, check=False)
+    assert (broken.returncode, broken.stdout) == (2, "")
+
+
 BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 BY_MPS = BY_TIME.replace("timeSlicing", "mps")
 BY_CDI = "version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n"

@@ -242,6 +242,9 @@ def test_the_examples_are_valid_and_name_their_schema(tmp_path, name):
     for file in ["nvidia-driver.asc", "nvidia-toolkit.asc"]:
         (files / file).write_text(KEY)
     archive(files / "device-plugin.tar", "gpunode/device-plugin:0.1.0")
+    for file in ["nvidia-driver.asc", "nvidia-toolkit.asc"]:  # README's names, beside the file
+        shutil.copy(files / file, tmp_path)
+    shutil.copy(files / "device-plugin.tar", tmp_path / "plugin.tar")
     inventory = load(Path(shutil.copy(example, tmp_path)))
     assert len(inventory.hosts) == {"single-host": 1, "fleet": 22, "local": 1, "airgap": 9}[name]
 

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema.validators import Draft202012Validator
 
+from gpunode import inventory
 from gpunode.inventory.validation import schema
 
 ROOT = Path(__file__).parents[2]
@@ -60,3 +62,16 @@ def test_every_key_explains_itself_in_an_editor():
 
     check(schema(), "")
     assert all("description" in part for part in schema()["$defs"].values())
+
+
+STARTER = (ROOT / "docs/inventory.md").read_text().split("```yaml\n")[1].split("```")[0]
+EXAMPLES = {path.stem: path.read_text() for path in sorted((ROOT / "inventories").iterdir())}
+
+
+@pytest.mark.parametrize("text", [STARTER, *EXAMPLES.values()], ids=["starter", *EXAMPLES])
+def test_an_example_does_the_whole_job(tmp_path: Path, text: str) -> None:
+    """A copy of it deploys the device plugin and verifies, and says where driver and toolkit come from."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    assert inventory.load(path, keys=False).cluster.plugin is not None
+    assert "repositories" in text

@@ -79,12 +79,13 @@ def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture
     ]
 
 
-def test_an_interrupt_at_a_question_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
-    """While a person is asked nothing is under way that could go on."""
+def test_an_interrupt_at_a_question_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends the program, on a line of its own."""
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
         stdin.readline.side_effect = KeyboardInterrupt
-        assert not Human(quiet=False).ask("Apply to 2 hosts?")
+        with pytest.raises(KeyboardInterrupt):
+            Human(quiet=False).ask("Apply to 2 hosts?")
 
     assert capsys.readouterr().err == "Apply to 2 hosts? [y]es / [n]o: \n"
 
