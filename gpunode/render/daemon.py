@@ -34,12 +34,12 @@ def daemon_json(text: str, *, default: bool, path: str = "/etc/docker/daemon.jso
     start = text.index("{")
     if default and document.get("default-runtime") != "nvidia":
         text = _set(text, start, "default-runtime", "nvidia")
-    runtimes = document.get("runtimes", {})
-    if not isinstance(runtimes, dict):
+    runtimes = document.get("runtimes")
+    if not isinstance(runtimes, dict | None):
         raise Unfit(f"{path}: `runtimes` is not an object of runtimes by name", hint=HINT)
-    if not _is_nvidia(runtimes.get("nvidia")):
-        own = next((m for m in _members(text, start) if m.key == "runtimes"), None)
-        if own is None:
+    if not runtimes or not _is_nvidia(runtimes.get("nvidia")):
+        own = _member(text, start, "runtimes")
+        if own is None or own.value is None:
             text = _set(text, start, "runtimes", {"nvidia": RUNTIME})
         else:
             text = _set(text, own.start, "nvidia", RUNTIME)
@@ -56,18 +56,14 @@ def _is_nvidia(runtime: object) -> bool:
 
 def _parse(text: str, path: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
+        document = json.loads(text.removeprefix("\ufeff"))
+    except RecursionError:
+        raise Unfit(f"{path} does not parse\nit is nested too deeply", hint=HINT) from None
     except json.JSONDecodeError as error:
         where = at(path, text, error.pos)
         raise Unfit(f"{path} does not parse\n{where}: not valid JSON: {error.msg}", hint=HINT) from None
     if not isinstance(document, dict):
         raise Unfit(f"{at(path, text, 0)}: not a JSON object", hint=HINT)
-    for member, first in _twice(text, len(text) - len(text.lstrip())):
-        raise Unfit(
-            f'{at(path, text, member.at)}: "{member.key}" stands here again, first on line '
-            f"{text.count(chr(10), 0, first) + 1}; dockerd takes the last and says nothing",
-            hint="Leave one of the two, then run again; the file was not touched.",
-        )
     return document
 
 
@@ -89,24 +85,18 @@ def _members(text: str, offset: int) -> Iterator[Member]:
             offset = _space(text, offset + 1)
 
 
-def _twice(text: str, offset: int) -> Iterator[tuple[Member, int]]:
-    """Members whose key came before in the same object, in objects inside objects too."""
-    seen: dict[str, int] = {}
-    for member in _members(text, offset):
-        if member.key in seen:
-            yield member, seen[member.key]
-        seen[member.key] = member.at
-        if isinstance(member.value, dict):
-            yield from _twice(text, member.start)
+def _member(text: str, offset: int, key: str) -> Member | None:
+    """The member of the object at `offset` that counts: dockerd takes the last of a name."""
+    return next((m for m in reversed(tuple(_members(text, offset))) if m.key == key), None)
 
 
 def _set(text: str, offset: int, key: str, value: object) -> str:
     """The object at `offset` with this member: its value replaced, or the member added after the last one."""
     members = list(_members(text, offset))
     written = json.dumps(value)
-    for member in members:
-        if member.key == key:
-            return text[: member.start] + written + text[member.end :]
+    there = _member(text, offset, key)
+    if there is not None:
+        return text[: there.start] + written + text[there.end :]
     entry = f"{json.dumps(key)}: {written}"
     if members:
         last = members[-1]
@@ -114,11 +104,16 @@ def _set(text: str, offset: int, key: str, value: object) -> str:
     close = text.index("}", offset)
     outer = text[text.rfind("\n", 0, offset) + 1 : offset]
     indent = re.match(r"\s*", outer)[0]  # type: ignore[index]  # matches always
-    return f"{text[: offset + 1]}\n{indent}  {entry}\n{indent}{text[close:]}"
+    line = _newline(text) + indent
+    return f"{text[: offset + 1]}{line}  {entry}{line}{text[close:]}"
 
 
 def _gap(text: str, offset: int) -> str:
     """What separates a further member from the one at `offset`: its own line's start, or a space."""
     start = text.rfind("\n", 0, offset)
     lead = text[start + 1 : offset]
-    return f"\n{lead}" if start >= 0 and not lead.strip() else " "
+    return f"{_newline(text)}{lead}" if start >= 0 and not lead.strip() else " "
+
+
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from gpunode import compat
 from gpunode.model import Change, Desired, Expected, Facts, Service
 from gpunode.render import Unfit, daemon_json
 from gpunode.steps import files, users
@@ -29,11 +30,14 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     _same_file(facts)
     before = files.text(facts, FILE) or ""
+    _no_mark(facts, before)
     after = daemon_json(before, default=desired.runtime_mode == "default", path=FILE)
     changes: list[Change] = []
     if after != before:
         _no_flags(facts)
         why = "pods get GPUs from the nvidia runtime, which a kubelet with docker only finds as its default"
+        if any(path.startswith(files.OPERATOR) for path in _paths(before)):
+            why += f"; {files.WRITES_BACK}"
         expected = Expected("nvidia", "nvidia" if desired.runtime_mode == "default" else None)
         changes += files.write(facts, FILE, after, why, check="docker", expected=expected)
     reason = _restart(facts, changed=bool(changes))
@@ -71,13 +75,32 @@ def _note(facts: Facts, text: str) -> str:
     one = count == 1
     if not count:
         return "no container runs in it"
-    if facts.docker.live_restore and json.loads(text).get("live-restore", True) is True:
+    if (
+        facts.docker.live_restore
+        and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
+    ):
         return f"{count} container{' goes' if one else 's go'} on running: live-restore is on"
     inside = [user for user in facts.gpu_users if user.container]
     return (
         f"{count} container{' stops' if one else 's stop'} with it, since live-restore is off: "
         "the kubelet starts those of its pods again" + (f"; on GPUs: {users.names(inside)}" if inside else "")
     )
+
+
+def _no_mark(facts: Facts, text: str) -> None:
+    if text.startswith("\ufeff") and facts.docker and compat.numbers(facts.docker.version) < (23,):
+        raise Unfit(
+            f"{FILE}:1:1: it begins with a byte order mark, which docker reads over since 23.0 only",
+            hint="Take the mark out (sed -i '1s/^\\xef\\xbb\\xbf//'), then run again; the file was not touched.",
+        )
+
+
+def _paths(text: str) -> Iterator[str]:
+    """What the nvidia runtime starts, as the file has it."""
+    document = json.loads(text.removeprefix("\ufeff")) if text.strip() else {}
+    runtime = (document.get("runtimes") or {}).get("nvidia")
+    if isinstance(runtime, dict):
+        yield str(runtime.get("path", ""))
 
 
 def _same_file(facts: Facts) -> None:

@@ -54,8 +54,8 @@ def _lines(change: Change, seen: Facts) -> tuple[str, ...]:
 
 
 def _daemon_json(change: WriteFile) -> str:
-    before = json.loads(change.before or "{}")
-    if before.get("default-runtime") != "nvidia" and "default-runtime" in json.loads(change.content):
+    before, after = (json.loads((t or "{}").lstrip("\ufeff")) for t in (change.before, change.content))
+    if before.get("default-runtime") != "nvidia" and "default-runtime" in after:
         return f"{change.path} does not name nvidia as its default runtime"
     return f"{change.path} does not hold the nvidia runtime"
 

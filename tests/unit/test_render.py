@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomlkit
@@ -137,6 +138,23 @@ def test_templates_mirror_the_places_where_they_land() -> None:
     names = [str(p.relative_to(templates.folder() / "host")) for p in templates.folder().glob("host/**/*.j2")]
     assert names
     assert {Path(name).parts[0] for name in names} <= {"etc", "usr"}
+
+
+@pytest.mark.parametrize("depth", [3000, 100_000])
+@pytest.mark.parametrize(
+    ("merge", "before", "opening", "middle", "closing", "after"),
+    [
+        (daemon_json, '{"a": ', "[", "", "]", "}"),
+        (daemon_json, "", '{"a": ', "1", "}", ""),
+        (containerd_toml, "version = 2\na = ", "[", "", "]", "\n"),
+    ],
+)
+def test_what_is_nested_too_deeply_is_refused(
+    depth: int, merge: Any, before: str, opening: str, middle: str, closing: str, after: str
+) -> None:
+    """With the file's name instead of a traceback."""
+    with pytest.raises(Unfit, match="nested too deeply"):
+        merge(before + opening * depth + middle + closing * depth + after, default=True)
 
 
 def test_a_position_counts_as_editors_do() -> None:
