@@ -1,4 +1,4 @@
-"""What runs on a host: it looks (`probe`), changes (`apply`), and tells how a running apply goes on (`follow`).
+"""What runs on a host: it looks (`probe`), changes (`apply`), tells how a running apply goes on (`follow`), ends it (`abort`).
 
 One file, the standard library only, Python 3.6 syntax, nothing of gpunode imported: it is sent over the connection
 (wire.py) and leaves no program on the host. A job is one JSON object; the answer is one JSON object a line between
@@ -12,10 +12,14 @@ does (`restore`), how many to wait for apt's locks (`apt_wait`) and for the fact
 An apply is done by a process of its own, a transient systemd unit where there is systemd, which writes its messages
 to a file; the process that the connection started only follows that file, so a lost connection stops nothing.
 
-    /run/gpunode.lock              held by the apply under way; says whose it is
-    /run/gpunode/RUN/              program, job and messages.jsonl of a running apply, gone when it has ended
+    /run/gpunode/lock              held by the apply under way, through its reboot; says whose it is
+    /run/gpunode/RUN/              program, job, messages.jsonl and apt.log of a running apply, gone when it has ended
     /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt;
                                    of the last KEPT_RUNS applies
+
+The files that a restart reads are guarded: before the first of them is written, RUN/guard.json says what worked and which
+files are to be put back, unless all of that works after the restart, too. While it is there, whoever comes first puts them
+back: the apply itself, a timer, gpunode-restore.service at a boot, or the next apply.
 """
 
 import concurrent.futures
@@ -39,7 +43,9 @@ import traceback
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 ROOT = os.environ.get("GPUNODE_ROOT", "").rstrip("/")
-LOCK = "/run/gpunode.lock"
+LIVE = "/run/gpunode"  # for root alone: who can open the lock's file can hold the lock
+LOCK = LIVE + "/lock"
+RECORDS = "/var/lib/gpunode/runs"
 CONTAINERD_FILE = "/etc/containerd/config.toml"
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
@@ -47,6 +53,9 @@ PROBE_SECONDS = 60
 BEAT_SECONDS = 10  # so often who follows a silent apply hears that it goes on
 KEPT_RUNS = 50  # records of earlier applies, with the originals of what they changed
 RESTORE_SECONDS = 180  # the timer that puts guarded files back when a restart was never found to be good
+APT_SILENCE = 1800  # a package manager that says nothing for so long hangs; building a module takes minutes
+ABORT_SECONDS = 240  # for an apply to put back what it must, and end
+REBOOT_SECONDS = 900  # for the machine to go down
 
 Message = Dict[str, Any]
 
@@ -150,6 +159,9 @@ def run(*argv: str, timeout: Optional[float] = 30, stdin: Any = subprocess.DEVNU
                     stream.close()
             process.poll()
         return Answer(124, "", "%s did not answer within %d seconds" % (argv[0], timeout or 0))
+    except BaseException:  # an abort
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
@@ -685,12 +697,13 @@ class Run:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.live = "/run/gpunode/" + name
-        self.record = "/var/lib/gpunode/runs/" + name
+        self.live = LIVE + "/" + name
+        self.record = RECORDS + "/" + name
         self.places = (self.live + "/messages.jsonl", self.record + "/messages.jsonl")
         self.recorded = True
         self.n = 0
         self.warnings = []  # type: List[str]
+        self.heard = 0.0  # when apt last said anything
 
     def store(self, program: bytes, job: Message) -> None:
         for folder in (self.live, self.record + "/files"):
@@ -713,21 +726,36 @@ class Run:
         if self.recorded:
             shutil.rmtree(below(self.live), ignore_errors=True)
 
-    def disarm(self) -> None:
-        """What was changed for the last restart is good: nothing is to be put back any more."""
-        if os.path.exists(below(self.live + "/restore.json")):
-            os.unlink(below(self.live + "/restore.json"))
+    def guard(self) -> Optional[Message]:
+        """What is to be put back, and when: {unit, paths, worked, pid, boot, settle, by}; None when nothing is."""
+        text = text_of(self.record + "/guard.json")
+        return None if text is None else dict(json.loads(text))
+
+    def disarm(self, aside: str = "") -> None:
+        """Nothing is to be put back any more. The record goes first: the rest does nothing without it."""
+        guard = below(self.record + "/guard.json")
+        if os.path.exists(guard):
+            os.rename(guard, aside) if aside else os.unlink(guard)
+            sync(os.path.dirname(guard))
+        for path in (BOOT_LINK, BOOT_UNIT, self.record + "/agent.py"):
+            if os.path.lexists(below(path)):
+                os.unlink(below(path))
+        if systemd():
+            run("systemctl", "stop", "gpunode-restore-%s.timer" % self.name)
 
     def load(self) -> Message:
         return dict(json.loads(text_of(self.live + "/job.json") or ""))
 
     def send(self, message: Message) -> None:
-        """Told in /run, which no full disk silences, and recorded in /var, which outlives the machine's going down."""
+        """Told in /run, which no full disk silences, and recorded in /var, which outlives the machine's going down.
+
+        Facts are not recorded: they hold what other files of the host say, passwords among it.
+        """
         line = json.dumps(message).encode() + b"\n"
         with open(below(self.places[0]), "ab") as file:
             file.write(line)
         try:
-            if self.recorded:
+            if self.recorded and message["type"] != "facts":
                 with open(below(self.places[1]), "ab") as file:
                     file.write(line)
         except OSError:
@@ -742,6 +770,14 @@ class Run:
                 continue  # it is in the record alone when the apply has ended
         return None
 
+    def story(self) -> List[Message]:
+        """The messages so far."""
+        file = self.told()
+        if file is None:
+            return []
+        with file:
+            return [json.loads(line) for line in whole_lines(file)]
+
     def progress(self, text: str, percent: Optional[float] = None) -> None:
         message = {"type": "progress", "n": self.n, "text": text}  # type: Message
         if percent is not None:
@@ -751,17 +787,20 @@ class Run:
     def payload(self, index: int) -> str:
         return below("%s/payload-%d" % (self.record, index))
 
-    def originals(self) -> Dict[str, Message]:
-        """What this run has touched, each as it was before its first change."""
+    def touched(self) -> Dict[str, Message]:
+        """What this run has touched, each as it was before its first change, with all that was then written there."""
         found = {}  # type: Dict[str, Message]
         for line in (text_of(self.record + "/journal.jsonl") or "").splitlines():
-            entry = json.loads(line)
-            found.setdefault(entry["path"], entry)
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # torn, so the write that it would be about was never begun
+            found.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
         return found
 
-    def keep(self, path: str) -> None:
-        """Write down and keep what is at `path`, before it is changed."""
-        entry = {"path": path, "file": None}  # type: Message
+    def keep(self, path: str, wrote: Optional[str]) -> None:
+        """Write down what is at `path`, keep it, and what will be there, before it is changed. On disk when this returns."""
+        entry = {"path": path, "file": None, "was": state_of(path), "wrote": wrote}  # type: Message
         if os.path.islink(below(path)):
             entry["link"] = os.readlink(below(path))
         elif os.path.exists(below(path)):
@@ -769,30 +808,52 @@ class Run:
             entry["file"] = "files/%d" % len(os.listdir(below(self.record + "/files")))
             entry.update(mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, gid=status.st_gid)
             shutil.copyfile(below(path), below(self.record + "/" + entry["file"]))
+            sync(below(self.record + "/" + entry["file"]))
         with open(below(self.record + "/journal.jsonl"), "ab") as file:
             file.write(json.dumps(entry).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        for made in ("/journal.jsonl", "/files", "", "/..", "/../..", "/../../.."):
+            sync(below(self.record + made))
 
-    def restore(self, paths: Iterable[str]) -> List[str]:
-        """Put back those of `paths` that this run has changed; returns them."""
-        originals = self.originals()
-        done = []
+    def restore(self, paths: Iterable[str]) -> Tuple[List[str], List[str]]:
+        """Put back those of `paths` that are still what this run wrote; returns them, and a sentence for each other one."""
+        touched = self.touched()
+        done, kept = [], []
         for path in paths:
-            real = resolve(path)
-            entry = originals.get(real) or originals.get(path)
-            if entry is None:
+            entry = touched.get(path)
+            now = state_of(path)
+            if entry is None or now == entry["was"]:
                 continue
-            if entry["file"]:
-                with open(below(self.record + "/" + entry["file"]), "rb") as file:
-                    put(entry["path"], file.read(), entry["mode"], (entry["uid"], entry["gid"]), self.name)
+            original = below(self.record + "/" + entry["file"]) if entry["file"] else None
+            if now not in entry["wrote"]:
+                was = entry.get("link") or ("not there" if original is None else "what is in " + original)
+                kept.append("%s was edited meanwhile and stays so; before gpunode it was %s" % (path, was))
+                continue
+            if original:
+                with open(original, "rb") as file:
+                    put(path, file.read(), entry["mode"], (entry["uid"], entry["gid"]), self.name)
             else:
-                if os.path.lexists(below(entry["path"])):
-                    os.unlink(below(entry["path"]))
+                if now is not None:
+                    os.unlink(below(path))
                 if entry.get("link"):
-                    os.symlink(entry["link"], below(entry["path"]))
+                    os.symlink(entry["link"], below(path))
+                sync(os.path.dirname(below(path)))
             done.append(path)
-        return done
+        return done, kept
+
+
+def sync(path: str) -> None:
+    """Have a file's data, or a folder's names, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def state_of(path: str) -> Optional[str]:
+    """What is at a path, to be compared with: a file's digest or a link's target, None when there is nothing."""
+    if os.path.islink(below(path)):
+        return "-> " + os.readlink(below(path))
+    found = current(path)
+    return None if found is None else sha256(found)
 
 
 def put(
@@ -824,9 +885,7 @@ def put(
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
-    folder = os.open(os.path.dirname(real), os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    sync(os.path.dirname(real))
 
 
 def copy_labels(source: str, target: str) -> None:
@@ -881,7 +940,8 @@ def write_file(this: Run, change: Message) -> Message:
     if found is not None:
         status = os.stat(below(real))
         mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
-    this.keep(real)
+    this.keep(real, sha256(data))
+    arm(this, real)
     checks = {"docker": check_docker, "containerd": check_containerd}
     check = checks.get(change.get("check") or "")
     expected = change.get("expected")
@@ -1033,7 +1093,8 @@ def remove_file(this: Run, change: Message) -> Message:
     refuse_if_changed(path, found, change["before_sha256"])
     parent = resolve(os.path.dirname(path))
     real = parent.rstrip("/") + "/" + os.path.basename(path)
-    this.keep(real)
+    this.keep(real, None)
+    arm(this, real)
     os.unlink(below(real))
     return {}
 
@@ -1081,44 +1142,96 @@ def packages(this: Run, change: Message) -> Message:
 
 
 def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
-    """apt-get, waited for as long as it takes; its words go to output.log too."""
+    """apt-get, when nobody else uses it: its status, and its words without passwords."""
     wait_for_apt(this)
     read_end, write_end = os.pipe()
-    command = ["apt-get", *APT, "-o", "APT::Status-Fd=%d" % write_end, *arguments]
-    path = below(this.record + "/output.log")
-    start = os.path.getsize(path) if os.path.exists(path) else 0
-    with open(path, "ab") as log:  # a file, not a pipe: a daemon that a package starts may keep it open
-        process = subprocess.Popen(
-            command,
-            executable=have("apt-get"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=ENV,
-            pass_fds=(write_end,),
-        )
-    os.close(write_end)
     reader = threading.Thread(target=follow_apt, args=(this, os.fdopen(read_end, "rb")))
     reader.daemon = True
     reader.start()
-    status = process.wait()
+    try:
+        status, text = attend(
+            this, ["apt-get", *APT, "-o", "APT::Status-Fd=%d" % write_end, *arguments], (write_end,)
+        )
+    finally:
+        os.close(write_end)
     reader.join(1)
-    with open(path, "rb") as log:
-        log.seek(start)
-        text = log.read().decode("utf-8", "replace")
-    room_left = os.statvfs(path)
-    if status and room_left.f_bavail * room_left.f_frsize < 4096:  # then its words may be lost, too
-        raise Failure("disk-full", "the file system of %s is full" % this.record, last(text, 12))
     if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
         held = re.search(r"held by process (\d+)", text)
         raise apt_locked(int(held.group(1)) if held else None)
     return status, text
 
 
+def attend(this: Run, command: List[str], pass_fds: Tuple[int, ...] = ()) -> Tuple[int, str]:
+    """Run a package manager for as long as it says something; its status, and its words without passwords.
+
+    They are in memory, for root alone, until it has ended; then they go into output.log.
+    """
+    patience = this.load().get("apt_silence", APT_SILENCE)
+    path = below(this.live + "/apt.log")
+    with open(path, "wb") as log:  # a file, not a pipe: a daemon that a package starts may keep it open
+        process = subprocess.Popen(
+            command,
+            executable=have(command[0]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=ENV,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    size, this.heard = 0, time.monotonic()
+    try:
+        while process.poll() is None:
+            if os.path.getsize(path) != size:
+                size, this.heard = os.path.getsize(path), time.monotonic()
+            if time.monotonic() - this.heard > patience:
+                raise hangs(process, patience)
+            time.sleep(0.05)
+    finally:  # also of an abort
+        end(process)
+        with open(path, "rb") as log:
+            text = without_passwords(log.read().decode("utf-8", "replace"))
+        try:
+            with open(below(this.record + "/output.log"), "ab") as kept:
+                kept.write(text.encode())
+        except OSError:
+            pass  # a full disk; what it says is told
+    return process.returncode, text
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a program and all that it started, if it has not ended; dpkg is given time to write down how far it is."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:
+    """The failure of a package manager that says nothing, with the process that it waits for."""
+    pid, children = process.pid, [str(process.pid)]
+    while children:
+        pid = int(children[-1])
+        children = line_of("/proc/%d/task/%d/children" % (pid, pid)).split()
+    sentence = (
+        "nothing came from the package manager for %d minutes, so it was ended; it waited for %s (pid %d)"
+    )
+    return Failure("packages-hang", sentence % (patience // 60, command_of(pid), pid))
+
+
+def without_passwords(text: str) -> str:
+    """What apt prints of repositories whose URIs hold a name and a password, without both."""
+    return re.sub(r"(\w://)[^/\s'\"]*@", r"\1", text)
+
+
 def follow_apt(this: Run, stream: BinaryIO) -> None:
     """Turn apt's status lines (`pmstatus:PACKAGE:PERCENT:WORDS`) into at most two progress messages a second."""
     sent, said = 0.0, ("", "")
     for line in stream:
+        this.heard = time.monotonic()
         # A package's name may hold a colon, before its architecture.
         found = re.match(r"[dp][lm]status:.*?:([\d.]+):(.*)", line.decode("utf-8", "replace"))
         if found and found.groups() != said and time.monotonic() - sent > 0.5:
@@ -1241,9 +1354,9 @@ def finish_interrupted(this: Run) -> None:
         return
     wait_for_apt(this)
     this.progress("dpkg was interrupted earlier; finishing what it had begun")
-    answer = run("dpkg", "--force-confdef", "--force-confold", "--configure", "-a", timeout=None)
-    if answer.status:
-        raise dpkg_failure(answer.out + answer.err)
+    status, text = attend(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
+    if status:
+        raise dpkg_failure(text)
 
 
 def dry_run(this: Run, wanted: List[str], install: List[str], remove: List[str]) -> None:
@@ -1354,57 +1467,115 @@ def dpkg_failure(text: str) -> Failure:
 # --- Services, modules, images ---------------------------------------------------------------------------
 
 
+NODE_UNITS = ("docker.service", "containerd.service", "kubelet.service")
+HANDLER = re.compile(r"""(?m)^\s*\[plugins\..*\.containerd\.runtimes\.("[^"]+"|'[^']+'|[^.\]"']+)\]\s*$""")
+
+
+def working(unit: str) -> Dict[str, str]:
+    """What of a node works now: units, each with its process; containerd's CRI plugins; runtime handlers."""
+    units = list(dict.fromkeys((unit, *NODE_UNITS)))
+    shown = zip(units, show_units(units))  # noqa: B905 - Python 3.10 has `strict`
+    found = {name: one.get("MainPID", "") for name, one in shown if one.get("ActiveState") == "active"}
+    if "containerd.service" in found:
+        # With a CRI section that it cannot use, containerd stays up and only this plugin is in error.
+        for cells in map(str.split, run("ctr", "plugins", "ls", timeout=10).out.splitlines()):
+            if cells[-1:] == ["ok"] and "cri" in cells[0].split(".") + cells[1:2]:
+                found["containerd's plugin %s.%s" % (cells[0], cells[1])] = ""
+        dump = run("containerd", "config", "dump")
+        for name in HANDLER.findall("" if dump.status else dump.out):
+            found["containerd's runtime " + name.strip("\"'")] = ""
+    try:
+        docker = read_docker() if "docker.service" in found else None
+    except OSError:
+        docker = None
+    for name in docker["runtimes"] if docker else ():
+        found["docker's runtime " + name] = ""
+    return found
+
+
+def shaky(units: Iterable[str]) -> List[str]:
+    """The units that may be seen active only because they are between two crashes."""
+    names = list(units)
+    found = []
+    for name, shown in zip(names, show_units(names)):  # noqa: B905 - Python 3.10 has `strict`
+        up = time.monotonic() - int(shown.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+        if int(shown.get("NRestarts") or 0) and up < 60:
+            found.append(name)
+    return found
+
+
 def service(this: Run, change: Message) -> Message:
-    """Enable and (re)start; then it must stay up. If it does not, its files are put back and it is started again."""
-    unit, guards = change["unit"], change["guards"]
-    settle = this.load().get("settle", 5)
+    """Enable and (re)start; then it must stay up, and all that worked before its files were changed must work."""
+    unit = change["unit"]
+    guard = this.guard()
+    if guard is None or guard["unit"] != unit:
+        guard = {"worked": what_worked(unit), "settle": settling(this)}
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
     if change["enable"]:
         answer = run("systemctl", "enable", unit, timeout=60)
         if answer.status:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
-    timer = arm(this, unit, guards) if change["restart"] else None
-    problem = restart(unit, "restart" if change["restart"] else "start", settle)
-    if timer:
-        run("systemctl", "stop", timer)
-    if problem is None:
+    lost = restart(unit, "restart" if change["restart"] else "start", guard)
+    if not lost:
         this.disarm()
         return {}
-    lines = reasons(journal(unit, 100, started)) or [problem]
-    restored = this.restore(guards)
-    if restored:
-        back = restart(unit, "restart", settle)
-        lines.append("with its files put back %s %s" % (unit, "runs again" if back is None else back))
-    raise Failure("unit-failed", "%s did not come back: %s" % (unit, lines[0]), lines, restored)
+    lines = reasons(journal(unit, 100, started)) or [lost[unit] if unit in lost else "its journal is silent"]
+    if unit in lost:
+        sentence = "%s did not come back: %s" % (unit, lines[0])
+    else:
+        sentence = "%s runs, but does not do what it did: %s (%s)" % (unit, ", ".join(sorted(lost)), lines[0])
+    if not set(lost) & set(guard["worked"]):
+        this.disarm()
+        lines.append("it did not run before either, so its files stay as they are now")
+    raise Failure("unit-failed", sentence, lines)
 
 
-def restart(unit: str, verb: str, settle: float) -> Optional[str]:
-    """(Re)start a unit and watch it: None when it then was active with one process for `settle` seconds."""
+def settling(this: Run) -> float:
+    return float(this.load().get("settle", 5))
+
+
+def what_worked(unit: str) -> List[str]:
+    """What a restart of the unit may not end. What did not work before is no reason to put anything back."""
+    found = working(unit)
+    crashing = shaky(name for name in found if name.endswith(".service"))
+    return sorted(name for name in found if name not in crashing)
+
+
+def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
+    """(Re)start a unit; then it and all that worked before must work for `settle` seconds: what does not, and why."""
+    settle = guard["settle"]
     run("systemctl", "daemon-reload", timeout=60)
     run("systemctl", "reset-failed", unit)
     answer = run("systemctl", verb, unit, timeout=RESTORE_SECONDS - 60)
-    begun = time.monotonic()
-    pid, since, restarts = None, 0.0, None
+    begun = since = time.monotonic()
+    before, restarts = {}, None  # type: Dict[str, str], Optional[int]
     while True:
-        shown = show_units([unit])[0]
         now = time.monotonic()
-        state = shown.get("ActiveState", "unknown")
-        if state != "active":
-            pid = None
-        elif shown.get("MainPID") != pid:
-            pid, since = shown.get("MainPID"), now
+        why, shown, works = "does not work any more", {}, {}  # type: str, Dict[str, str], Dict[str, str]
+        try:
+            shown, works = show_units([unit])[0], working(unit)
+        except OSError as error:  # systemctl may fail for a moment, and the unit be well
+            why = "is not known to run: %s" % error
+        lost = {name: why for name in [unit, *guard["worked"]] if name not in works}
+        if lost or works != before:
+            before, since = works, now
         elif now - since >= settle:
-            return None
-        restarts = int(shown.get("NRestarts") or 0) if restarts is None else restarts
-        twice = shown.get("SubState") == "auto-restart" and int(shown.get("NRestarts") or 0) > restarts
+            return {}
+        count = int(shown.get("NRestarts") or 0)
+        restarts = count if restarts is None else restarts
+        twice = shown.get("SubState") == "auto-restart" and count > restarts
         late = now - begun > settle * (
             2 if twice else 6
         )  # one crash may pass: what it needs may be starting too
-        if state in ("failed", "inactive") or shown.get("LoadState") != "loaded" or late:
-            if answer.status:
-                return last(answer.words, 3)[0]
-            return "is %s (%s)" % (state, shown.get("SubState", ""))
+        down = bool(shown) and (
+            shown.get("ActiveState") in ("failed", "inactive") or shown.get("LoadState") != "loaded"
+        )
+        if down or late:
+            if shown and unit not in works:
+                state = "is %s (%s)" % (shown.get("ActiveState", "unknown"), shown.get("SubState", ""))
+                lost[unit] = last(answer.words, 3)[0] if answer.status else state
+            return lost or {unit: "has another process again and again"}
         time.sleep(min(0.5, settle / 5.0))
 
 
@@ -1416,47 +1587,112 @@ def reasons(lines: List[str]) -> List[str]:
     return list(dict.fromkeys(short))[-5:]
 
 
-def arm(this: Run, unit: str, guards: List[str]) -> Optional[str]:
-    """A timer that puts the files back should this process not live to see whether the unit did."""
-    with open(below(this.live + "/restore.json"), "wb") as file:
-        file.write(json.dumps({"unit": unit, "guards": guards}).encode())
-    if not systemd() or not set(map(resolve, guards)) & set(this.originals()):
-        return None
-    name = "gpunode-restore-" + this.name
-    after = "--on-active=%d" % this.load().get("restore", RESTORE_SECONDS)
-    exactly = "--timer-property=AccuracySec=1s"  # else systemd may take a minute more
-    answer = run(
-        "systemd-run", "--quiet", "--collect", after, exactly, "--unit", name, *again(this, "restore")
-    )
-    if answer.status:
-        raise Failure(
-            "unit-failed", "the timer that would restore %s cannot be set: %s" % (unit, answer.words)
+BOOT_UNIT = "/etc/systemd/system/gpunode-restore.service"
+BOOT_LINK = "/etc/systemd/system/multi-user.target.wants/gpunode-restore.service"
+BOOT = """\
+# Of gpunode, only while it changes what {unit} reads: should the machine go down before that is known to be good.
+[Unit]
+Description=Put back files of a gpunode apply that was cut off
+ConditionPathExists={record}/guard.json
+RequiresMountsFor={record}
+Before={before}
+
+[Service]
+Type=oneshot
+ExecStart={command}
+TimeoutStartSec=60
+"""
+
+
+def arm(this: Run, path: str) -> None:
+    """If a later restart reads the file, have it put back unless that restart is found to be good; before it is written.
+
+    That holds if this process is killed (a timer) or the machine goes down (a unit that runs at boot, before the others).
+    """
+    job = this.load()
+    guarded = [
+        (change["unit"], list(map(resolve, change["guards"])))
+        for change in job["changes"][this.n + 1 :]
+        if change["kind"] == "service"
+    ]
+    unit, paths = next((pair for pair in guarded if path in pair[1]), ("", []))
+    if not unit or this.guard() is not None:  # a step's files come together, right before their restart
+        return
+    guard = {
+        "unit": unit,
+        "paths": paths,
+        "worked": what_worked(unit),
+        "pid": show_units([unit])[0].get("MainPID"),
+        "boot": line_of("/proc/sys/kernel/random/boot_id"),
+        "settle": settling(this),
+        "by": job["by"],
+    }
+    shutil.copyfile(below(this.live + "/agent.py"), below(this.record + "/agent.py"))
+    sync(below(this.record + "/agent.py"))
+    put(this.record + "/guard.json", json.dumps(guard).encode(), 0o600, None, this.name)
+    if os.path.isdir(below("/run/systemd/system")):
+        line = " ".join(again(this, "boot"))
+        before = " ".join(dict.fromkeys((unit, *NODE_UNITS)))
+        text = BOOT.format(unit=unit, record=this.record, before=before, command=line)
+        os.makedirs(os.path.dirname(below(BOOT_LINK)), exist_ok=True)
+        put(BOOT_UNIT, text.encode(), 0o644, None, this.name)
+        if not os.path.lexists(below(BOOT_LINK)):
+            os.symlink(BOOT_UNIT, below(BOOT_LINK))
+        sync(os.path.dirname(below(BOOT_LINK)))
+    if systemd():
+        name = "gpunode-restore-" + this.name
+        after = "--on-active=%d" % job.get("restore", RESTORE_SECONDS)
+        exactly = "--timer-property=AccuracySec=1s"  # else systemd may take a minute more
+        answer = run(
+            "systemd-run", "--quiet", "--collect", after, exactly, "--unit", name, *again(this, "restore")
         )
-    return name + ".timer"
+        if answer.status:
+            sentence = "the timer that would restore %s cannot be set: %s" % (unit, answer.words)
+            raise Failure("unit-failed", sentence)
 
 
-def restore_guards(this: Run) -> None:
-    """What the timer does; under the lock, so that no other apply begins meanwhile. Its own still alive holds it."""
-    lock = take_lock({"run": this.name, "by": this.load()["by"], "since": time.time(), "pid": os.getpid()})
-    if lock is not None:
-        put_back(this)
-        lock.close()
+def restore_later(this: Run, wait: bool = True) -> None:
+    """What the timer does, and (without `wait`) the unit at boot, before what it restores is started."""
+    guard = this.guard()
+    if guard is None:
+        return
+    holder = {"run": this.name, "by": guard["by"], "since": time.time(), "pid": os.getpid()}
+    lock = take_lock(holder, wait)  # its own apply, if it lives, ends before that
+    guard = this.guard()
+    if lock is not None and guard is not None:
+        restored, words = put_back(this, guard, start=wait)
+        for line in ["put back " + path for path in restored] + words:
+            print("gpunode: " + line)
+        this.forget()
+        this.close()
 
 
-def put_back(this: Run) -> List[str]:
-    """Undo what a killed apply never found to be good; returns the files. Needs the lock."""
-    pending = text_of(this.live + "/restore.json")
-    restored = []  # type: List[str]
-    if pending is not None:
-        job = json.loads(pending)
-        restored = this.restore(job["guards"])
-        if restored:
-            run("systemctl", "daemon-reload", timeout=60)
-            run("systemctl", "reset-failed", job["unit"])
-            run("systemctl", "restart", job["unit"], timeout=RESTORE_SECONDS)
-    this.forget()
-    this.close()
-    return restored
+def put_back(this: Run, guard: Message, start: bool = True) -> Tuple[List[str], List[str]]:
+    """Undo what was never found to be good. Returns the files, and sentences on what else there is to say.
+
+    The unit is restarted (if `start`) only if it was since: else it never read what was written. Needs the lock.
+    """
+    restored, words = this.restore(guard["paths"])
+    unit = guard["unit"]
+    if restored:
+        run("systemctl", "daemon-reload", timeout=60)
+    if start and (restored or not words) and not same_process(guard):
+        lost = restart(unit, "restart", guard)
+        state = lost[unit] if unit in lost else "runs again"
+        words.append("with its files put back %s %s" % (unit, state))
+        if lost and unit not in lost:
+            words.append("still missing: " + ", ".join(sorted(lost)))
+    this.disarm()
+    return restored, words
+
+
+def same_process(guard: Message) -> bool:
+    """Whether the unit runs as it did before its files were touched."""
+    try:
+        pid = show_units([guard["unit"]])[0].get("MainPID")
+    except OSError:
+        return False
+    return bool(pid == guard["pid"] and line_of("/proc/sys/kernel/random/boot_id") == guard["boot"])
 
 
 def kernel_module(_this: Run, change: Message) -> Message:
@@ -1532,7 +1768,8 @@ def systemd() -> bool:
 
 def again(this: Run, verb: str) -> List[str]:
     """The command line that runs this program once more, for this run."""
-    return [sys.executable or "python3", "-I", "-S", below(this.live + "/agent.py"), verb, this.name]
+    folder = this.live if verb == "work" else this.record  # /run is empty after a boot
+    return [sys.executable or "python3", "-I", "-S", below(folder + "/agent.py"), verb, this.name]
 
 
 def work(this: Run) -> None:
@@ -1549,43 +1786,93 @@ def work(this: Run) -> None:
     ok = mend(this)
     if ok:
         prune(this)
-    for this.n, change in enumerate(job["changes"] if ok else []):
-        start = time.monotonic()
-        this.send({"type": "start", "n": this.n})
-        try:
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        for this.n, change in enumerate(job["changes"] if ok else []):
+            start = time.monotonic()
+            this.send({"type": "start", "n": this.n})
             detail = CHANGES[change["kind"]](this, change)
-        except Exception as error:
-            this.send(failure(error).message(this.n))
-            ok = False
-            break
-        this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
+            this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
+    except (Exception, KeyboardInterrupt) as error:
+        ok = False
+        this.send(undo(this, failure(error)).message(this.n))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if job["then"] is not None:
         this.send({"type": "facts", "facts": probe(job["then"], this.name)})
     this.forget()
     this.send({"type": "end", "ok": ok})
-    lock.close()
     if ok and any(change["kind"] == "reboot" for change in job["changes"]):
-        time.sleep(1)  # for whoever follows to hear the end
-        answer = run("systemctl", "reboot")
-        if answer.status > 0:  # below: it was killed by the reboot itself
-            sentence = "the host does not reboot: " + last(answer.words, 1)[0]
-            this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
-            this.send({"type": "end", "ok": False})  # for who follows now; the first `end` has been heard
+        go_down(this)
     this.close()
+    lock.close()
+
+
+def interrupt(_number: int, _frame: Any) -> None:
+    """What SIGTERM does, once: what is then put back is not interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def undo(this: Run, why: Failure) -> Failure:
+    """The same failure, with what became of guarded files that were written and never found to be good."""
+    try:
+        guard = this.guard()
+        if guard is not None:
+            why.restored, words = put_back(this, guard)
+            why.detail += words
+    except Exception as error:  # the guard stays: for the timer, the next boot, or the next apply
+        why.detail.append("the files were not put back: %s" % failure(error).error)
+    return why
+
+
+def go_down(this: Run) -> None:
+    """Reboot, and hold the lock until the machine is down."""
+    before = line_of("/proc/sys/kernel/random/boot_id")
+    time.sleep(1)  # for whoever follows to hear the end
+    answer = run("systemctl", "reboot")
+    if answer.status > 0:  # below: it was killed by the reboot itself
+        sentence = "the host does not reboot: " + last(answer.words, 1)[0]
+        this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
+        this.send({"type": "end", "ok": False})  # for who follows now; the first `end` has been heard
+        return
+    deadline = time.monotonic() + REBOOT_SECONDS
+    while line_of("/proc/sys/kernel/random/boot_id") == before and time.monotonic() < deadline:
+        time.sleep(0.5)
 
 
 def mend(this: Run) -> bool:
     """Put back now what timers of killed applies would put back later, under the feet of this one."""
     try:
-        for path in glob.glob(below("/run/gpunode/*/restore.json")):
-            for restored in put_back(Run(os.path.basename(os.path.dirname(path)))):
-                this.progress("put back %s, which an apply that was killed had changed" % restored)
-        if systemd():
-            run("systemctl", "stop", "gpunode-restore-*.timer")
+        for sentence in leftovers():
+            this.progress(sentence)
     except Exception as error:
         this.send(failure(error).message(0))
         return False
     return True
+
+
+def leftovers() -> Iterator[str]:
+    """Put back what killed applies left, and tell of it. A record that is of no use is set aside, for a person."""
+    for path in sorted(glob.glob(below(RECORDS + "/*/guard.json"))):
+        killed = Run(os.path.basename(os.path.dirname(path)))
+        try:
+            guard = killed.guard()
+            restored, words = put_back(killed, guard) if guard is not None else ([], [])
+        except Exception as error:
+            why = failure(error)
+            if why.code in ("disk-full", "read-only"):
+                raise
+            aside = path + ".unusable"
+            killed.disarm(aside)
+            where = aside[len(ROOT) :]
+            restored, words = [], ["%s says what to put back, and cannot be used: %s" % (where, error)]
+            words.append("compare the originals in %s/files with what is there now" % killed.record)
+        for file in restored:
+            yield "put back %s, which an apply that was killed had changed" % file
+        for sentence in words:
+            yield sentence
+        killed.forget()
+        killed.close()
 
 
 def prune(this: Run) -> None:
@@ -1597,20 +1884,24 @@ def prune(this: Run) -> None:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
-def failure(error: Exception) -> Failure:
+def failure(error: BaseException) -> Failure:
     if isinstance(error, Failure):
         return error
+    if isinstance(error, KeyboardInterrupt):
+        return Failure("aborted", "it was ended, by `gpunode abort` or by the machine going down")
     if isinstance(error, OSError):
         return from_os_error(error)
     return Failure("internal", "a mistake in gpunode's agent: %r" % error, last(traceback.format_exc(), 12))
 
 
-def take_lock(holder: Message) -> Optional[BinaryIO]:
-    """The host's lock, with who holds it written into it; None when another has it."""
-    lock = open(below(LOCK), "ab")
+def take_lock(holder: Message, wait: bool = False) -> Optional[BinaryIO]:
+    """The host's lock, with who holds it written into it; None when another has it, unless it is waited for."""
+    os.makedirs(below(LIVE), 0o700, exist_ok=True)
+    os.chmod(below(LIVE), 0o700)
+    lock = open(below(LOCK), "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
     for _ in range(20):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.1)  # somebody may only be looking whether it is held
             continue
@@ -1715,6 +2006,53 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
         yield message
 
 
+def abort(patience: float, beat: float) -> Iterator[Message]:
+    """End the apply under way. It puts back what it must by itself; one that cannot is killed, and that done here."""
+    holder = lock_holder()
+    if holder is not None:
+        this = Run(holder["run"])
+        yield dict(holder, type="aborting", doing=doing(this))
+        os.kill(holder["pid"], signal.SIGTERM)
+        begun = said = time.monotonic()
+        while (lock_holder() or {}).get("run") == this.name:
+            if time.monotonic() - begun > patience:
+                if systemd():
+                    run("systemctl", "kill", "--signal=KILL", "gpunode-%s.service" % this.name)
+                os.kill(holder["pid"], signal.SIGKILL)
+                begun = time.monotonic()
+            if time.monotonic() - said > beat:
+                said = time.monotonic()
+                yield {"type": "alive"}
+            time.sleep(0.1)
+        for message in this.story():
+            if message["type"] == "failed":
+                yield message
+    mine = {"run": "abort", "by": "gpunode abort", "since": time.time(), "pid": os.getpid()}
+    lock = take_lock(mine)
+    if lock is not None:  # else the next apply has begun, which looks after them
+        for sentence in leftovers():
+            yield {"type": "progress", "text": sentence}
+        lock.close()
+    yield {"type": "end", "ok": True}
+
+
+def doing(this: Run) -> str:
+    """What an apply is at: its change, and its last words on it."""
+    found = "nothing yet"
+    changes = json.loads(text_of(this.live + "/job.json") or "{}").get("changes", [])
+    for message in this.story():
+        if message["type"] == "start" and message["n"] < len(changes):
+            change = changes[message["n"]]
+            names = change.get("install", []) + change.get("load", []) + change.get("unload", [])
+            what = change.get("path") or change.get("unit") or change.get("reference") or " ".join(names)
+            found = "%s %s" % (change["kind"].replace("_", " "), what)
+        elif message["type"] == "progress":
+            found = found.split(" (")[0] + " (%s)" % message["text"]
+        elif message["type"] == "done":
+            found = "nothing, after " + found
+    return found.strip()
+
+
 def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
     digest, left = hashlib.sha256(), payload["size"]
     with open(path, "wb") as file:
@@ -1741,6 +2079,8 @@ def main(program: bytes, raw_job: bytes) -> None:
         )
     elif job["op"] == "apply":
         messages = apply(program, job, sys.stdin.buffer)
+    elif job["op"] == "abort":
+        messages = abort(job.get("patience", ABORT_SECONDS), job.get("beat", BEAT_SECONDS))
     else:
         messages = follow(Run(job["run"]), job.get("beat", BEAT_SECONDS))
     try:
@@ -1760,7 +2100,10 @@ def detached(verb: str, name: str) -> None:
     this = Run(name)
     crash = os.open(below(this.record + "/crash.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(crash, 2)
-    {"work": work, "restore": restore_guards}[verb](this)
+    if verb == "work":
+        work(this)
+    else:
+        restore_later(this, wait=verb == "restore")
 
 
 if __name__ == "__main__":

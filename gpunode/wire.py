@@ -183,6 +183,11 @@ def follow_job(run: str) -> dict[str, Any]:
     return {"op": "follow", "nonce": secrets.token_hex(8), "run": run}
 
 
+def abort_job() -> dict[str, Any]:
+    """End the apply under way, if there is one."""
+    return {"op": "abort", "nonce": secrets.token_hex(8)}
+
+
 def encode_change(change: Change) -> dict[str, Any]:
     """A change as the agent takes it: without the texts for people, files as digests of what they were."""
     entry = asdict(change)

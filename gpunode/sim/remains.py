@@ -31,7 +31,7 @@ def clear(demo: Path) -> None:
 
 def end_apply(root: Path) -> None:
     """End the apply that is under way on a host: it has a process group of its own."""
-    _end(root / "run/gpunode.lock", os.killpg)
+    _end(root / "run/gpunode/lock", os.killpg)
 
 
 def held(lock: IO[bytes]) -> bool:

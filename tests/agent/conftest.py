@@ -145,7 +145,7 @@ class Host:
             for pipe in (process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
-        lock = self.path("/run/gpunode.lock")
+        lock = self.path("/run/gpunode/lock")
         if lock.exists() and lock.read_text():
             pid = json.loads(lock.read_text())["pid"]
             command = Path(f"/proc/{pid}/cmdline")

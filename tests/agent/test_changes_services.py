@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpunode import wire
-from gpunode.model import KernelModule, LoadImage, Packages, Reboot, Service, WriteFile
+from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
 from tests.agent.conftest import Host, wait_until
 
 DAEMON = "/etc/docker/daemon.json"
@@ -103,70 +100,6 @@ def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host) -> None
         Service(DOCKER, "why", restart=True, guards=(DAEMON,)),
     )
     assert host.read(DAEMON) == "{}"
-
-
-def killed_while_it_watches(host: Host) -> str:
-    """A run that wrote DAEMON and was killed before its unit was found good; the restart that it did."""
-    host.unit(DOCKER, START.replace("bad", "none"))
-    host.write(DAEMON, "{}")
-    change = WriteFile(DAEMON, '{"a": 1}', "why", before="{}")
-    host.start({**host.job(change, Service(DOCKER, "why", restart=True, guards=(DAEMON,))), "settle": 30})
-    restarts = f"systemctl restart {DOCKER}"
-    wait_until(lambda: restarts in host.calls())
-    os.kill(json.loads(host.read("/run/gpunode.lock"))["pid"], signal.SIGKILL)
-    return restarts
-
-
-def test_what_the_timer_runs_puts_the_files_back_when_the_apply_died(host: Host) -> None:
-    """The process was killed while it watched whether the unit stays up."""
-    restarts = killed_while_it_watches(host)
-    agent = host.path("/run/gpunode/run1/agent.py")
-    subprocess.run([sys.executable, "-I", "-S", agent, "restore", "run1"], env=host.environment, check=True)
-    assert host.read(DAEMON) == "{}"
-    assert host.calls().count(restarts) == 2
-
-
-def test_what_a_killed_apply_left_is_put_back_before_the_next_one_changes_anything(host: Host) -> None:
-    """That one may fail early, and its stopped timer would have left a broken config for good."""
-    restarts = killed_while_it_watches(host)
-    told, *_, failed, end = host.apply(WriteFile("/etc/x", "x", "why", before="y"))
-    assert told["text"] == f"put back {DAEMON}, which an apply that was killed had changed"
-    assert (failed["code"], end["ok"]) == ("changed-underneath", False)
-    assert host.read(DAEMON) == "{}"
-    assert host.calls().count(restarts) == 2
-    assert not host.path("/run/gpunode/run1").exists()
-
-
-def test_what_was_found_good_is_not_put_back(host: Host) -> None:
-    """A run that is killed later, in the middle of something else."""
-    host.unit(DOCKER, START)
-    host.apt(
-        install='> "$GPUNODE_ROOT/state/begun"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
-    )
-    service = Service(DOCKER, "why", restart=True, guards=(DAEMON,))
-    host.start(host.job(WriteFile(DAEMON, "{}", "why"), service, Packages("why", install=("slow",))))
-    wait_until(host.path("/state/begun").exists)
-    os.kill(json.loads(host.read("/run/gpunode.lock"))["pid"], signal.SIGKILL)
-    host.write("/state/go", "")
-    assert host.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
-    assert host.read(DAEMON) == "{}"
-
-
-def test_a_restore_that_runs_holds_the_lock(host: Host) -> None:
-    """Nobody changes the same files meanwhile; and while its own apply lives, there is nothing to put back."""
-    killed_while_it_watches(host)
-    host.write(f"/state/units/{DOCKER}.start", 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n')
-    agent = host.path("/run/gpunode/run1/agent.py")
-    command = [sys.executable, "-I", "-S", agent, "restore", "run1"]
-    with subprocess.Popen(command, env=host.environment) as restore:
-        try:
-            wait_until(lambda: host.read(DAEMON) == "{}")
-            locked, _ = host.apply(WriteFile("/etc/x", "x", "why"))
-            assert (locked["type"], locked["run"]) == ("locked", "run1")
-            assert subprocess.run(command, env=host.environment, check=False).returncode == 0
-        finally:
-            host.write("/state/go", "")
-        assert restore.wait(30) == 0
 
 
 def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:

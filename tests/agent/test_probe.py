@@ -379,7 +379,7 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
 def test_an_apply_under_way_is_seen(host: Host) -> None:
     """By the lock, which dies with its process: a stale file says nothing."""
     holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}
-    path = host.write("/run/gpunode.lock", json.dumps(holder))
+    path = host.write("/run/gpunode/lock", json.dumps(holder))
     assert facts.parse(host.probe()).running is None
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -80,7 +80,7 @@ def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[
     state = fleet.states["gpu-0"]
 
     def die() -> None:
-        holder = json.loads((state.root / "run/gpunode.lock").read_text())
+        holder = json.loads((state.root / "run/gpunode/lock").read_text())
         os.killpg(holder["pid"], signal.SIGKILL)
 
     outcome = fleet.provision(tell=at("restart docker", die))["gpu-0"]
