@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode import desired, diff, facts, pipeline, reach, wire
@@ -49,6 +49,9 @@ HINTS = {
     "image-failed": "Mend what the runtime complains about, or check that the archive holds the image it is to hold.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
     "reboot-failed": "Reboot it by hand, or mend what `systemctl reboot` complains about; then run again.",
+    "packages-hang": "Find out what it waits for (`dpkg --audit`, `journalctl` on the host), then run again: what dpkg "
+    "left half done is finished first.",
+    "aborted": "Run again: it plans from what is there now.",
     "interrupted": "Run again: it plans from what is there now.",
     "internal": "Please report it with these lines; the changes before it stay made.",
     "unsupported-package-manager": "gpunode installs packages with apt so far; install them by hand, with `driver: none`.",
@@ -144,7 +147,7 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
             raise Refused(
                 host.name,
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
-                hint="Wait for that run to end; `gpunode provision` then plans afresh.",
+                hint="Wait for that run to end; `gpunode provision` then plans afresh. `gpunode abort` ends it.",
             )
         elif kind == "unknown":
             raise ConnectionLost(
@@ -165,6 +168,32 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
     if error is not None:
         return replace(after, status="failed", error=error.message, hint=error.hint)
     return replace(after, status="changed") if after.status in ("right", "planned") else after
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The apply that an abort ended, with what it was doing; empty where none ran. `results`: files put back, and why not."""
+
+    by: str = ""
+    since: str = ""
+    doing: str = ""
+    results: tuple[str, ...] = ()
+
+
+def abort(visit: Visit, tell: Tell) -> Ended:
+    """End the apply under way on the host. It puts back files whose restart it has not seen to be good."""
+    tell(Event("stage", visit.host.name, "abort"))
+    ended = Ended()
+    for message in visit.ask(wire.abort_job()):
+        if message["type"] == "aborting":
+            ended = Ended(message["by"], _clock(message["since"]), message["doing"])
+            tell(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
+        elif message["type"] == "failed":
+            back = [f"put back {path}" for path in message["restored"]]
+            ended = replace(ended, results=(*ended.results, *back, *message["detail"]))
+        elif message["type"] == "progress":
+            ended = replace(ended, results=(*ended.results, message["text"]))
+    return ended
 
 
 def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> HostError:

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import demo, label, plan, plugin, provision, run, verify
+from gpunode.cli import abort, demo, label, plan, plugin, provision, run, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -40,6 +40,7 @@ app.command("provision", short_help="Make every host a verified GPU node.")(prov
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
     verify.verify
 )
+app.command("abort", short_help="End a provision's work that hangs on hosts.")(abort.abort)
 app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(run.app, name="run")

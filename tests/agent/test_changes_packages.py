@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gpunode import agent
 from gpunode.model import Packages
-from tests.agent.conftest import Host, collect
+from tests.agent.conftest import Host, collect, wait_until
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 URI = "http://apt.example/cuda"
@@ -467,3 +469,69 @@ def test_a_disk_that_apt_fills_is_told_as_such_though_its_words_cannot_be_record
     assert failed["code"] == "disk-full"
     assert failed["error"] == "the disk is full"
     assert failed["detail"][-1] == "No space left on device"
+
+
+SECRET = "http://user:s3cr3t@apt.example/cuda"
+
+
+@pytest.mark.parametrize("step", ["update", "dry", "install"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"'{SECRET}/./hello_1_all.deb' hello_1_all.deb 644 \n",  # install --print-uris
+        f"E: Conflicting values set for option Trusted regarding source {SECRET}/ ./\n",
+        "E: Failed to fetch https://us%40er:p@s3cr3t@apt.example/x.deb  401  Unauthorized\n",
+    ],
+)
+@pytest.mark.parametrize("status", [0, 100])
+def test_no_password_of_a_repository_is_told_or_recorded(
+    host: Host, step: str, text: str, status: int
+) -> None:
+    """As apt 2.6 prints it. The host's name stays, to say where it happened."""
+    host.apt(**{step: said(text, status)})
+    messages = host.apply(Packages("why", install=("hello",), refresh=True))
+    record = host.path("/var/lib/gpunode/runs/run1")
+    kept = "".join(path.read_text() for path in record.rglob("*") if path.is_file())
+    assert "s3cr3t" not in str(messages) + kept
+    assert "://apt.example/" in kept
+
+
+def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host) -> None:
+    """A machine may lose power at any time: until then its words are in memory, for root alone."""
+    host.apt(dry=f"echo \"'{SECRET}'\"\n" + 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n')
+    host.start(host.job(Packages("why", install=("hello",))))
+    live = host.path("/run/gpunode/run1/apt.log")
+    wait_until(lambda: live.exists() and "s3cr3t" in live.read_text())
+    assert stat.S_IMODE(live.parent.stat().st_mode) == 0o700
+    assert not host.path("/var/lib/gpunode/runs/run1/output.log").exists()
+    host.write("/state/go", "")
+    wait_until(lambda: not live.exists())
+
+
+@pytest.mark.parametrize("program", ["apt-get", "dpkg"])
+def test_a_package_manager_that_hangs_is_ended_and_what_it_waited_for_named(host: Host, program: str) -> None:
+    """A package's script that asks a question nobody hears. The next run finishes what dpkg has left."""
+    host.apt(install="echo $$ > $GPUNODE_ROOT/state/pid; echo Setting up hello; sleep 3600\n")
+    if program == "dpkg":
+        host.write("/var/lib/dpkg/updates/0001", "")
+        host.program(
+            "dpkg", 'case "$*" in *--configure*) echo $$ > $GPUNODE_ROOT/state/pid; sleep 3600;; esac'
+        )
+    start = host.start({**host.job(Packages("why", install=("hello",))), "apt_silence": 1})
+    wait_until(host.path("/state/pid").exists)
+    pid = int(host.read("/state/pid"))
+    out, _ = start.communicate()
+    failed = next(json.loads(line) for line in out.splitlines() if b'"failed"' in line)
+    assert failed["code"] == "packages-hang"
+    assert "nothing came from the package manager" in failed["error"]
+    assert f"(pid {pid})" in failed["error"]
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_package_manager_that_says_something_is_given_time(host: Host) -> None:
+    """On its status channel or in its log: longer altogether than it may be silent."""
+    host.apt(
+        install="for n in 1 2 3; do sleep 1; echo $n; sleep 1; echo pmstatus:x:$n:Unpacking >&$STATUS; done\n"
+    )
+    job = {**host.job(Packages("why", install=("hello",))), "apt_silence": 4}
+    assert host.ask(job)[-1]["ok"]

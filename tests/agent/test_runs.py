@@ -213,6 +213,16 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
     assert failed["error"].startswith("/run/gpunode")
 
 
+def test_what_other_files_say_is_told_and_not_recorded(host: Host) -> None:
+    """Facts hold whole files: a source list's password, say."""
+    host.write("/etc/apt/sources.list.d/a.list", "deb http://user:s3cret@apt.example/ ./\n")
+    watch = Watch(files=("/etc/apt/sources.list.d/*.list",))
+    messages = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))
+    assert "s3cret" in str(messages)
+    assert "s3cret" not in log(host)
+    assert [message["type"] for message in host.ask(wire.follow_job("run1"))] == ["start", "done", "end"]
+
+
 def test_nothing_secret_stays_after_an_apply(host: Host) -> None:
     """Program and job are gone from the host; only the record is left, for root."""
     host.apply(WriteFile("/etc/a", "1", "why"))

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.model import Event
+from gpunode import converge
+from gpunode.converge import Visit
+from gpunode.model import Event, Outcome
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
 from tests.sim.fleets import Fleet, serving
@@ -89,6 +91,27 @@ def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[
     again = fleet.provision()["gpu-0"]
     assert (again.status, again.error) == ("changed", None)
     assert not again.plan
+
+
+def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Fleet]) -> None:
+    """Its own operator is told; another one may go on at once."""
+    fleet = serve(1)
+    ended: list[converge.Ended] = []
+
+    def end() -> None:
+        def story(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
+            ended.append(converge.abort(visit, tell))
+            return Outcome("gpu-0", "right")
+
+        fleet.each(story)
+
+    outcome = fleet.provision(tell=at("restart docker", end))["gpu-0"]
+    assert outcome.status == "failed"
+    assert "restart docker" in (outcome.error or "")
+    assert "gpunode abort" in (outcome.error or "")
+    assert ended[0].doing == "service docker.service"
+    assert "put back /etc/docker/daemon.json" in ended[0].results
+    assert fleet.provision()["gpu-0"].status == "changed"
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,28 @@ def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) 
         apply(agent, planned(raw, *FILES))
 
 
+def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
+    """Whose apply, at what; the files that were put back, and what else there is to say."""
+    aborting = {
+        "type": "aborting",
+        "run": "r",
+        "by": "ann@desk",
+        "since": 0.0,
+        "doing": "packages cuda-drivers",
+    }
+    failed = {"type": "failed", "n": 1, "restored": ["/etc/a"], "detail": ["docker.service runs again"]}
+    agent = Agent(
+        ([aborting, failed, {"type": "progress", "text": "left"}, {"type": "end", "ok": True}], True)
+    )
+    events: list[Event] = []
+    ended = converge.abort(converge.Visit(HOST, agent.dial, None), events.append)
+
+    assert (ended.by, ended.doing) == ("ann@desk", "packages cuda-drivers")
+    assert ended.results == ("put back /etc/a", "docker.service runs again", "left")
+    assert [job["op"] for job in agent.jobs] == ["abort"]
+    assert "ann@desk" in events[-1].message
+
+
 def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> None:
     """A host that answers before it went down is not taken for one that is back."""
     down = Unreachable(HOST.name, "refused")
