@@ -1471,11 +1471,19 @@ NODE_UNITS = ("docker.service", "containerd.service", "kubelet.service")
 HANDLER = re.compile(r"""(?m)^\s*\[plugins\..*\.containerd\.runtimes\.("[^"]+"|'[^']+'|[^.\]"']+)\]\s*$""")
 
 
-def working(unit: str) -> Dict[str, str]:
+def node_units(unit: str) -> Dict[str, Dict[str, str]]:
+    """The unit, and those that make a node, as systemctl shows them."""
+    names = list(dict.fromkeys((unit, *NODE_UNITS)))
+    return dict(zip(names, show_units(names)))  # noqa: B905 - Python 3.10 has `strict`
+
+
+def working(units: Dict[str, Dict[str, str]]) -> Dict[str, str]:
     """What of a node works now: units, each with its process; containerd's CRI plugins; runtime handlers."""
-    units = list(dict.fromkeys((unit, *NODE_UNITS)))
-    shown = zip(units, show_units(units))  # noqa: B905 - Python 3.10 has `strict`
-    found = {name: one.get("MainPID", "") for name, one in shown if one.get("ActiveState") == "active"}
+    found = {
+        name: shown.get("MainPID", "")
+        for name, shown in units.items()
+        if shown.get("ActiveState") == "active"
+    }
     if "containerd.service" in found:
         # With a CRI section that it cannot use, containerd stays up and only this plugin is in error.
         for cells in map(str.split, run("ctr", "plugins", "ls", timeout=10).out.splitlines()):
@@ -1493,23 +1501,12 @@ def working(unit: str) -> Dict[str, str]:
     return found
 
 
-def shaky(units: Iterable[str]) -> List[str]:
-    """The units that may be seen active only because they are between two crashes."""
-    names = list(units)
-    found = []
-    for name, shown in zip(names, show_units(names)):  # noqa: B905 - Python 3.10 has `strict`
-        up = time.monotonic() - int(shown.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
-        if int(shown.get("NRestarts") or 0) and up < 60:
-            found.append(name)
-    return found
-
-
 def service(this: Run, change: Message) -> Message:
     """Enable and (re)start; then it must stay up, and all that worked before its files were changed must work."""
     unit = change["unit"]
     guard = this.guard()
     if guard is None or guard["unit"] != unit:
-        guard = {"worked": what_worked(unit), "settle": settling(this)}
+        guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
     if change["enable"]:
@@ -1535,11 +1532,14 @@ def settling(this: Run) -> float:
     return float(this.load().get("settle", 5))
 
 
-def what_worked(unit: str) -> List[str]:
-    """What a restart of the unit may not end. What did not work before is no reason to put anything back."""
-    found = working(unit)
-    crashing = shaky(name for name in found if name.endswith(".service"))
-    return sorted(name for name in found if name not in crashing)
+def what_worked(units: Dict[str, Dict[str, str]]) -> List[str]:
+    """What a restart may not end. What did not work before is no reason to put anything back."""
+    found = working(units)
+    for name, shown in units.items():
+        up = time.monotonic() - int(shown.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+        if int(shown.get("NRestarts") or 0) and up < 60:
+            found.pop(name, None)  # active between two crashes
+    return sorted(found)
 
 
 def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
@@ -1549,17 +1549,20 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
     run("systemctl", "reset-failed", unit)
     answer = run("systemctl", verb, unit, timeout=RESTORE_SECONDS - 60)
     begun = since = time.monotonic()
-    before, restarts = {}, None  # type: Dict[str, str], Optional[int]
+    wanted = list(dict.fromkeys([unit, *guard["worked"]]))
+    before, restarts = {}, None  # type: Dict[str, Optional[str]], Optional[int]
     while True:
         now = time.monotonic()
         why, shown, works = "does not work any more", {}, {}  # type: str, Dict[str, str], Dict[str, str]
         try:
-            shown, works = show_units([unit])[0], working(unit)
+            units = node_units(unit)
+            shown, works = units.get(unit, {}), working(units)
         except OSError as error:  # systemctl may fail for a moment, and the unit be well
             why = "is not known to run: %s" % error
-        lost = {name: why for name in [unit, *guard["worked"]] if name not in works}
-        if lost or works != before:
-            before, since = works, now
+        lost = {name: why for name in wanted if name not in works}
+        seen = {name: works.get(name) for name in wanted}
+        if lost or seen != before:
+            before, since = seen, now
         elif now - since >= settle:
             return {}
         count = int(shown.get("NRestarts") or 0)
@@ -1618,11 +1621,12 @@ def arm(this: Run, path: str) -> None:
     unit, paths = next((pair for pair in guarded if path in pair[1]), ("", []))
     if not unit or this.guard() is not None:  # a step's files come together, right before their restart
         return
+    units = node_units(unit)
     guard = {
         "unit": unit,
         "paths": paths,
-        "worked": what_worked(unit),
-        "pid": show_units([unit])[0].get("MainPID"),
+        "worked": what_worked(units),
+        "pid": units.get(unit, {}).get("MainPID"),
         "boot": line_of("/proc/sys/kernel/random/boot_id"),
         "settle": settling(this),
         "by": job["by"],

@@ -430,6 +430,16 @@ def test_a_kubelet_that_ends_with_the_runtimes_restart_gets_the_file_back(docker
     assert docker.read(DAEMON) == "{}"
 
 
+def test_a_kubelet_that_crashed_before_does_not_fail_the_runtimes_restart(docker: Host) -> None:
+    """It is another process at every look, as it was."""
+    now = int(float(Path("/proc/uptime").read_text().split()[0]) * 1e6)
+    docker.unit("kubelet.service", NRestarts=7, ActiveEnterTimestampMonotonic=now)
+    real = (docker.bin / "systemctl").read_text().removeprefix("#!/bin/sh\n")
+    crash = 'echo "MainPID=$$" >> "$GPUNODE_ROOT/state/units/kubelet.service"\n'
+    docker.program("systemctl", f'[ "$1" != show ] || {crash}{real}')
+    assert docker.apply(write('{"a": 1}'), GUARDED)[-1]["ok"]
+
+
 @pytest.mark.parametrize("properties", [{"ActiveState": "failed"}, {"NRestarts": 7}], ids=str)
 def test_a_unit_that_did_not_run_before_keeps_its_new_file(
     docker: Host, properties: dict[str, object]
