@@ -15,12 +15,9 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
-# The labs come up meanwhile; lab-test waits for them, and says what is wrong with them.
+# check and sim while the labs come up, then lab-test, which says what is wrong with them.
 test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
-	@mkdir -p .lab; $(MAKE) --silent lab LABS=$(LABS) >.lab/up.log 2>&1 &
-	@$(MAKE) --no-print-directory check sim
-	@cat .lab/up.log
-	@$(MAKE) --no-print-directory lab-test
+	@$(BIN)/python -m tests.lab test --labs $(LABS) -- $(MAKE) --no-print-directory
 
 # pip unpacks and compiles everything by itself, which takes ten times as long as uv; but only pip reads pip.conf.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check

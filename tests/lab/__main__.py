@@ -1,9 +1,10 @@
-"""python3 -m tests.lab up | down | status | count | check | reset HOST"""
+"""python3 -m tests.lab up | down | status | count | check | reset HOST | test MAKE..."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from . import lab
@@ -27,13 +28,19 @@ def main() -> int:
     commands.add_parser("status", help="what runs; exit code 0 if all of it does")
     commands.add_parser("count", help="how many labs of this checkout run")
     commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
+    test = commands.add_parser("test", help="what `make test` does")
+    test.add_argument("--labs", type=int, default=1)
+    test.add_argument("make", nargs="+")
     reset = commands.add_parser("reset", help="make a host bare again")
     reset.add_argument("host", choices=["modern", "legacy"])
     options = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin:/sbin:/usr/local/go/bin"  # a root shell made by `su` has none of them
     try:
         if options.command == "up":
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             lab.up(options.labs)
+        elif options.command == "test":
+            return lab.test(options.labs, options.make)
         elif options.command == "down":
             lab.down()
         elif options.command == "status":

@@ -7,10 +7,26 @@ import itertools
 import json
 import os
 import shutil
+import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import aptserver, builds, cache, cluster, docker, images, machine, nodes, pki, plugin, process, slot
+from . import (
+    aptserver,
+    beside,
+    builds,
+    cache,
+    cluster,
+    docker,
+    images,
+    machine,
+    nodes,
+    pki,
+    plugin,
+    process,
+    slot,
+)
 from .builds import CHECKOUT
 from .hosts import HOSTS, LEGACY, Host, host
 from .progress import CannotRun, LabError, say, step, wait
@@ -33,13 +49,31 @@ def up(labs: int = 1) -> None:
         _all_up(labs)
 
 
-def _all_up(labs: int) -> None:
+def test(labs: int, make: list[str]) -> int:
+    """All tests, with so many labs; the exit status. What stops early takes the labs along that were not there before."""
+    standing = [each for each in slot.of(CHECKOUT) if _runs(each)]
+    log = slot.folder(CHECKOUT) / "up.log"
+    log.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(CannotRun):  # `up` says it again
+        machine.check()
+        _prepared(labs)  # now: who stops the run must not break off an installation
+    up = [sys.executable, "-m", "tests.lab", "up", "--labs", str(labs)]
+    return beside.run(make, up, log, lambda: down(besides=standing))
+
+
+def _prepared(labs: int) -> list[Path]:
+    """The folders of the labs that there is room for, once the machine has all that they need."""
     cold = is_cold()
     if cold:
         machine.check_go()
     outs = fitting([slot.folder(CHECKOUT, number) for number in range(1, labs + 1)], cold=cold)
     machine.install()
     machine.raise_limits()
+    return outs
+
+
+def _all_up(labs: int) -> None:
+    outs = _prepared(labs)
     for gone in slot.abandoned():
         say(f"clearing the lab {gone.out}, whose checkout is gone")
         _down(gone)
@@ -61,9 +95,9 @@ def count() -> int:
     )
 
 
-def down() -> None:
-    """Stop the labs of this checkout and remove what they made; the cache stays."""
-    labs = slot.of(CHECKOUT)
+def down(besides: Collection[Slot] = ()) -> None:
+    """Stop the labs of this checkout, `besides` some, and remove what they made; the cache stays."""
+    labs = [each for each in slot.of(CHECKOUT) if each not in besides]
     if not labs:
         say("nothing is up for this checkout")
     for mine in labs:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def install() -> None:
         if ours:
             policy.write_text("#!/bin/sh\nexit 101\n")
             policy.chmod(0o755)
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # for apt, too
         try:
             run(
                 [
@@ -117,6 +119,7 @@ def install() -> None:
         finally:
             if ours:
                 policy.unlink()
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def raise_limits() -> None:

@@ -18,7 +18,8 @@ class LabError(Exception):
 
 
 def say(line: str) -> None:
-    sys.stderr.write(f"lab: {line}\n")  # at once: labs come up side by side
+    with contextlib.suppress(OSError):  # nobody listens any more
+        sys.stderr.write(f"lab: {line}\n")  # at once: labs come up side by side
 
 
 @contextlib.contextmanager
