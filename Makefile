@@ -17,7 +17,7 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 
 # check and sim while the labs come up, then lab-test, which says what is wrong with them.
 test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
-	@$(BIN)/python -m tests.lab test --labs $(LABS) -- $(MAKE) --no-print-directory
+	@$(BIN)/python -m tests.lab test --labs $(LABS)
 
 # pip unpacks and compiles everything by itself, which takes ten times as long as uv; but only pip reads pip.conf.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check

@@ -1,4 +1,4 @@
-"""python3 -m tests.lab up | down | status | count | check | reset HOST | test MAKE..."""
+"""python3 -m tests.lab up | down | status | count | check | reset HOST | test"""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def main() -> int:
     commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
     test = commands.add_parser("test", help="what `make test` does")
     test.add_argument("--labs", type=int, default=1)
-    test.add_argument("make", nargs="+")
     reset = commands.add_parser("reset", help="make a host bare again")
     reset.add_argument("host", choices=["modern", "legacy"])
     options = parser.parse_args()
@@ -40,7 +39,7 @@ def main() -> int:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             lab.up(options.labs)
         elif options.command == "test":
-            return lab.test(options.labs, options.make)
+            return lab.test(options.labs)
         elif options.command == "down":
             lab.down()
         elif options.command == "status":

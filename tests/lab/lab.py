@@ -49,16 +49,16 @@ def up(labs: int = 1) -> None:
         _all_up(labs)
 
 
-def test(labs: int, make: list[str]) -> int:
+def test(labs: int) -> int:
     """All tests, with so many labs; the exit status. What stops early takes the labs along that were not there before."""
     standing = [each for each in slot.of(CHECKOUT) if _runs(each)]
     log = slot.folder(CHECKOUT) / "up.log"
     log.parent.mkdir(exist_ok=True)
-    with contextlib.suppress(CannotRun):  # `up` says it again
+    with contextlib.suppress(CannotRun, LabError):  # `up` says it again
         machine.check()
         _prepared(labs)  # now: who stops the run must not break off an installation
     up = [sys.executable, "-m", "tests.lab", "up", "--labs", str(labs)]
-    return beside.run(make, up, log, lambda: down(besides=standing))
+    return beside.run(["make", "--no-print-directory"], up, log, lambda: down(besides=standing))
 
 
 def _prepared(labs: int) -> list[Path]:
