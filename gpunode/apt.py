@@ -1,55 +1,101 @@
-"""The package sources that a host's apt knows, read from its list files."""
+"""The package sources that a host's apt knows, read from its list files as apt reads them.
+
+sources.list(5); what two entries share (apt-pkg/deb/debmetaindex.cc, and asked of apt 2.6): the file that their index is
+kept in, whose name has no scheme, user and password. Of two such entries with different keys apt reads none.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from gpunode.model import Facts
 
 FILES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
+READ = re.compile(
+    r"/etc/apt/sources\.list(\.d/[\w.:-]+\.(list|sources))?", re.ASCII
+)  # apt passes over other names
+OFF = ("no", "false", "without", "off", "disable", "0")
+LINE = re.compile(
+    r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?\"?(?P<uri>[^\s\"]+)\"?\s+\"?(?P<suite>[^\s\"#]+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A source. `line` is its index in a one-line file, None in a deb822 file."""
+    """A source. `start` and `stop` are its lines in its file: one, or those of its stanza in a deb822 file."""
 
     path: str
     uri: str
     suite: str
     signed_by: str
-    line: int | None = None
+    start: int
+    stop: int
+    binary: bool = True
+    trusted: str = ""
 
 
 def entries(facts: Facts) -> tuple[Entry, ...]:
-    """All enabled binary sources."""
+    """All enabled sources, those of source packages too."""
     found: list[Entry] = []
     for path, file in sorted(facts.files.items()):
-        if not path.startswith("/etc/apt/sources.list") or file.content is None:
-            continue
-        found += _deb822(path, file.content) if path.endswith(".sources") else _lines(path, file.content)
+        if READ.fullmatch(path) and file.content is not None:
+            found += read(path, file.content)
     return tuple(found)
 
 
-def same_uri(one: str, other: str) -> bool:
-    """Whether two URIs are one place to apt."""
-    return one.rstrip("/") == other.rstrip("/")
+def read(path: str, text: str) -> Iterator[Entry]:
+    """The enabled sources of one file."""
+    return _deb822(path, text) if path.endswith(".sources") else _lines(path, text)
+
+
+def place(uri: str, suite: str, arch: str) -> str:
+    """Where a source's packages are, as apt names their index; empty for a suite below dists/."""
+    if not suite.endswith("/"):
+        return ""
+    uri, suite = uri.replace("$(ARCH)", arch), suite.replace("$(ARCH)", arch)
+    path = re.sub(r"^[\w+.-]+:(//)?", "", without_login(uri))
+    path = path if path.endswith("/") else f"{path}/"
+    return unquote(path if suite == "/" else f"{path}{suite}")
+
+
+def without_login(uri: str) -> str:
+    """An address without the user and password in it."""
+    return re.sub(r"(?<=//)[^/@]*@", "", uri)
+
+
+def plain(place: str) -> str:
+    """A place in the one of its spellings that apt takes for several."""
+    host, _, path = place.partition("/")
+    return f"{re.sub(r':(80|443)$', '', host.lower())}/{re.sub(r'/(?:[.]?/)+', '/', f'/{path}').lstrip('/')}"
 
 
 def _lines(path: str, text: str) -> Iterator[Entry]:
-    for number, line in enumerate(text.splitlines()):
-        match = re.match(r"\s*deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)", line)
+    for number, line in enumerate(text.split("\n")):
+        match = LINE.match(line)
         if match:
-            signed = re.search(r"signed-by=(\S+)", match["options"] or "")
-            yield Entry(path, match["uri"], match["suite"], signed[1] if signed else "", number)
+            options = dict(part.partition("=")[::2] for part in (match["options"] or "").split())
+            yield Entry(
+                path,
+                match["uri"],
+                match["suite"],
+                options.get("signed-by", "").strip('"'),
+                number,
+                number + 1,
+                match["type"] == "deb",
+                options.get("trusted", ""),
+            )
 
 
 def _deb822(path: str, text: str) -> Iterator[Entry]:
-    for stanza in re.split(r"\n\s*\n", text):
+    lines = text.split("\n")
+    start = 0
+    for stop in (*(number for number, line in enumerate(lines) if not line.strip()), len(lines)):
         fields: dict[str, str] = {}
         key = ""
-        for line in stanza.splitlines():
+        for line in lines[start:stop]:
             if line.startswith("#"):
                 continue
             if line[:1] in (" ", "\t") and key:
@@ -58,8 +104,10 @@ def _deb822(path: str, text: str) -> Iterator[Entry]:
                 key, _, value = line.partition(":")
                 key = key.strip().lower()
                 fields[key] = value.strip()
-        if fields.get("enabled", "yes").lower() == "no" or "deb" not in fields.get("types", "").split():
-            continue
-        for uri in fields.get("uris", "").split():
-            for suite in fields.get("suites", "").split():
-                yield Entry(path, uri, suite, fields.get("signed-by", ""))
+        if fields.get("enabled", "yes").lower() not in OFF:
+            for kind in fields.get("types", "").split():
+                for uri in fields.get("uris", "").split():
+                    for suite in fields.get("suites", "").split():
+                        signed, trusted = fields.get("signed-by", ""), fields.get("trusted", "")
+                        yield Entry(path, uri, suite, signed, start, stop, kind == "deb", trusted)
+        start = stop + 1

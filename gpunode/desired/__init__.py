@@ -121,7 +121,9 @@ def _sources(
         if repository is None:
             with about("module" if purpose == "driver" else "toolkit"):
                 _must_be_known(host, facts, purpose, packages)
-        elif not any(apt.same_uri(source.uri, repository.uri) for source in sources):
+        elif apt.place(repository.uri, "/", facts.os.arch) not in (
+            apt.place(source.uri, "/", facts.os.arch) for source in sources
+        ):
             sources.append(Source(f"gpunode-{purpose}", repository.uri, repository.key))
     return tuple(sources)
 
@@ -135,7 +137,7 @@ def _must_be_known(host: Host, facts: Facts, purpose: compat.Purpose, packages: 
     """Without a repository in the inventory, the host must know one, or have no need of one."""
     if all(compat.is_installed(facts.packages, package) for package in packages):
         return
-    if any(compat.offers(purpose, entry.uri) for entry in apt.entries(facts)):
+    if any(entry.binary and compat.offers(purpose, entry.uri) for entry in apt.entries(facts)):
         return
     uri = compat.repository_uri(purpose, _system(host, facts), facts.os.arch)
     raise Refused(

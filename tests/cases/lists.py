@@ -1,0 +1,66 @@
+"""Hosts whose apt knows many lists, and the plan that adds NVIDIA's sources to them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpunode.model import Change, Desired, Facts, File, RemoveFile, Source, WriteFile
+from gpunode.steps import repository
+from tests import cases
+
+SOURCES = {
+    "driver": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64",
+    "toolkit": "https://nvidia.github.io/libnvidia-container/stable/deb/amd64",
+}
+
+
+def uris(case: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sources that a case's inventory names."""
+    return tuple(case.get(name, uri) for name, uri in SOURCES.items())
+
+
+def plan(case: Mapping[str, Any], lists: Mapping[str, str]) -> tuple[Change, ...]:
+    """The repository's part of a plan for a host with these lists."""
+    base = cases.facts("modern")
+    files = {path: File(path, exists=True, content=text) for path, text in lists.items()}
+    facts: Facts = replace(base, files=files)
+    sources = zip(SOURCES, uris(case), strict=True)
+    wish = Desired(
+        "containerd",
+        "default",
+        {},
+        {},
+        toolkit=("nvidia-container-toolkit=1.20.1-1",),
+        sources=tuple(Source(f"gpunode-{name}", uri, cases.KEY) for name, uri in sources),
+    )
+    return repository.plan(facts, wish)
+
+
+def written(lists: Mapping[str, str], changes: tuple[Change, ...]) -> dict[str, str]:
+    """The host's files after these changes."""
+    found = dict(lists)
+    for change in changes:
+        if isinstance(change, WriteFile):
+            assert found.get(change.path) == change.before
+            found[change.path] = change.content
+        elif isinstance(change, RemoveFile):
+            del found[change.path]
+    return found
+
+
+def lines(changes: tuple[Change, ...]) -> dict[str, list[str]]:
+    """The lines that each file of the host's owner loses and gets."""
+    found = {}
+    for change in changes:
+        if isinstance(change, WriteFile) and change.before is not None:
+            diff = difflib.ndiff(change.before.split("\n"), change.content.split("\n"))
+            found[change.path] = [line for line in diff if line[0] in "+-"]
+    return found
+
+
+def removed(changes: tuple[Change, ...]) -> list[str]:
+    """The files that are removed."""
+    return [change.path for change in changes if isinstance(change, RemoveFile)]

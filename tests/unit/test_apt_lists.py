@@ -1,0 +1,111 @@
+"""NVIDIA's sources beside the lists that hosts have, judged by the machine's own apt where it has one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode import apt, compat
+from gpunode.errors import GpunodeError
+from gpunode.model import RemoveFile, WriteFile
+from tests import cases
+from tests.cases import lists
+
+ALL = [pytest.param(case, id=cases.ids(case)) for case in cases.cases("apt-lists")]
+PLANNED = [param for param in ALL if "refused" not in param.values[0]]
+REFUSED = [param for param in ALL if "refused" in param.values[0]]
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_only_entries_of_the_same_place_change(case: dict[str, Any]) -> None:
+    """Commented out, disabled, or removed with a file that held nothing else."""
+    changes = lists.plan(case, case["lists"])
+    assert lists.lines(changes) == case.get("lines", {})
+    assert lists.removed(changes) == case.get("removed", [])
+    assert case["after"]
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_a_second_plan_changes_no_list(case: dict[str, Any]) -> None:
+    """What is commented out, disabled or gone is no entry any more."""
+    after = lists.written(case["lists"], lists.plan(case, case["lists"]))
+    assert not [c for c in lists.plan(case, after) if isinstance(c, WriteFile | RemoveFile)]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]) -> None:
+    """And no password is shown."""
+    with pytest.raises(GpunodeError) as refused:
+        lists.plan(case, case["lists"])
+    assert case["refused"] in refused.value.message
+    assert case["hint"] in refused.value.hint
+    assert "secret" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("uri", "suite", "place"),
+    [
+        ("https://a.example/x/$(ARCH)", "/", "a.example/x/amd64/"),
+        ("http://a.example/x/amd64/", "/", "a.example/x/amd64/"),
+        ("https://me:pw@a.example/x", "$(ARCH)/", "a.example/x/amd64/"),
+        ("tor+https://a.example/%78", "amd64/", "a.example/x/amd64/"),
+        ("file:/srv/x", "/", "/srv/x/"),
+        ("file:///srv/x", "/", "/srv/x/"),
+        ("https://a.example/x", "./", "a.example/x/./"),
+        ("https://a.example/x", "bookworm", ""),
+    ],
+)
+def test_a_place_is_where_apt_keeps_its_index(uri: str, suite: str, place: str) -> None:
+    """Scheme and login do not count, and the last folder may be the suite."""
+    assert apt.place(uri, suite, "amd64") == place
+
+
+def test_a_place_in_another_spelling() -> None:
+    """apt takes these for several."""
+    for place in ("A.example:443/x/./amd64/", "a.example//x/amd64//", "a.example/x/amd64/"):
+        assert apt.plain(place) == "a.example/x/amd64/"
+
+
+def ask_apt(root: Path, texts: Mapping[str, str]) -> tuple[set[str], list[str]]:
+    """The addresses of the indexes that apt knows of these lists, and its errors and warnings. Nothing is fetched."""
+    for path in ("/etc/apt/sources.list.d", "/lists/partial"):
+        (root / path[1:]).mkdir(parents=True)
+    for path, text in {"/etc/apt/sources.list": "", **texts}.items():
+        if path.startswith("/etc/apt/sources.list"):
+            (root / path[1:]).write_text(text, newline="")
+    options = {
+        "APT::Architecture": "amd64",
+        "APT::Architectures": "amd64",
+        "Dir::Etc::sourcelist": f"{root}/etc/apt/sources.list",
+        "Dir::Etc::sourceparts": f"{root}/etc/apt/sources.list.d",
+        "Dir::State::lists": f"{root}/lists",
+        "Dir::Cache": f"{root}",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    command = ["apt-get", *words, "indextargets", "--no-release-info", "--format", "$(URI)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(done.stdout.splitlines()), [line for line in done.stderr.splitlines() if line[:1] in "EW"]
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="this machine has no apt to ask")
+@pytest.mark.parametrize("case", PLANNED)
+def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place(
+    tmp_path: Path, case: dict[str, Any]
+) -> None:
+    """No error, no source twice; what is gone was at one of gpunode's own places, or at a dead one."""
+    before, complaints = ask_apt(tmp_path / "before", case["lists"])
+    assert complaints == []
+    changed = lists.written(case["lists"], lists.plan(case, case["lists"]))
+    after, complaints = ask_apt(tmp_path / "after", changed)
+    assert complaints == []
+    own = [uri.replace("$(ARCH)", "amd64") for uri in lists.uris(case)]
+    places = {apt.plain(apt.place(uri, "/", "amd64")) for uri in own}
+    assert {f"{uri}/Packages" for uri in own} <= after
+    assert after - before <= {f"{uri}/Packages" for uri in own}
+    for folder in {index.rpartition("/")[0] for index in before - after}:
+        assert apt.plain(apt.place(folder, "/", "amd64")) in places or compat.is_dead(folder)
