@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -25,6 +27,10 @@ HELP = {
     "allocations_refused_total": "Allocations that were refused",
     "allocate_seconds": "Time that Allocate took",
 }
+# What every pod of the cluster may ask for costs no more memory than this many small requests and pages.
+CONNECTIONS = 64  # to an address; the oldest makes room for one more, so that a probe gets through whoever else is there
+REQUEST = 8192  # bytes
+DEADLINE = 10.0  # seconds in which a request is read, and its answer taken
 BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
 
 Sample = tuple[str, dict[str, str], float]
@@ -134,24 +140,42 @@ async def serving(
             return ("200 OK", "ok\n") if why is None else ("503 Service Unavailable", f"{why}\n")
         return "404 Not Found", f"{'/metrics, ' if metrics else ''}/healthz and /readyz are here\n"
 
+    async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        words = request.split(b"\r\n", 1)[0].decode("latin-1").split()
+        status, body = await answer(words[1].partition("?")[0] if len(words) == 3 else "")
+        head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+        writer.write(
+            f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()
+        )
+        writer.transport.set_write_buffer_limits(high=0)  # drained is all of it sent
+        await writer.drain()
+
+    talks: dict[asyncio.Task[None], None] = {}  # in the order they began
+
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-            words = request.split(b"\r\n", 1)[0].decode("latin-1").split()
-            status, body = await answer(words[1].partition("?")[0] if len(words) == 3 else "")
-            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-            writer.write(
-                f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()
-            )
-            await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError, OSError):
-            pass  # not HTTP, too slow, or gone: nobody is there to be answered
-        finally:
+        if len(talks) >= CONNECTIONS:
+            oldest = next(iter(talks))
+            del talks[oldest]
+            oldest.cancel()
+        talk = asyncio.create_task(exchange(reader, writer))
+        talks[talk] = None
+        # Not HTTP, too slow, or gone: nobody is there to be answered.
+        await asyncio.wait({talk}, timeout=DEADLINE)
+        talks.pop(talk, None)
+        if talk.done() and not talk.cancelled() and talk.exception() is None:
             writer.close()
+            return
+        talk.cancel()
+        if not writer.transport.is_closing():
+            # What it has not taken is not kept for it, by the kernel neither.
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
 
     host, _, port = address.rpartition(":")
     try:
-        server = await asyncio.start_server(converse, host.strip("[]") or None, int(port))
+        server = await asyncio.start_server(converse, host.strip("[]") or None, int(port), limit=REQUEST)
     except OSError as error:
         raise CannotListen(f"cannot serve metrics and probes on {address}: {error.strerror}") from None
     async with server:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import select
 import socket
 
 import pynvml
 import pytest
 
-from gpunode.deviceplugin.metrics import CannotListen, Metrics, text
+from gpunode.deviceplugin import metrics as pages
+from gpunode.deviceplugin.metrics import CannotListen, Metrics, serving, text
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -275,3 +278,74 @@ def test_label_values_are_escaped():
     metrics = Metrics()
     metrics.count("xids_total", gpu='a"b\\c')
     assert 'xids_total{gpu="a\\"b\\\\c"} 1\n' in text(metrics.samples())
+
+
+async def ended(talks):
+    """Wait until the server has ended each of these connections without an answer."""
+    for reader, writer in talks:
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+def test_a_crowd_that_asks_nothing_keeps_nobody_out(monkeypatch):
+    """Any pod may connect; the oldest connections make room, at once, for who has a question."""
+    monkeypatch.setattr(pages, "DEADLINE", 3600.0)
+    port = free_port()
+
+    async def scene():
+        async with serving(f"127.0.0.1:{port}", lambda: None):
+            talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(pages.CONNECTIONS + 20)]
+            for _, writer in talks:
+                writer.write(b"GET /healthz HTTP/1.1\r\n")
+            assert await get(port, "/healthz") == (200, "ok\n")
+            await ended(talks[:20])
+            for reader, writer in talks[21:]:  # one has made room for the question
+                writer.write(b"\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+                writer.close()
+            await ended(talks[20:21])
+
+    asyncio.run(scene())
+
+
+def test_a_request_that_does_not_end_is_ended(monkeypatch):
+    """After its time, or when it is longer than any request needs to be."""
+    monkeypatch.setattr(pages, "DEADLINE", 0.1)
+    port = free_port()
+
+    async def scene():
+        async with serving(f"127.0.0.1:{port}", lambda: None):
+            talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            talks[0][1].write(b"GET /healthz HTTP/1.1\r\n")
+            await ended(talks)
+            monkeypatch.setattr(pages, "DEADLINE", 3600.0)
+            long = await asyncio.open_connection("127.0.0.1", port)
+            long[1].write(b"GET /healthz HTTP/1.1\r\nCookie: " + b"a" * 3 * pages.REQUEST)
+            await ended([long])
+
+    asyncio.run(scene())
+
+
+def test_who_does_not_take_the_answer_is_cut_off(monkeypatch):
+    """The page is not kept for ever for who has asked for it and does not read."""
+    monkeypatch.setattr(pages, "DEADLINE", 0.2)
+    port = free_port()
+
+    async def page() -> str:
+        return "a" * 30_000_000
+
+    async def scene():
+        async with serving(f"127.0.0.1:{port}", lambda: None, page):
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.connect(("127.0.0.1", port))
+                deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                gone = select.poll()
+                gone.register(deaf, select.POLLERR | select.POLLHUP)
+                while not gone.poll(0):
+                    await asyncio.sleep(0.01)
+            monkeypatch.setattr(pages, "DEADLINE", 3600.0)
+            assert len((await get(port, "/metrics"))[1]) == 30_000_000  # who reads gets all of it
+
+    asyncio.run(scene())
