@@ -208,6 +208,8 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "hostname": line_of("/proc/sys/kernel/hostname"),
         "kernel": line_of("/proc/sys/kernel/osrelease"),
         "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
+        "machine_id": line_of("/etc/machine-id") or line_of("/var/lib/dbus/machine-id"),
+        "product_uuid": line_of("/sys/class/dmi/id/product_uuid"),
         "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "module_banner": line_of("/proc/driver/nvidia/version") or None,

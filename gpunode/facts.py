@@ -40,6 +40,8 @@ def parse(raw: Raw) -> Facts:
         os=_os(raw.get("os") or {}, raw.get("arch") or ""),
         kernel=raw["kernel"],
         boot_id=raw["boot_id"],
+        machine_id=raw.get("machine_id") or "",
+        product_uuid=raw.get("product_uuid") or "",
         uptime=float(raw["uptime"]),
         cgroup=cgroup if cgroup in ("v1", "hybrid", "v2") else "v1",
         secure_boot=raw.get("secure_boot"),

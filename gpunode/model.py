@@ -289,6 +289,8 @@ class Facts:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None
     errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read
+    machine_id: str = ""  # of /etc/machine-id; "" where it is not known
+    product_uuid: str = ""  # of the firmware
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpunode.errors import ClusterError
-from gpunode.model import Event, Host, Inventory, Outcome, PluginImage
+from gpunode.model import Event, Facts, Host, Inventory, Outcome, PluginImage
 
 if TYPE_CHECKING:
     from gpunode.cli.session import Session
@@ -71,13 +71,13 @@ def wished(host: Host) -> dict[str, str]:
 def find(
     api: Api,
     hosts: Sequence[Host],
-    hostnames: Mapping[str, str],
+    facts: Mapping[str, Facts],
     *,
     seconds: float,
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Node], Troubles]:
     """host → its node, waiting for those that are not registered or not Ready yet; and host → why there is none."""
-    from gpunode.cluster import nodes
+    from gpunode.cluster import identity, nodes
 
     end = time.monotonic() + seconds
     while True:
@@ -86,10 +86,16 @@ def find(
         everyone = nodes.every(api)
         for host in hosts:
             try:
-                found[host.name] = nodes.of(host, everyone, hostnames.get(host.name, ""))
+                found[host.name] = nodes.of(host, everyone, facts.get(host.name))
             except ClusterError as error:
                 missing[host.name] = error
-        late = [*missing, *(name for name, node in found.items() if not node.ready)]
+        twice = identity.shared(found)
+        found, missing = (
+            {name: node for name, node in found.items() if name not in twice},
+            {**missing, **twice},
+        )
+        hoped = [name for name, error in missing.items() if not isinstance(error, identity.Mistaken)]
+        late = [*hoped, *(name for name, node in found.items() if not node.ready)]
         if not late or time.monotonic() >= end:
             return found, missing
         tell(f"waiting for {', '.join(late[:5])} to be a Ready node")
@@ -100,13 +106,14 @@ def find_or_ask(api: Api, work: Session, tell: Callable[[str], None]) -> tuple[d
     """host → its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
     from gpunode import converge
+    from gpunode.cluster import identity
 
     found, missing = find(api, work.hosts, {}, seconds=0, tell=tell)
     strangers = [host for host in work.hosts if host.name in missing and not host.node]
     if not strangers:
         return found, missing
     outcomes = work.each(converge.look, strangers)
-    hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+    facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
     for outcome in outcomes:
         if outcome.facts is None:
             error = missing[outcome.host]
@@ -114,12 +121,15 @@ def find_or_ask(api: Api, work: Session, tell: Callable[[str], None]) -> tuple[d
                 f"{error.message}, and it could not be asked for its own name: {outcome.error}",
                 hint=error.hint,
             )
-    asked = [host for host in strangers if host.name in hostnames]
-    named, still = find(api, asked, hostnames, seconds=0, tell=tell)
+    asked = [host for host in strangers if host.name in facts]
+    named, still = find(api, asked, facts, seconds=0, tell=tell)
     still = {
         outcome.host: no_node(outcome, still[outcome.host]) for outcome in outcomes if outcome.host in still
     }
-    return found | named, {name: error for name, error in missing.items() if name not in named} | still
+    found |= named
+    twice = identity.shared(found)
+    missing = {name: error for name, error in missing.items() if name not in named} | still | twice
+    return {name: node for name, node in found.items() if name not in twice}, missing
 
 
 def no_node(outcome: Outcome, error: ClusterError) -> ClusterError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpunode.cli import cluster
 from gpunode.errors import ClusterError
-from gpunode.model import Host, Inventory
+from gpunode.model import Facts, Host, Inventory
 from gpunode.wording import few
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def plan(
     api: Api,
     inventory: Inventory,
     hosts: Sequence[Host],
-    hostnames: Mapping[str, str],
+    facts: Mapping[str, Facts],
     report: Report,
     *,
     diff: bool | None = None,
@@ -41,14 +41,19 @@ def plan(
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
     of them are no nodes yet."""
-    found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=lambda _: None)
+    from gpunode.cluster import identity
+
+    found, missing = cluster.find(api, hosts, facts, seconds=0, tell=lambda _: None)
     planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict, loaded=True)
-    if missing:
+    mistaken = {host: error for host, error in missing.items() if isinstance(error, identity.Mistaken)}
+    for host, error in mistaken.items():
+        report.problem(error, host)
+    if absent := [host for host in missing if host not in mistaken]:
         report.note(
-            f"{few(list(missing), NAMED)}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
+            f"{few(absent, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
             "it is; if it is one under another name, say so with `node:` in the inventory."
         )
-    return planned
+    return Planned(planned.objects, {**planned.conflicts, **mistaken})
 
 
 def show(

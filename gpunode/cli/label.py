@@ -49,8 +49,7 @@ def label(
         work.report.troubles([one for one in outcomes if one.facts is None])
         seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
         hosts = [host for host in work.hosts if host.name in seen]
-        hostnames = {name: facts.hostname for name, facts in seen.items()}
-        found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+        found, missing = cluster.find(api, hosts, seen, seconds=0, tell=work.report.note)
         told = {outcome.host: outcome for outcome in outcomes}
         rows = []
         refused = False

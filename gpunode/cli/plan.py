@@ -56,12 +56,10 @@ def plan(
         failed = 0
         if run.inventory.cluster.plugin is not None:
             hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
-            hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+            facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
             try:
                 api = cluster.connect(run.inventory)
-                planned = drift.plan(
-                    api, run.inventory, hosts, hostnames, run.report, diff=diff, strict=False
-                )
+                planned = drift.plan(api, run.inventory, hosts, facts, run.report, diff=diff, strict=False)
                 objects, failed = planned.objects, 1 if planned.conflicts else 0
             except ClusterError as error:  # the hosts' plans are told, and counted
                 run.report.problem(error)

@@ -42,8 +42,8 @@ def bring_up(
         if outcome.host not in good
     }
     chosen = [host for host in hosts if host.name in good]
-    hostnames = {name: outcome.facts.hostname for name, outcome in good.items() if outcome.facts}
-    found, missing = cluster.find(api, chosen, hostnames, seconds=cluster.REGISTER_SECONDS, tell=tell)
+    facts = {name: outcome.facts for name, outcome in good.items() if outcome.facts}
+    found, missing = cluster.find(api, chosen, facts, seconds=cluster.REGISTER_SECONDS, tell=tell)
     changed = [node.name for host, node in found.items() if _driver_changed(good[host])]
     renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new ones
     conflicts = cluster.label(api, chosen, found)

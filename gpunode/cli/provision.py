@@ -75,9 +75,9 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
         work.report.note(cluster.WITHOUT_PLUGIN)
     else:
         hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
-        hostnames = {name: outcome.facts.hostname for name, outcome in outcomes.items() if outcome.facts}
+        facts = {name: outcome.facts for name, outcome in outcomes.items() if outcome.facts}
         if hosts:
-            objects = drift.plan(api, work.inventory, hosts, hostnames, work.report).objects
+            objects = drift.plan(api, work.inventory, hosts, facts, work.report).objects
     for number in range(1, converge.ROUNDS + 1):
         waiting = [
             host

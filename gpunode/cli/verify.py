@@ -92,13 +92,13 @@ def _said(work: Session, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
     from gpunode.cluster import daemonset, said
     from gpunode.errors import ClusterError
 
-    hostnames = {outcome.host: outcome.facts.hostname for outcome in outcomes if outcome.facts}
+    facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
     words: dict[str, str] = {}
-    if hostnames:
+    if facts:
         with suppress(ClusterError):
             api = cluster.connect(work.inventory)
-            hosts = [host for host in work.hosts if host.name in hostnames]
-            found, _ = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+            hosts = [host for host in work.hosts if host.name in facts]
+            found, _ = cluster.find(api, hosts, facts, seconds=0, tell=work.report.note)
             namespace = work.inventory.cluster.namespace
             pods = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
             for host, node in found.items():
@@ -129,7 +129,7 @@ def _judged(
     api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
 ) -> Mapping[str, Sequence[Link]]:
     from gpunode.cli import cluster, proof
-    from gpunode.cluster import daemonset, expected, mig, plugin, said
+    from gpunode.cluster import daemonset, expected, identity, mig, plugin, said
     from gpunode.model import Link
     from gpunode.verify import cluster as links
     from gpunode.verify import image
@@ -138,8 +138,7 @@ def _judged(
     images = {outcome.host: image(outcome) for outcome in outcomes}
     seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
     hosts = [host for host in work.hosts if host.name in seen]
-    hostnames = {name: facts.hostname for name, facts in seen.items()}
-    found, missing = cluster.find(api, hosts, hostnames, seconds=0, tell=work.report.note)
+    found, missing = cluster.find(api, hosts, seen, seconds=0, tell=work.report.note)
     config = work.inventory.cluster.plugin_config
     rows = {row.node: row for row in plugin.status(api, namespace, config)}
     fix = "gpunode provision"
@@ -148,9 +147,13 @@ def _judged(
             Link(
                 "node",
                 "broken",
-                "the cluster has no such node",
+                "its node is another machine's"
+                if isinstance(error, identity.Mistaken)
+                else "the cluster has no such node",
                 error.message,
-                f"{error.hint} A kubelet that has not joined says why in `journalctl -u kubelet` on the host.",
+                error.hint
+                if isinstance(error, identity.Mistaken)
+                else f"{error.hint} A kubelet that has not joined says why in `journalctl -u kubelet` on the host.",
             )
         ]
         for host, error in missing.items()

@@ -53,6 +53,18 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
     assert before <= seen.time <= time.time()
 
 
+def test_a_host_says_which_machine_it_is(host: Host) -> None:
+    """As its kubelet does, from the same files; a machine without them says nothing."""
+    seen = facts.parse(host.probe())
+    assert (seen.machine_id, seen.product_uuid) == ("", "")
+    host.write("/var/lib/dbus/machine-id", "0b0b\n")
+    assert facts.parse(host.probe()).machine_id == "0b0b"
+    host.write("/etc/machine-id", "0a0a\n")
+    host.write("/sys/class/dmi/id/product_uuid", "4C4C4544-0042\n")
+    seen = facts.parse(host.probe())
+    assert (seen.machine_id, seen.product_uuid) == ("0a0a", "4C4C4544-0042")
+
+
 def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(host: Host) -> None:
     """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
     gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")

@@ -81,6 +81,8 @@ def _says(state: State, machine: Machine) -> None:
     old = machine.runtime == "docker"
     texts = {
         "root/etc/hostname": machine.name,
+        "root/etc/machine-id": uuid.uuid4().hex,
+        "root/sys/class/dmi/id/product_uuid": str(uuid.uuid4()),
         "root/proc/sys/kernel/hostname": machine.name,
         "root/proc/sys/kernel/osrelease": machine.kernel,
         "root/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids",

@@ -46,8 +46,8 @@ def status(
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "nodeInfo": {
-            "machineID": host.boot_id.replace("-", ""),
-            "systemUUID": host.boot_id,
+            "machineID": _line(root / "etc/machine-id"),
+            "systemUUID": _line(root / "sys/class/dmi/id/product_uuid"),
             "bootID": host.boot_id,
             "kernelVersion": machine.kernel,
             "osImage": _system(root),
@@ -86,3 +86,7 @@ def _system(root: Path) -> str:
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip('"')
     return ""
+
+
+def _line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

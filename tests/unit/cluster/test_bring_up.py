@@ -53,6 +53,9 @@ def outcomes() -> list[Outcome]:
     return [Outcome(host.name, "right", replace(seen, hostname=host.name)) for host in HOSTS]
 
 
+SEEN = {outcome.host: outcome.facts for outcome in outcomes() if outcome.facts}
+
+
 def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +93,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     add_node(fake, "a")
     human = report.make(json=False, quiet=True)
 
-    planned = drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, human)
+    planned = drift.plan(api, INVENTORY, HOSTS[:1], SEEN, human)
     human.summary([Outcome("a", "right")], cluster=planned.objects)
 
     said = capsys.readouterr()
@@ -106,7 +109,7 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     """What the other nodes get is shown all the same."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
-    names = {"a": "a", "b": "b"}
+    names = SEEN
 
     planned = drift.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
 
@@ -176,7 +179,7 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     fake.update("Node", "a", status={"nodeInfo": info})
 
-    drift.plan(api, inventory, hosts, {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, hosts, SEEN, report.make(json=True, quiet=True))
 
     said = capsys.readouterr().out
     assert (f"a ({kubelet}): containers would get no GPU" in said) == bool(warned)
@@ -207,7 +210,7 @@ def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
     inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
     add_node(fake, "a", labels={"nvidia.com/device-plugin.config": label} if label else {})
 
-    drift.plan(api, inventory, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
 
     assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
 
@@ -293,7 +296,7 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     add_node(fake, "a")
     fake.put(other)
 
-    drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    drift.plan(api, INVENTORY, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
 
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
     assert (said in capsys.readouterr().out) == named
@@ -306,7 +309,7 @@ def test_who_may_not_list_daemonsets_gets_his_plan(
     add_node(fake, "a")
     fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
 
-    assert drift.plan(api, INVENTORY, HOSTS[:1], {"a": "a"}, report.make(json=True, quiet=True))
+    assert drift.plan(api, INVENTORY, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
 
 
 def with_gpus(*uuids: str) -> list[Outcome]:
@@ -551,7 +554,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
     """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
     add_node(fake, "a")
 
-    drift.plan(api, INVENTORY, HOSTS, {"a": "a", "b": "b"}, report.make(json=False, quiet=True))
+    drift.plan(api, INVENTORY, HOSTS, SEEN, report.make(json=False, quiet=True))
 
     assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
 
@@ -577,3 +580,58 @@ def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
         ("a", "verified", "2 GPUs, vectoradd passed on each"),
         ("b", "not verified", "refused: no NVIDIA GPU on the PCI bus"),
     ]
+
+
+ITS_OWN = {"machineID": "0a", "systemUUID": "0A-0A", "bootID": "before"}
+
+
+def claiming(name: str, **facts: str) -> list[Outcome]:
+    """`a` as it is, and `b`, which says that its hostname is this."""
+    first, second = outcomes()
+    return [
+        replace(first, facts=replace(SEEN["a"], machine_id="0a", product_uuid="0a-0a")),
+        replace(second, facts=replace(SEEN["b"], hostname=name, **facts)),
+    ]
+
+
+def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused by name and not waited for; the node's own host has its labels, and no others."""
+    monkeypatch.setattr(cluster, "REGISTER_SECONDS", 3600.0)
+    add_node(fake, "a")
+    fake.update("Node", "a", status={"nodeInfo": ITS_OWN})
+    PluginController(fake)
+    told = claiming("a", machine_id="0b", product_uuid="0b-0b")
+    hosts = (HOSTS[0], replace(HOSTS[1], labels={"pool": "stolen"}))
+    why = "b: it goes for node a, which is another machine: its machine-id and its system UUID are not this host's"
+
+    facts = {outcome.host: outcome.facts for outcome in told if outcome.facts}
+    planned = drift.plan(api, INVENTORY, hosts, facts, report.make(json=False, quiet=True))
+    said = capsys.readouterr()
+    assert why in said.err
+    assert "stolen" not in said.out
+    assert list(planned.conflicts) == ["b"]
+
+    assert proof.bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
+    assert why in capsys.readouterr().err
+    assert fake.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
+
+
+def test_two_hosts_that_are_one_node_are_both_refused(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is known to be wrong; each is named with the other."""
+    monkeypatch.setattr(cluster, "REGISTER_SECONDS", 3600.0)
+    add_node(fake, "a")
+    PluginController(fake)
+
+    code = proof.bring_up(
+        api, INVENTORY, HOSTS, claiming("a"), report.make(json=False, quiet=True), run=False
+    )
+
+    assert code == 1
+    said = capsys.readouterr().err
+    for host in "ab":
+        assert f"{host}: a and b of the inventory are one node, a" in said
+    assert "pool" not in fake.all("Node")[0]["metadata"]["labels"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster import nodes
+from gpunode.cluster import identity, nodes
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError
 from gpunode.model import Host, Ssh
+from tests import cases
 
 from .conftest import add_node
 from .fake import FakeApi
+
+SEEN = cases.facts("modern")
 
 
 def host(name: str, address: str = "10.9.9.9", node: str | None = None) -> Host:
@@ -41,19 +45,78 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
 )
 def test_a_host_finds_its_node(asked: Host, hostname: str, found: str) -> None:
     """By the inventory's `node`, its hostname in its forms, its address."""
-    assert nodes.of(asked, FLEET, hostname).name == found
+    facts = replace(SEEN, hostname=hostname) if hostname else None
+    assert nodes.of(asked, FLEET, facts).name == found
 
 
 def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
     """The inventory calls a machine gpu-01, but it calls itself otherwise: another machine's node is not taken."""
     with pytest.raises(ClusterError, match="no node of the cluster has its hostname `other`"):
-        nodes.of(host("gpu-01"), FLEET, "other")
+        nodes.of(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
+
+
+# What the host's files say and what its node does: machine-id, firmware's UUID, boot id.
+@pytest.mark.parametrize(
+    ("own", "told", "wrong"),
+    [
+        (("a", "u", "1"), ("a", "u", "1"), ""),
+        (("a", "u", "2"), ("a", "u", "1"), ""),
+        (("A", "u-U", "2"), ("a", "U-u", "1"), ""),
+        (("a", "u", "1"), ("", "", ""), ""),
+        (("", "", "2"), ("a", "u", "1"), ""),
+        (("", "", "2"), ("", "", "1"), ""),
+        (("a", "", "2"), ("a", "u", "1"), ""),
+        (("a", "u", "1"), ("b", "v", "1"), ""),
+        (("a", "u", "2"), ("b", "u", "1"), "its machine-id is not"),
+        (("a", "u", "2"), ("a", "v", "1"), "its system UUID is not"),
+        (("a", "u", "2"), ("b", "v", "1"), "its machine-id and its system UUID are not"),
+        (("a", "", ""), ("b", "v", "1"), "its machine-id is not"),
+    ],
+    ids=["the same", "rebooted since", "case", "a node that does not tell", "facts of an older agent", "boot ids alone",
+         "no firmware", "a kubelet in a container", "firmware that all machines of a series share",
+         "a copy of another's disk", "another", "another without firmware"],
+)  # fmt: skip
+@pytest.mark.parametrize("way", ["node", "hostname", "address"])
+def test_a_host_is_no_node_that_is_another_machine(
+    own: tuple[str, str, str], told: tuple[str, str, str], wrong: str, way: str
+) -> None:
+    """Whichever way it goes for it; what either does not know tells nothing."""
+    asked = host("x", "10.0.0.1" if way == "address" else "10.9.9.9", "gpu-01" if way == "node" else None)
+    seen = replace(SEEN, hostname="gpu-01" if way == "hostname" else "x")
+    seen = replace(seen, machine_id=own[0], product_uuid=own[1], boot_id=own[2])
+    claimed = replace(FLEET[0], machine_id=told[0], system_uuid=told[1], boot_id=told[2])
+    if not wrong:
+        assert nodes.of(asked, (claimed, *FLEET[1:]), seen) is claimed
+        return
+    with pytest.raises(identity.Mistaken) as caught:
+        nodes.of(asked, (claimed, *FLEET[1:]), seen)
+    assert caught.value.message.startswith(f"x: it goes for node gpu-01, which is another machine: {wrong}")
+
+
+def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
+    """Where its files say so of one node."""
+    seen = replace(SEEN, hostname="gpu-01", machine_id="b", product_uuid="v", boot_id="2")
+    fleet = (
+        replace(FLEET[0], machine_id="a", system_uuid="u", boot_id="1"),
+        replace(FLEET[1], machine_id="b", system_uuid="v", boot_id="1"),
+    )
+    with pytest.raises(identity.Mistaken) as caught:
+        nodes.of(host("x"), fleet, seen)
+    assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
+
+
+def test_a_node_tells_which_machine_it_is() -> None:
+    """In Kubernetes' own words, which are not always there."""
+    info = {"machineID": "a", "systemUUID": "u", "bootID": "1"}
+    found = nodes.parse({"metadata": {"name": "n", "uid": "1"}, "status": {"nodeInfo": info}})
+    assert (found.machine_id, found.system_uuid, found.boot_id) == ("a", "u", "1")
+    assert (FLEET[0].machine_id, FLEET[0].system_uuid, FLEET[0].boot_id) == ("", "", "")
 
 
 def test_a_host_without_a_node_learns_the_way_out() -> None:
     """The nodes there are; for a mistyped `node:`, the nearest."""
     with pytest.raises(ClusterError) as caught:
-        nodes.of(host("x"), FLEET, "x")
+        nodes.of(host("x"), FLEET, replace(SEEN, hostname="x"))
     assert (
         "Join it to the cluster; or, if it is a node under another name, name that with `node:`"
         in caught.value.hint
