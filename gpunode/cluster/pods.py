@@ -15,6 +15,8 @@ MEMORY = "aliyun.com/gpu-mem"  # of GPUs that the plugin shares by memory; how m
 SHARED = "aliyun.com/gpu-count"
 OVER = {"Succeeded", "Failed"}
 # The kubelet's own event says more than these waiting reasons do.
+IMAGELESS = {"ErrImageNeverPull", "InvalidImageName"}  # the kubelet tries nothing more
+PULLING = {"ErrImagePull", "ImagePullBackOff"}  # it tries again
 VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff"}
 
 
@@ -48,6 +50,12 @@ def running(pod: Object) -> bool:
     """Whether all of its containers run, ready or not."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return bool(states) and all("running" in one.get("state", {}) for one in states)
+
+
+def waiting(pod: Object) -> set[str]:
+    """The reasons why its containers wait."""
+    states = pod.get("status", {}).get("containerStatuses") or []
+    return {one.get("state", {}).get("waiting", {}).get("reason", "") for one in states}
 
 
 def restarts(pod: Object) -> int:

@@ -30,6 +30,7 @@ ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's ima
 CONTAINER = "vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two searches for reasons
+PULL = 30.0  # seconds in which a kubelet tries to pull an image some times
 GONE = 30.0  # seconds to wait until deleted pods have given their GPUs back
 
 
@@ -80,6 +81,9 @@ class _Run:
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
         self.count = 0
+        self.pulling: dict[
+            str, float
+        ] = {}  # uid of a pod -> since when its image was seen not to be pulled; monotonic
 
     def start(self, job: Job, node: Node | None) -> None:
         """Create the node's pods, or note why there are none."""
@@ -189,7 +193,9 @@ class _Run:
             elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
                 self.again(job, name)
             elif (
-                pods.ended(found[name], CONTAINER) or found[name].get("status", {}).get("phase") in pods.OVER
+                pods.ended(found[name], CONTAINER)
+                or found[name].get("status", {}).get("phase") in pods.OVER
+                or self.imageless(found[name])
             ):
                 job.results[name] = self.result(job, found[name])
         if job.names and job.done:
@@ -198,6 +204,14 @@ class _Run:
             for name in job.names:
                 if name in found and not found[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.namespace)
+
+    def imageless(self, pod: Object) -> bool:
+        """Whether the image cannot be had: no longer wait helps."""
+        reasons, uid = pods.waiting(pod), pod["metadata"]["uid"]
+        if not reasons & pods.PULLING:
+            self.pulling.pop(uid, None)
+            return bool(reasons & pods.IMAGELESS)
+        return time.monotonic() - self.pulling.setdefault(uid, time.monotonic()) >= PULL
 
     def result(self, job: Job, pod: Object) -> list[Result]:
         """What a pod's exit status and log say, of each GPU that it had."""

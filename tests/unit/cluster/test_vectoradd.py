@@ -72,6 +72,37 @@ def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
     assert fake.all("Pod") == []
 
 
+def stuck(reason: str) -> dict[str, object]:
+    """The status of a pod whose image cannot be had."""
+    waiting = {"reason": reason, "message": "pull access denied for plugin"}
+    return {
+        "phase": "Pending",
+        "containerStatuses": [
+            {"name": name, "state": {"waiting": waiting}} for name in ("vectoradd", "hold")
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "reason", ["ErrImageNeverPull", "InvalidImageName", "ErrImagePull", "ImagePullBackOff"]
+)
+def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
+    api: Api,
+    fake: FakeApi,
+    kubelet: Kubelet,
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:
+    """At once where the kubelet does not try, else when it has tried some times; its words say why."""
+    kubelet.stuck["a"] = stuck(reason)
+    monkeypatch.setattr(vectoradd, "PULL", 0.0)
+    (result,) = run(api, told, A, seconds=5)
+    told_as = "ImagePullBackOff" if "Pull" in reason and "Never" not in reason else reason
+    assert [one.why for one in result.results] == [f"{told_as}: pull access denied for plugin"] * 2
+    assert fake.all("Pod") == []
+
+
 def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
