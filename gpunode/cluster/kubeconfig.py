@@ -37,11 +37,10 @@ def load(cluster: Cluster) -> Access:
     contexts, users = sections["contexts"], sections["users"]
     context = cluster.context or current
     if context not in contexts:
-        known = ", ".join(contexts) or "none"
         what = f"has no context `{context}`" if context else "has no current-context"
-        raise ClusterError(
-            f"{source}: {what}", hint=f"Set cluster.context in the inventory to one of: {known}."
-        )
+        ways = f"Set cluster.context in the inventory to one of: {', '.join(contexts)}."
+        none = "It has no contexts at all: is it a kubeconfig? Name another with cluster.kubeconfig."
+        raise ClusterError(f"{source}: {what}", hint=ways if contexts else none)
 
     user = (contexts[context].get("context") or {}).get("user")
     if user and user not in users:

@@ -27,7 +27,9 @@ def wish(host: Host, facts: Facts, gpus: Sequence[PciDevice], notes: list[str]) 
         branch = _wished(host, facts, models)
         why = f"the inventory asks for {host.driver}"
         if not branch.alive:
-            notes.append(f"Driver branch {branch.number} gets no fixes any more{_since(branch)}.")
+            notes.append(
+                f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}."
+            )
     kept = branch.number == installed
     flavour = _flavour(models, branch.number, _installed_flavour(facts) if kept else None)
     _secure_boot(host, facts)

@@ -20,11 +20,11 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     """
     try:
         with tarfile.open(archive) as tar:
-            images = contents(tar)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-        raise ValueError(f"{archive} is a tar file but no whole image archive ({error!r})") from None
+            images = read(archive, tar)
+    except tarfile.ReadError:
+        raise ValueError(f"{archive} is no image archive; `docker save -o FILE IMAGE` writes one") from None
+    except OSError as error:
+        raise ValueError(f"{archive} cannot be read: {error.strerror}") from None
     if not images:
         raise ValueError(f"{archive} holds no image")
     found = {full(name): (name, digest) for name, digest in images if name}
@@ -38,6 +38,16 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     if full(wanted) not in found:
         raise ValueError(f"{archive} does not hold {wanted}; it holds {there}")
     return wanted, found[full(wanted)][1]
+
+
+def read(archive: Path, tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
+    """(reference, image id) of every name in the archive. ValueError says why it cannot be read."""
+    try:
+        return contents(tar)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
+        raise ValueError(f"{archive} is a tar file but no whole image archive ({error!r})") from None
 
 
 def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:

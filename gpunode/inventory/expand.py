@@ -157,9 +157,8 @@ def strict(source: Source, values: Values) -> None:
     check = values.get(("ssh", "host_key_check"))
     file = values.get(("ssh", "known_hosts"))
     if check and check[0] == "strict" and file and not Path(file[0]).is_file():
-        source.problem(
-            file[1], f"no such file: {file[0]}; with host_key_check: strict no host could be reached"
-        )
+        what = "not a file" if Path(file[0]).exists() else "no such file"
+        source.problem(file[1], f"{what}: {file[0]}; with host_key_check: strict no host could be reached")
 
 
 def configuration(source: Source, values: Values) -> None:

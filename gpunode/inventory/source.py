@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,8 @@ from typing import ClassVar
 from gpunode.deviceplugin.settings.document import INVALID, Document, kind
 from gpunode.deviceplugin.settings.syntax import Mistake
 from gpunode.errors import InventoryError
+
+INI = re.compile(rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE)  # a section with a host in it
 
 
 @dataclass
@@ -37,9 +40,14 @@ class Source(Document):
 def read(path: Path) -> Source:
     """The file as data. Raises InventoryError when it cannot be read or is no YAML; lesser mistakes are noted."""
     source = Source(path=path)
+    raw = content(path)
     try:
-        source.read(content(path))
+        source.read(raw)
     except Mistake as mistake:
+        if ini := INI.search(raw):
+            line = raw.count(b"\n", 0, ini.start()) + 1
+            words = "this is an INI file, such as Ansible's; an inventory of gpunode's is YAML: see inventories/ for examples"
+            raise InventoryError([f"{path}:{line}:1: {words}"]) from None
         raise InventoryError([f"{path}:{mistake}"]) from None
     if source.data is INVALID:
         source.stop()

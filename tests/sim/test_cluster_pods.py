@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -81,6 +83,34 @@ def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
     assert sorted(seen) == sorted(gpu.uuid for machine in (OLD, NEW) for gpu in machine.gpus)
     assert {one.gpu for one in results[0].results} == {"Tesla P100-PCIE-16GB"}
     assert deployed.api.find("Pod", NS, labels="app.kubernetes.io/name=gpunode-vectoradd")[0] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.Signals) -> None:
+    """However it is ended: the GPUs that its pods were to have are free."""
+    inventory = deployed.demo / "inventory.yaml"
+    inventory.write_text(
+        json.dumps(
+            {
+                "cluster": {"kubeconfig": "kubeconfig", "namespace": NS, "plugin": {"image": IMAGE}},
+                "groups": {"gpu": {"hosts": [NEW.name]}},
+            }
+        )
+    )
+    words = [sys.executable, "-m", "gpunode", "run", "vectoradd", str(inventory), "--image", "none:1"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
+        until(lambda: len(tests_of(deployed)) == 2 or ran.poll() is not None)
+        ran.send_signal(number)
+        said, _ = ran.communicate()
+    assert ran.returncode == 130, said
+    assert [one for one in tests_of(deployed) if "deletionTimestamp" not in one["metadata"]] == []
+    until(lambda: not tests_of(deployed))
+
+
+def tests_of(fleet: Fleet) -> list[dict[str, Any]]:
+    """The pods of vectoradd that are there."""
+    return fleet.api.find("Pod", NS, labels="app.kubernetes.io/name=gpunode-vectoradd")[0]
 
 
 def test_a_pod_that_asks_for_more_gpus_than_there_are_stays_pending(deployed: Fleet) -> None:

@@ -129,8 +129,12 @@ def test_an_archive_that_does_not_fit_is_a_mistake_of_the_inventory(tmp_path, fi
 def test_what_is_no_tar_file_is_said(tmp_path, data):
     """Such as the web page of a proxy that was saved instead."""
     (tmp_path / "image.tar").write_bytes(data)
-    with pytest.raises(InventoryError, match="cannot be read as an image archive"):
+    with pytest.raises(InventoryError) as caught:
         plugin(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.endswith(
+        f"{tmp_path}/image.tar is no image archive; `docker save -o FILE IMAGE` writes one"
+    )
 
 
 def test_a_truncated_archive_is_said(tmp_path):

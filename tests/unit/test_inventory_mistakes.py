@@ -26,6 +26,10 @@ def mistakes(folder: Path, text: str | bytes) -> list[str]:
 
 
 SYNTAX = {
+    "ini": (
+        "# hosts\n[gpu:vars]\ngpu-01 ansible_host=10.0.0.1\n",
+        "2:1: this is an INI file, such as Ansible's; an inventory of gpunode's is YAML: see inventories/ for examples",
+    ),
     "tab": ("groups:\n\tg: 1\n", "2:1: a tab; YAML is indented with spaces only"),
     "range in a flow list": (
         "groups:\n  g:\n    hosts: [gpu-[01:04]]\n",

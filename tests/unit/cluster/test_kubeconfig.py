@@ -73,6 +73,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"current-context": ""}, "has no current-context"),
+        ({"current-context": "", "contexts": []}, "It has no contexts at all: is it a kubeconfig?"),
         ({"users": []}, "names the user `u`, who is not among its users"),
         ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
         ({"clusters": []}, "Expected object with name c in"),
