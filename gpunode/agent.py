@@ -944,7 +944,7 @@ def write_file(this: Run, change: Message) -> Message:
         mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
     this.keep(real, sha256(data))
     arm(this, real)
-    checks = {"docker": check_docker, "containerd": check_containerd}
+    checks = {"docker": check_docker, "containerd": check_containerd, "systemd": check_systemd}
     check = checks.get(change.get("check") or "")
     expected = change.get("expected")
     put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
@@ -991,6 +991,58 @@ def docker_differences(before: str, after: str, expected: Optional[Message]) -> 
     return wrong + [
         "%s would be another" % pair[0] for pair in olds + news if (pair in olds) != (pair in news)
     ]
+
+
+def check_systemd(path: str, temporary: str, _expected: Optional[Message]) -> None:
+    """Of the new file systemd must make what it made of the old one, but for feature gates."""
+    is_unit = re.search(r"\.service(\.d/[^/]+\.conf)?$", path)
+    asked = read_unit if is_unit else read_environment
+    before, after = asked(below(resolve(path))), asked(temporary)
+    if before is None or after is None:
+        return  # no systemd, or one that is too old to be asked
+    old, new = without_gates(before), without_gates(after)
+    if old != new:
+        lost, got = [word for word in old if word not in new], [word for word in new if word not in old]
+        wrong = ["it would lose " + word.split("=")[0] for word in lost]  # what comes after may be a secret
+        wrong += ["it would get " + word.split("=")[0] for word in got]
+        raise unexpected("systemd", path, wrong or ["its words would be in another order"])
+
+
+def read_unit(file: str) -> Optional[str]:
+    """What systemd makes of a unit or a drop-in, told under a name of its own; None if it cannot be asked."""
+    name = "gpunode-check-%d.service" % os.getpid()
+    copy = below("/run/systemd/system/" + name)
+    if not os.path.isdir(os.path.dirname(copy)):
+        return None
+    if not os.path.exists(file):
+        return ""
+    try:
+        shutil.copyfile(file, copy)
+        answer = run("systemctl", "show", "-p", "Environment,EnvironmentFiles,ExecStart", "--", name)
+    finally:
+        if os.path.exists(copy):
+            os.unlink(copy)
+    commands = re.sub(r"\{ path=\S* ; argv\[\]=(.*?) ; ignore_errors=.*?\}", r"\1", answer.out)
+    return None if answer.status else commands
+
+
+def read_environment(file: str) -> Optional[str]:
+    """What systemd sets for a service with this environment file; None if it cannot be asked."""
+    if not os.path.isdir(below("/run/systemd/system")):
+        return None
+    given = ["-p", "EnvironmentFile=-" + file]
+    answer = run("systemd-run", "--quiet", "--wait", "--pipe", "--collect", *given, "env")
+    own = r"(?m)^(INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|MEMORY_PRESSURE_WATCH)=.*\n"
+    return None if answer.status else re.sub(own, "", answer.out)
+
+
+def without_gates(told: str) -> List[str]:
+    """The words of what systemd tells, without quotes, feature gates and what is empty then."""
+    plain = re.sub(r"--?feature-gates[= ]\S*", "", re.sub(r"[\"'\\]", "", told))
+    words = re.sub(r"(?<![^\s=])(\w+=)", r" \1 ", plain).split()
+    empty = re.compile(r"\w*=$").match
+    following = [*words[1:], "="]
+    return [word for word, after in zip(words, following) if not (empty(word) and empty(after))]  # noqa: B905
 
 
 def check_containerd(path: str, temporary: str, expected: Optional[Message]) -> None:

@@ -316,7 +316,7 @@ class WriteFile:
     why: str
     before: str | None = None
     mode: int = 0o644
-    check: Literal["docker", "containerd"] | None = None
+    check: Literal["docker", "containerd", "systemd"] | None = None
     expected: Expected | None = None
 
 

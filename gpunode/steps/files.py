@@ -33,7 +33,7 @@ def write(
     content: str,
     why: str,
     *,
-    check: Literal["docker", "containerd"] | None = None,
+    check: Literal["docker", "containerd", "systemd"] | None = None,
     expected: Expected | None = None,
 ) -> tuple[WriteFile, ...]:
     """Make the file hold this; () when it does already."""

@@ -58,7 +58,11 @@ def _files(facts: Facts, desired: Desired) -> Iterator[WriteFile]:
     ]
     why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
     for path, content in texts.items():
-        yield from files.write(facts, path, content, why or "gates that are not wished")
+        why = why or "gates that are not wished"
+        if path in kubelet.config_files(facts):
+            yield from files.write(facts, path, content, why)
+        else:
+            yield from files.write(facts, path, content, why, check="systemd")
 
 
 def _set_by(facts: Facts) -> dict[str, bool]:

@@ -1,0 +1,64 @@
+"""The agent's question to systemd before a kubelet's file is moved, on a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpunode import agent
+
+from .api import Lab
+
+pytestmark = pytest.mark.lab
+OLD = {
+    "a.service": 'Environment="A=--x --y=\\"1\\"" B=2\nExecStart=/bin/true $A --z',
+    "env": 'A="--x \\\n --y=1"\n',
+}
+NEW = {
+    "a.service": 'Environment="A=--x --y=\\"1\\" --feature-gates=\\"G=true\\"" B=2\nExecStart=/bin/true $A --z \\\n  --feature-gates=H=true',
+    "env": 'A="--x \\\n --y=1 --feature-gates=G=true"\n',
+}
+BAD = {
+    "a.service": 'Environment="A=--x" B=2\nExecStart=/bin/true $A --z',
+    "env": "A=--x --feature-gates=G=true\n",
+}
+ASK = """
+import importlib.util, json, sys, os
+spec = importlib.util.spec_from_loader("agent", loader=None)
+agent = importlib.util.module_from_spec(spec)
+source, files = json.load(sys.stdin)
+exec(compile(source, "agent", "exec"), agent.__dict__)
+os.makedirs("/run/gpunode-checks", exist_ok=True)
+found = []
+for name, old, new in files:
+    for path, text in (("/run/gpunode-checks/" + name, old), ("/run/gpunode-checks/new", new)):
+        with open(path, "w") as file:
+            file.write(text)
+    asked = agent.read_unit if name.endswith(".service") else agent.read_environment
+    told = asked("/run/gpunode-checks/" + name)
+    try:
+        agent.check_systemd("/run/gpunode-checks/" + name, "/run/gpunode-checks/new", None)
+        found.append([told, "ok"])
+    except agent.Failure as failure:
+        found.append([told, failure.error])
+print(json.dumps(found))
+"""
+
+
+def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab) -> None:
+    """Other gates pass; a word that would be lost does not, in a unit and in an environment file."""
+    unit = "[Service]\n{}\n".format
+    files = [
+        (name, unit(old) if name.endswith("service") else old, unit(new) if name.endswith("service") else new)
+        for merged in (NEW, BAD)
+        for name, old, new in ((name, OLD[name], merged[name]) for name in OLD)
+    ]
+    job = json.dumps([Path(agent.__file__).read_text(), files])
+    node = lab.node("modern")
+    found = json.loads(node.exec(["python3", "-c", ASK], input=job).stdout)
+    node.exec(["rm", "-rf", "/run/gpunode-checks"])
+    assert all("--x" in told for told, _ in found)
+    assert [said for _, said in found[:2]] == ["ok", "ok"]
+    assert all("it would lose --y" in said for _, said in found[2:])
