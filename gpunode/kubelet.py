@@ -70,6 +70,19 @@ class Start:
         names = [word.rsplit("/", 1)[-1] for word in self.words[:2]]
         return names[:1] == ["kubelet"] or names == ["hyperkube", "kubelet"]
 
+    @property
+    def ends_in_flags(self) -> bool:
+        """True if what stands at the command's end is the kubelet's, where a container or another program starts it."""
+        names = [word.rsplit("/", 1)[-1] for word in self.words]
+        last = max(
+            (n for n, name in enumerate(names) if re.fullmatch(r"kubelet(-wrapper)?", name)), default=None
+        )
+        if last is None or names[last - 1 : last] == ["--name"]:
+            return False
+        return (
+            self.is_plain or (self.words[last + 1 : last + 2] != () and self.words[last + 1].startswith("--"))
+        )
+
 
 def started(facts: Facts) -> tuple[str, ...]:
     """The running kubelet's arguments, () when none runs."""

@@ -78,7 +78,7 @@ def into_command(text: str, setting: Setting, gates: Gates) -> str:
     """A unit with a flag at the end of this command; on a line of its own where its arguments are."""
     raw = text[setting.start : setting.stop]
     last = raw.rstrip(" \t\r\n\\")
-    line = re.search(r"(\\\r?\n[ \t]+)-[^\n]*$", last)
+    line = re.search(r"(\\\r?\n[ \t]*)-[^\n]*$", last)
     end = setting.start + len(last)
     return f"{text[:end]}{f' {line[1]}' if line else ' '}--feature-gates={written(gates)}{text[end:]}"
 

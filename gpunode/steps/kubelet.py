@@ -157,7 +157,7 @@ def _candidates(facts: Facts, gates: merge.Gates) -> Iterator[tuple[str, str]]:
     for variable in reversed(named):
         if re.search(r"(ARG|FLAG|OPT|OPTION|ARGUMENT)S$", variable) and variable in start.setters:
             yield from _into(facts, start, variable, gates)
-    if start.command and start.is_plain and start.command[0] in facts.files:
+    if start.command and start.ends_in_flags and start.command[0] in facts.files:
         path, setting = start.command
         yield path, merge.into_command(files.text(facts, path) or "", setting, gates)
 
