@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode import desired, diff, facts, pipeline, reach, wire
-from gpunode.errors import AgentFailed, ConnectionLost, HostError, Refused, Unreachable
+from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.model import Change, Event, Facts, Host, LoadImage, Outcome, PluginImage, Reboot
+from gpunode.password import Password
 
 ROUNDS = 3
 REBOOT_SECONDS = 900.0
@@ -65,7 +66,7 @@ class Visit:
     """A host during a run: its one connection, opened when first needed and kept until closed."""
 
     def __init__(
-        self, host: Host, dial: Dial, image: PluginImage | None, password: str | None = None
+        self, host: Host, dial: Dial, image: PluginImage | None, password: Password | None = None
     ) -> None:
         self.host = host
         self.image = image
@@ -248,6 +249,8 @@ def _reboot(visit: Visit, run: str, boot_id: str, tell: Tell) -> tuple[Facts, Ma
             seen = _probe(visit)
             # What became of the reboot is known after the apply's end has been told: its record says it.
             story = [] if seen.boot_id != boot_id else list(visit.ask(wire.follow_job(run)))
+        except PasswordRefused:
+            raise
         except HostError:
             continue
         refused = next((message for message in story if message.get("code") == "reboot-failed"), None)

@@ -8,6 +8,7 @@
     - Unreachable              3    no connection: network, host key, authentication, jump host
       - ConnectionLost         3    the connection went away in the middle
     - SudoRefused              1    connected, but not allowed to become root
+      - PasswordRefused        1    sudo did not accept the password: it is not tried again
     - AgentUnusable            1    the host cannot run the agent (no python3, no json module)
     - AgentFailed              1    the agent ran and reported an error
     - Refused                  4    no right state exists for this host, or reaching it would break it
@@ -83,6 +84,10 @@ class ConnectionLost(Unreachable):
 
 class SudoRefused(HostError):
     """Connected, but sudo does not let this user become root."""
+
+
+class PasswordRefused(SudoRefused):
+    """Sudo did not accept the password, here or on the host that tried it first."""
 
 
 class AgentUnusable(HostError):

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpunode import wire
+from gpunode import streams, wire
 from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host
+from gpunode.password import Password, Question
 
 CHUNK = 256 * 1024
 # The agent gives its readings half of that, and says every ten seconds that an apply goes on.
@@ -38,21 +39,30 @@ class Remote(Protocol):
 class Connection(Protocol):
     """A host that commands can be started on, one at a time."""
 
-    def start(self, command: str, stdin: Iterable[bytes]) -> Remote: ...
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
+        """`heard` gets standard error as it comes, from another thread."""
+        ...
 
     def close(self) -> None: ...
 
 
 class LocalRemote:
-    def __init__(self, process: subprocess.Popen[bytes], stdin: Iterable[bytes]) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        stdin: Iterable[bytes],
+        heard: Callable[[bytes], None] | None,
+    ) -> None:
         self._process = process
-        self._errors: list[bytes] = []
+        self._errors = streams.Errors()
         self._wake, self._waker = os.pipe()
         self._lock = threading.Lock()
         self._given_up = self._ended = False
         self._threads = [
             threading.Thread(target=self._feed, args=(stdin,), daemon=True),
-            threading.Thread(target=self._drain, daemon=True),
+            threading.Thread(target=self._drain, args=(heard,), daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -62,26 +72,32 @@ class LocalRemote:
         try:
             for chunk in stdin:
                 self._process.stdin.write(chunk)
+                self._process.stdin.flush()
             self._process.stdin.close()
         except BrokenPipeError:
             pass  # the command ended early; its status says why
 
-    def _drain(self) -> None:
+    def _drain(self, heard: Callable[[bytes], None] | None) -> None:
         assert self._process.stderr is not None
-        self._errors.append(self._process.stderr.read())
+        while chunk := os.read(self._process.stderr.fileno(), CHUNK):
+            if not self._errors.add(chunk):
+                self.give_up()
+            if heard is not None:
+                heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
-        """Standard output by lines; ends early when it is given up."""
+        """Standard output by lines; ends early when it is given up. Raises Flood."""
+        yield from streams.lines(self._chunks())
+        self._errors.check()
+
+    def _chunks(self) -> Iterator[bytes]:
         assert self._process.stdout is not None
-        out, rest = self._process.stdout.fileno(), b""
+        out = self._process.stdout.fileno()
         with selectors.DefaultSelector() as ready:
             ready.register(out, selectors.EVENT_READ)
             ready.register(self._wake, selectors.EVENT_READ)
             while [key.fd for key, _ in ready.select()] == [out] and (chunk := os.read(out, CHUNK)):
-                *whole, rest = (rest + chunk).split(b"\n")
-                yield from (line + b"\n" for line in whole)
-        if rest:
-            yield rest
+                yield chunk
 
     def end(self) -> tuple[int | None, str]:
         """As of a lost connection when it was given up; what then still hangs is left alone."""
@@ -101,7 +117,7 @@ class LocalRemote:
                 if stream is not None:
                     with contextlib.suppress(BrokenPipeError):  # of what it never took
                         stream.close()
-        return (None if self._given_up else status), b"".join(self._errors).decode(errors="replace")
+        return (None if self._given_up else status), self._errors.text()
 
     def give_up(self) -> None:
         """End the reading. The command may hang in the kernel, or be root's through sudo."""
@@ -119,14 +135,16 @@ class Local:
     def __init__(self) -> None:
         self._remote: LocalRemote | None = None
 
-    def start(self, command: str, stdin: Iterable[bytes]) -> Remote:
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self._remote = LocalRemote(process, stdin)
+        self._remote = LocalRemote(process, stdin, heard)
         return self._remote
 
     def close(self) -> None:
@@ -140,41 +158,62 @@ def talk(
     job: Mapping[str, Any],
     *,
     archives: Iterable[str] = (),
-    password: str | None = None,
+    password: Password | None = None,
     silence: float = SILENT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """Run one job with the agent on `host`; yields its messages as they come.
 
     Raises AgentUnusable, SudoRefused or AgentFailed when there is no complete answer, ConnectionLost when the
-    connection went away before its end. When for so many seconds of `silence` nothing came and nothing was taken, the
-    host is given up, and the connection with it: Unreachable.
+    connection went away before its end. When for so many seconds of `silence` no answer came and nothing was taken,
+    the host is given up, and the connection with it: Unreachable.
     """
     watchdog = Watchdog(silence, connection.close)  # which ends the reading
+    question = Question(password, host.name) if password is not None and host.sudo else None
 
     def stdin() -> Iterator[bytes]:
-        yield wire.encode(job, password)
+        if question is not None:
+            yield from question.answer()
+            if not question.passed:
+                return
+        yield wire.encode(job)
         for archive in archives:
             with Path(archive).open("rb") as file:
                 while chunk := file.read(CHUNK):
                     watchdog.heard()  # it took what was sent before
                     yield chunk
 
-    def lines() -> Iterator[bytes]:
-        for line in remote.lines():
-            watchdog.heard()
-            yield line
-
-    remote = connection.start(wire.command(host.sudo, password is not None), stdin())
     noise: list[bytes] = []
-    with watchdog:
-        complete = yield from wire.decode(lines(), job["nonce"], noise)
-        status, stderr = remote.end()
+    with question or contextlib.nullcontext(), watchdog:
+        try:
+            command = wire.command(host.sudo, question is not None)
+            if question is None:
+                remote = connection.start(command, stdin())
+                complete = yield from wire.decode(remote.lines(), job["nonce"], noise, watchdog.heard)
+            else:
+                remote = connection.start(command, stdin(), question.hear)
+                lines = wire.decode(remote.lines(), job["nonce"], noise, watchdog.heard, question.ready)
+                complete = yield from lines
+                question.end()
+            status, stderr = remote.end()
+        except streams.Flood as flood:
+            connection.close()
+            raise AgentFailed(
+                host.name,
+                f"it sent {flood} instead of an answer, and was given up",
+                hint="Look at what its login shell prints, and at what else answers in python3's place.",
+            ) from flood
+        except Unreachable:
+            if not watchdog.bit:
+                raise
+            complete, status, stderr = False, None, ""
     if watchdog.bit and not complete:
         raise Unreachable(
             host.name,
-            f"it took the connection and said nothing for {silence:.0f} seconds",
+            f"it took the connection and gave no answer for {silence:.0f} seconds",
             hint="Look at its load, its disks and its network, then run again.",
         )
+    if question is not None and question.refused:
+        raise question.refusal()
     if status is None:
         raise ConnectionLost(host.name, "the connection was lost", hint="Run it again.")
     if not complete:

@@ -1,7 +1,8 @@
 """How the controller and the agent talk: the command, what goes in, what comes out, and what silence means.
 
-In: `[sudo's password line] gpunode-agent 1 LENGTH LENGTH`, the agent's source (zlib), the job (JSON), image archives.
-Out: anything the host's shell likes to say, then one JSON object a line between two marker lines.
+In: sudo's password line where it asks for one, and then, once the bootstrap is ready, `gpunode-agent 1 LENGTH LENGTH`,
+the agent's source (zlib), the job (JSON), image archives.
+Out: anything the host's shell likes to say, the bootstrap's line, then one JSON object a line between two marker lines.
 """
 
 from __future__ import annotations
@@ -12,48 +13,57 @@ import json
 import re
 import secrets
 import zlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
+from gpunode import streams
+from gpunode.errors import AgentFailed, AgentUnusable, HostError, PasswordRefused, SudoRefused
 from gpunode.model import Change, LoadImage, RemoveFile, Watch, WriteFile
+from gpunode.password import PROMPT
 
 # One line without quotes, backslashes or exclamation marks, so that every login shell passes it on as it is.
-# Lines before the header are skipped: a sudo that did not ask leaves the password there.
+# Its own line says that sudo has asked what it had to: what comes from then on is read by this program.
 BOOTSTRAP = (
     "import sys;from importlib.util import find_spec as s;"
     "m=[n for n in (#json#,#zlib#,#fcntl#,#subprocess#,#concurrent#,#typing#)"
     "if s(n) is None]or[#3.6#]*(sys.version_info<(3,6));"
     "m and sys.exit(print(#@gpunode-unusable#,sys.version.split()[0],*m)or 3);"
-    "import zlib;f=sys.stdin.buffer;"
+    "print(chr(10)+#@gpunode-ready#,flush=True);import zlib;f=sys.stdin.buffer;"
     "h=next((l.split()for l in iter(f.readline,b##)if l.startswith(b#gpunode-agent 1 #)),0)or sys.exit(4);"
     "p=zlib.decompress(f.read(int(h[2])));j=f.read(int(h[3]));"
     "g=dict(__name__=#agent#);exec(compile(p,#agent.py#,#exec#),g);g[#main#](p,j)"
 ).replace("#", '"')
 
+# Root's python is not taken from a PATH that the user, or whoever is in the user's account, has set. The order is that
+# of every distribution's own PATH.
+PYTHONS = ("/usr/local/bin/python3", "/usr/bin/python3", "/usr/libexec/platform-python")
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+ANSWER_BYTES = 64 << 20
+READY = b"@gpunode-ready"
 _NO_PYTHON = "@gpunode-no-python3"
 _UNUSABLE = "@gpunode-unusable"
 _NO_SUDO = "@gpunode-no-sudo"
 
 
 def command(sudo: bool, password: bool) -> str:
-    """What to execute on the host. `password`: sudo's password is the first line of standard input."""
-    start = 'exec "$p" -I -S -c "$1"'
+    """What to execute on the host. `password`: sudo may ask for one, by PROMPT, and reads it from standard input."""
+    run, found = '"$p" -I -S -c "$1"', '{ [ -n "$p" ] || p=$(command -v python3)'
+    own = f"{found} || {{ echo {_NO_PYTHON}; exit 1; }}; exec {run}; }}"
+    start = own
     if sudo:
-        ask = '-S -p ""' if password else "-n"
+        ask = f'-S -p "{PROMPT}"' if password else "-n"
         start = (
-            f'[ "$(id -u)" = 0 ] && {start}; '
-            f"command -v sudo >/dev/null || {{ echo {_NO_SUDO}; exit 1; }}; "
-            f'exec sudo {ask} -- "$p" -I -S -c "$1"'
+            f'[ "$(id -u)" = 0 ] && {own}; '
+            f"s=$(command -v sudo) || {{ echo {_NO_SUDO}; exit 1; }}; "
+            f'[ -n "$p" ] || {{ echo {_NO_PYTHON} $(command -v python3); exit 1; }}; '
+            f'PATH={ROOT_PATH}; export PATH; exec "$s" {ask} -- {run}'
         )
-    script = (
-        "LC_ALL=C; export LC_ALL; "
-        "p=$(command -v python3 || command -v /usr/libexec/platform-python) || "
-        f"{{ echo {_NO_PYTHON}; exit 1; }}; {start}"
-    )
+    fixed = " || ".join(f"command -v {path}" for path in PYTHONS)
+    script = f"LC_ALL=C; export LC_ALL; p=$({fixed}); {start}"
     return f"exec /bin/sh -c '{script}' gpunode '{BOOTSTRAP}'"
 
 
@@ -62,39 +72,73 @@ def _program() -> bytes:
     return zlib.compress(resources.files("gpunode").joinpath("agent.py").read_bytes(), 9)
 
 
-def encode(job: Mapping[str, Any], password: str | None = None) -> bytes:
+def encode(job: Mapping[str, Any]) -> bytes:
     """What goes to the command's standard input; the job's image archives follow it, in their order."""
     program, body = _program(), json.dumps(job, separators=(",", ":")).encode()
-    first = b"" if password is None else password.encode() + b"\n"
-    return first + b"gpunode-agent 1 %d %d\n" % (len(program), len(body)) + program + body
+    return b"gpunode-agent 1 %d %d\n" % (len(program), len(body)) + program + body
 
 
-def decode(lines: Iterable[bytes], nonce: str, noise: list[bytes]) -> Generator[dict[str, Any], None, bool]:
+def decode(
+    lines: Iterable[bytes],
+    nonce: str,
+    noise: list[bytes],
+    heard: Callable[[], None] = lambda: None,
+    ready: Callable[[], None] = lambda: None,
+) -> Generator[dict[str, Any], None, bool]:
     """The agent's messages out of the command's output, as they come; True when they came to their end.
 
-    Everything else that was said goes to `noise`, and so does a message that a lost connection cut short.
+    Everything else goes to `noise`, and so does a message that a lost connection cut short. `heard` is called for what
+    belongs to an answer, `ready` when the bootstrap reads its input. Raises Flood for more than any answer needs.
     """
     begin, end = f"@gpunode-begin {nonce}".encode(), f"@gpunode-end {nonce}".encode()
     begun = complete = False
+    answered = noisy = 0
     for line in lines:
+        if begun and not complete and line.endswith(b"\n") and (message := _message(line)):
+            answered += len(line)
+            if answered > ANSWER_BYTES:
+                raise streams.Flood(f"more than {ANSWER_BYTES >> 20} MiB")
+            heard()
+            if message["type"] != "alive":  # that has done its work by having come
+                yield message
+            continue
+        noisy += len(line)
+        if noisy > streams.NOISE_BYTES:
+            raise streams.Flood(f"more than {streams.NOISE_BYTES >> 20} MiB of other output")
         word = line.strip()
         if word == begin:
             begun = True
+            heard()
         elif word == end:
             complete = begun
-        elif begun and not complete and word.startswith(b"{") and line.endswith(b"\n"):
-            message = json.loads(word)
-            if message["type"] != "alive":  # it has done its work by having come
-                yield message
+        elif word == READY and not begun:
+            ready()
         elif word:
             noise.append(line)
     return complete
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    if not line.startswith(b"{"):
+        return None
+    try:
+        message: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):  # something else printed it
+        return None
+    return message if "type" in message else None
 
 
 def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) -> HostError:
     """Why the agent did not give a whole answer, from what was said instead."""
     said = [line.decode(errors="replace").strip() for line in noise]
     for line in said:
+        if line.startswith(_NO_PYTHON) and line != _NO_PYTHON:
+            return AgentUnusable(
+                host,
+                f"its only python3 is {line.split(maxsplit=1)[1]}, and gpunode lets root run none but "
+                f"{', '.join(PYTHONS[:-1])} or {PYTHONS[-1]}",
+                hint=f"Install the distribution's python3, or as root link that one to {PYTHONS[0]}; or log in as root.",
+            )
         if line.startswith(_NO_PYTHON):
             return AgentUnusable(
                 host,
@@ -130,7 +174,9 @@ def _sudo(host: str, stderr: str) -> SudoRefused | None:
     """sudo's refusal, in its own English words (the command sets LC_ALL=C)."""
     needs = r"a password is required|a terminal is required|no tty present|must have a tty"
     if re.search(r"incorrect password|Sorry, try again|no password was provided", stderr):
-        return SudoRefused(host, "sudo does not accept the password", hint="Run it again with the right one.")
+        return PasswordRefused(
+            host, "sudo does not accept the password", hint="Run it again with the right one."
+        )
     if re.search(needs, stderr):
         return SudoRefused(
             host,

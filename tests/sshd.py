@@ -25,6 +25,7 @@ class Sshd:
     host_key: paramiko.PKey
     key: Path
     known_hosts: Path
+    host_keys: list[paramiko.PKey] = field(default_factory=list)  # of other kinds
     connections: int = 0
     execs: list[str] = field(default_factory=list)
     transports: list[paramiko.Transport] = field(default_factory=list)
@@ -133,7 +134,8 @@ def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
             except OSError:
                 return
             transport = paramiko.Transport(client)
-            transport.add_server_key(sshd.host_key)
+            for host_key in (sshd.host_key, *sshd.host_keys):
+                transport.add_server_key(host_key)
             sshd.transports.append(transport)
             sshd.connections += 1
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):

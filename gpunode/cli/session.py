@@ -16,6 +16,7 @@ from gpunode.errors import Declined, GpunodeError, UsageError
 if TYPE_CHECKING:
     from gpunode.converge import Visit
     from gpunode.model import Event, Host, Inventory, Outcome
+    from gpunode.password import Password
     from gpunode.report import Report
 
 EXAMPLE = """\
@@ -109,7 +110,7 @@ def session(
     if any(host.connection == "ssh" for host in hosts):
         from gpunode.ssh import Dialer
 
-        dialer = Dialer()
+        dialer = Dialer(proven=password is not None)
 
     def dial(host: Host) -> reach.Connection:
         if host.connection == "local" or dialer is None:
@@ -133,10 +134,20 @@ def session(
             dialer.close()
 
 
-def _password() -> str:
+def _password() -> Password:
     import getpass
 
-    return getpass.getpass("sudo password on the hosts: ")
+    from gpunode.password import Password
+
+    try:
+        text = getpass.getpass("sudo password on the hosts: ")
+    except EOFError:
+        text = ""
+    if not text:
+        raise UsageError(
+            "no password was typed: nothing was contacted", hint="Leave out -K where sudo asks for none."
+        )
+    return Password(text)
 
 
 def accepted(report: Report, question: str, *, yes: bool) -> None:

@@ -6,7 +6,7 @@ is read once and shared by the fleet; so is the connection to a jump host.
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import random
 import re
 import socket
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
-from paramiko.pkey import UnknownKeyType
 
 from gpunode.model import Host, Ssh
 from gpunode.ssh.channel import SshConnection
-from gpunode.ssh.known_hosts import HostKeys, KnownHosts
-from gpunode.ssh.trouble import JumpFailed, NoKey, explain, may_pass
+from gpunode.ssh.config import Config
+from gpunode.ssh.keys import Keys
+from gpunode.ssh.known_hosts import KnownHosts
+from gpunode.ssh.target import Target
+from gpunode.ssh.trouble import JumpFailed, Refusal, explain, may_pass
 
 __all__ = ["Dialer"]
 
@@ -39,147 +41,147 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "ae
 class _Transport(paramiko.Transport):
     _preferred_ciphers = CIPHERS
 
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """Without the certificates that paramiko adds: it does not check them."""
+        return self._filter_algorithm("keys")  # type: ignore[attr-defined, no-any-return]
+
 
 class Dialer:
-    """Connects to hosts, sharing what is the same for all of them. Thread-safe."""
+    """Connects to hosts, sharing what is the same for all of them. Thread-safe.
 
-    def __init__(self, config: Path | None = None) -> None:
-        config = config or Path("~/.ssh/config").expanduser()
-        self._config = paramiko.SSHConfig.from_path(str(config)) if config.exists() else paramiko.SSHConfig()
+    `proven`: a password may be sent, so a host key must be known; no host is taken on first sight.
+    """
+
+    def __init__(self, config: Path | None = None, *, proven: bool = False) -> None:
+        self._config = Config(config)
+        self._proven = proven
         self._lock = threading.Lock()
-        self._known_hosts: dict[Path, KnownHosts] = {}
-        self._keys: dict[str, paramiko.PKey | None] = {}
-        self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.SSHClient]]] = {}
+        self._targets: dict[Ssh, Target] = {}
+        self._known = KnownHosts()
+        self._keys = Keys()
+        self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.Transport]]] = {}
 
     def connect(self, host: Host) -> SshConnection:
         """Open a connection. Raises Unreachable with the cause; tries again only what may pass by itself."""
+        target = None
         for attempt in range(1, TRIES + 1):
             try:
-                return SshConnection(host, self._open(host.name, self._resolve(host.ssh)))
+                target = self._target(host.ssh)
+                return SshConnection(host, self._open(host.ssh, target))
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if attempt == TRIES or not may_pass(error):
-                    raise explain(host, self._resolve(host.ssh), error) from error
+                    raise explain(host, target, error) from error
                 time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
         raise AssertionError("unreachable: the loop returns or raises")
 
     def close(self) -> None:
         """Close the shared connections to jump hosts."""
-        for _, _, clients in self._jumps.values():
-            for client in clients:
-                client.close()
+        for _, _, transports in self._jumps.values():
+            for transport in transports:
+                transport.close()
 
-    def _resolve(self, ssh: Ssh) -> Ssh:
-        """What the inventory leaves open comes from ~/.ssh/config, as `ssh` would have it."""
-        entry = self._config.lookup(ssh.address)
-        jump = ssh.jump or entry.get("proxyjump")
-        identity = entry.get("identityfile", [None])[0]
-        known_hosts = ssh.known_hosts or entry.get("userknownhostsfile", "~/.ssh/known_hosts").split()[0]
-        return Ssh(
-            address=entry.get("hostname", ssh.address),
-            port=ssh.port or int(entry.get("port", 22)),
-            user=ssh.user or entry.get("user") or getpass.getuser(),
-            key=ssh.key or identity,
-            known_hosts=known_hosts,
-            jump=None if jump in (None, "none") else jump,
-            host_key_check=ssh.host_key_check,
-            timeout=ssh.timeout,
-        )
+    def _target(self, ssh: Ssh) -> Target:
+        if ssh not in self._targets:
+            target = self._config.target(ssh, proven=self._proven)
+            _disabled(target)  # refused before anything is contacted
+            self._targets[ssh] = target
+        return self._targets[ssh]
 
-    def _open(self, name: str, ssh: Ssh) -> paramiko.SSHClient:
-        if ssh.jump is None:
-            sock: Any = socket.create_connection((ssh.address, ssh.port or 22), timeout=ssh.timeout)
+    def _open(self, ssh: Ssh, target: Target) -> paramiko.Transport:
+        if target.jump is None:
+            sock: Any = socket.create_connection((target.address, target.port), timeout=target.timeout)
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A host that vanishes sends nothing: what is not acknowledged for so long means that it is gone.
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
-            return self._handshake(ssh, sock)
+            return self._handshake(target, sock, sock.getpeername()[0])
         with self._lock:
-            lock, gate, clients = self._jumps.setdefault(
-                ssh.jump, (threading.Lock(), threading.Semaphore(HANDSHAKES_PER_JUMP_HOST), [])
+            lock, gate, transports = self._jumps.setdefault(
+                target.jump, (threading.Lock(), threading.Semaphore(HANDSHAKES_PER_JUMP_HOST), [])
             )
         with lock:
-            transport = clients[-1].get_transport() if clients else None
+            transport = transports[-1] if transports else None
             if transport is None or not transport.is_active():
                 try:
-                    clients.append(self._open(name, self._resolve(_jump(ssh))))
+                    way = _jump(ssh, target.jump)
+                    transport = self._open(way, _last(self._target(way)))
                 except (paramiko.SSHException, OSError, EOFError) as error:
-                    raise JumpFailed(ssh.jump, error) from error
-                transport = clients[-1].get_transport()
+                    raise JumpFailed(target.jump, error) from error
+                transports.append(transport)
         with gate:
-            assert transport is not None
             channel = transport.open_channel(
-                "direct-tcpip", (ssh.address, ssh.port or 22), ("127.0.0.1", 0), timeout=ssh.timeout
+                "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0), timeout=target.timeout
             )
-            return self._handshake(ssh, channel)
+            return self._handshake(target, channel, None)
 
-    def _handshake(self, ssh: Ssh, sock: Any) -> paramiko.SSHClient:
-        path = Path(ssh.known_hosts or "~/.ssh/known_hosts").expanduser()
-        client = paramiko.SSHClient()
-        # One parsed table for the whole fleet: parsing 1,000 lines takes 0.2 s.
-        known = client._system_host_keys = self._known(path)  # type: ignore[attr-defined]
-        client.set_missing_host_key_policy(HostKeys(ssh, path, known, self._lock))
-        key = None
+    def _handshake(self, target: Target, sock: Any, ip: str | None) -> paramiko.Transport:
+        """A session with the host, once its key proves it and it accepts one of ours."""
+        transport = None
         try:
-            key = self._key(ssh.key) if ssh.key else None
-            client.connect(
-                ssh.address,
-                port=ssh.port or 22,
-                username=ssh.user,
-                pkey=key,
-                sock=sock,
-                timeout=ssh.timeout,
-                banner_timeout=max(60, ssh.timeout),
-                auth_timeout=max(60, ssh.timeout),
-                look_for_keys=ssh.key is None,
-                allow_agent=True,  # after a named key
-                transport_factory=_Transport,  # type: ignore[arg-type]
+            transport = _Transport(sock, disabled_algorithms=_disabled(target))
+            known = self._known.kinds(target)
+            first = [name for name in transport.preferred_keys if _kind(name) in known]
+            # Of a host with several keys, ask for the one that is known.
+            transport._preferred_keys = (  # type: ignore[attr-defined]
+                *first,
+                *(name for name in transport.preferred_keys if name not in first),
             )
-        except BaseException as error:
-            client.close()
-            sock.close()
-            turned_away = isinstance(error, paramiko.AuthenticationException)
-            nothing_to_show = "No authentication methods" in str(error)
-            if (turned_away or nothing_to_show) and ssh.key and key is None:
-                raise paramiko.PasswordRequiredException(ssh.key) from error
+            transport.banner_timeout = transport.auth_timeout = max(60, target.timeout)
+            transport.start_client(timeout=target.timeout)
+            self._known.check(target, transport.get_remote_server_key(), ip)
+            self._keys.login(transport, target)
+        except BaseException:
+            if transport is not None:
+                transport.close()
+            with contextlib.suppress(OSError, EOFError):
+                sock.close()
             raise
-        transport = client.get_transport()
-        assert transport is not None
         transport.set_keepalive(KEEPALIVE_SECONDS)
-        return client
-
-    def _known(self, path: Path) -> KnownHosts:
-        with self._lock:
-            if path not in self._known_hosts:
-                self._known_hosts[path] = KnownHosts(str(path) if path.exists() else None)
-            return self._known_hosts[path]
-
-    def _key(self, path: str) -> paramiko.PKey | None:
-        """The private key; None for an encrypted one, which an agent may hold."""
-        with self._lock:
-            if path not in self._keys:
-                try:
-                    self._keys[path] = paramiko.PKey.from_path(Path(path).expanduser())
-                except TypeError:  # cryptography's answer to a passphrase that it was not given
-                    self._keys[path] = None
-                except (ValueError, UnknownKeyType) as error:
-                    raise NoKey(path) from error
-            return self._keys[path]
+        return transport
 
 
-def _jump(ssh: Ssh) -> Ssh:
+def _disabled(target: Target) -> dict[str, list[str]]:
+    """What paramiko would use and ssh's configuration does not allow."""
+    disabled = {}
+    for kind, allowed in target.algorithms.items():
+        usable = getattr(_Transport, f"_preferred_{kind}")
+        disabled[kind] = [name for name in usable if name not in allowed]
+        if len(disabled[kind]) == len(usable):
+            raise Refusal(
+                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode has none of these",
+                hint=f"Allow one of {', '.join(usable)} for it.",
+            )
+    return disabled
+
+
+def _kind(algorithm: str) -> str:
+    return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
+
+
+def _jump(ssh: Ssh, jump: str) -> Ssh:
     """The jump host `[user@]host[:port]` of a host, reached with the host's key; an IPv6 address is in brackets."""
-    user, _, place = (ssh.jump or "").rpartition("@")
+    user, _, place = jump.rpartition("@")
     match = re.fullmatch(
         r"\[(?P<six>[^]]+)\](?::(?P<sixport>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", place
     )
     if match is None:
-        raise JumpFailed(ssh.jump or "", ValueError("it is not [user@]host[:port]"))
+        raise paramiko.SSHException("it is not [user@]host[:port]")
     port = match["sixport"] or match["port"]
     return replace(
         ssh,
         address=match["six"] or match["name"],
         port=int(port) if port else None,
         user=user or None,
-        jump="none",
+        jump=None,
     )
+
+
+def _last(target: Target) -> Target:
+    if target.jump is not None:
+        raise Refusal(
+            f"ssh's configuration reaches it through {target.jump}, and gpunode goes through one jump host",
+            hint="Name one that is reached directly with `ssh.jump`, or run gpunode on the first of them.",
+        )
+    return target

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import paramiko
 
+from gpunode import streams
 from gpunode.errors import Unreachable
 from gpunode.model import Host
 
@@ -15,12 +16,14 @@ from gpunode.model import Host
 class Remote:
     """A command on the other side. `feed` runs beside reading, so that neither side waits for the other."""
 
-    def __init__(self, channel: paramiko.Channel, stdin: Iterable[bytes]) -> None:
+    def __init__(
+        self, channel: paramiko.Channel, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None
+    ) -> None:
         self._channel = channel
-        self._errors = bytearray()
+        self._errors = streams.Errors()
         self._threads = [
             threading.Thread(target=self._feed, args=(stdin,), daemon=True),
-            threading.Thread(target=self._drain, daemon=True),
+            threading.Thread(target=self._drain, args=(heard,), daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -33,48 +36,50 @@ class Remote:
                 self._channel.sendall(memoryview(chunk))  # type: ignore[arg-type]
             self._channel.shutdown_write()
 
-    def _drain(self) -> None:
+    def _drain(self, heard: Callable[[bytes], None] | None) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             while chunk := self._channel.recv_stderr(32768):
-                self._errors += chunk
+                if not self._errors.add(chunk):
+                    self._channel.close()  # which ends the reading
+                if heard is not None:
+                    heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
-        """Standard output by lines; ends early, without an error, when the connection is lost."""
-        rest = b""
+        """Standard output by lines; ends early, without an error, when the connection is lost. Raises Flood."""
+        yield from streams.lines(self._chunks())
+        self._errors.check()
+
+    def _chunks(self) -> Iterator[bytes]:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             while chunk := self._channel.recv(65536):
-                *whole, rest = (rest + chunk).split(b"\n")
-                yield from (line + b"\n" for line in whole)
-        if rest:
-            yield rest
+                yield chunk
 
     def end(self) -> tuple[int | None, str]:
         status = self._channel.recv_exit_status()  # -1: the connection went away first
         for thread in self._threads:
             thread.join(timeout=5)
         self._channel.close()
-        return (None if status < 0 else status), bytes(self._errors).decode(errors="replace")
+        return (None if status < 0 else status), self._errors.text()
 
 
 class SshConnection:
     """An open connection to one host."""
 
-    def __init__(self, host: Host, client: paramiko.SSHClient) -> None:
+    def __init__(self, host: Host, transport: paramiko.Transport) -> None:
         self._host = host
-        self._client = client
+        self._transport = transport
 
-    def start(self, command: str, stdin: Iterable[bytes]) -> Remote:
-        transport = self._client.get_transport()
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
         try:
-            if transport is None:
-                raise paramiko.SSHException("not connected")
-            channel = transport.open_session(timeout=self._host.ssh.timeout)
-            channel.exec_command(command)
+            channel = self._transport.open_session(timeout=self._host.ssh.timeout)
+            channel.exec_command(command)  # waits until the host has answered, or the connection is closed
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(
                 self._host.name, f"the connection broke: {error}", hint="Run it again."
             ) from error
-        return Remote(channel, stdin)
+        return Remote(channel, stdin, heard)
 
     def close(self) -> None:
-        self._client.close()
+        self._transport.close()

@@ -1,65 +1,243 @@
-"""Host keys: known, new, or changed."""
+"""Host keys: known, new, or changed. As ssh decides it, or stricter."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import fcntl
 import hashlib
+import hmac
+import re
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
-from gpunode.model import Ssh
-
-
-class KnownHosts(paramiko.HostKeys):
-    """The keys that a known_hosts file names. Paramiko's own reading ends at a line whose key is no base64.
-
-    As with ssh, a line that cannot be used is left out, and a key that is marked as revoked proves no host, whichever
-    that line names. gpunode knows no certificates: lines for their authorities are left out.
-    """
-
-    revoked: frozenset[str] = frozenset()  # the keys, in base64
-
-    def load(self, filename: str) -> None:  # type: ignore[override]
-        lines = [line.split() for line in Path(filename).read_text(errors="replace").splitlines()]
-        self.revoked = frozenset(words[3] for words in lines if len(words) > 3 and words[0] == "@revoked")
-        for number, words in enumerate(lines, 1):  # ssh takes any white space between them
-            if len(words) < 3 or words[0][0] in "#@" or words[2] in self.revoked:
-                continue
-            # InvalidHostKey is no SSHException; a key that is cut off raises what its parser happens to.
-            with contextlib.suppress(paramiko.hostkeys.InvalidHostKey, paramiko.SSHException, ValueError):
-                if entry := paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words), number):
-                    self._entries.append(entry)  # type: ignore[attr-defined]
+from gpunode.ssh.target import Target
+from gpunode.ssh.trouble import Refusal
 
 
-class HostKeys(paramiko.MissingHostKeyPolicy):
-    """A host key that is not in known_hosts: refused, or written down on first sight."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a known_hosts file. `marker`: "", "@cert-authority" or "@revoked"."""
 
-    def __init__(self, ssh: Ssh, path: Path, known: KnownHosts, lock: threading.Lock) -> None:
-        self._ssh, self._path, self._known, self._lock = ssh, path, known, lock
+    marker: str
+    kind: str
+    blob: bytes
+    place: str  # FILE:LINE
 
-    def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        if key.get_base64() in self._known.revoked and self._ssh.host_key_check != "off":
-            raise paramiko.SSHException(f"its host key {fingerprint(key)} is revoked in {self._path}")
-        if self._ssh.host_key_check == "strict":
-            raise paramiko.SSHException(f"its host key {fingerprint(key)} is not in {self._path}")
-        if self._ssh.host_key_check == "off":
+
+class KnownHosts:
+    """The known_hosts files of a run, each read once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[Path, _File] = {}
+
+    def kinds(self, target: Target) -> set[str]:
+        """Of which kinds the keys are that are known of a host: it should show one of them."""
+        return {line.kind for line in self._lines(target, target.known_as) if not line.marker}
+
+    def check(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
+        """Raise Refusal unless the key proves the host, or may be written down as its key."""
+        if self._proves(target, key, ip):
             return
-        with self._lock:  # appended, never rewritten: other entries and comments are the user's
-            self._known.add(hostname, key.get_name(), key)  # this run connects again, and expects it then
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._path.open("a+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                file.seek(0)
-                before = file.read()
-                newline = "" if not before or before.endswith("\n") else "\n"
-                file.write(f"{newline}{hostname} {key.get_name()} {key.get_base64()}\n")
+        if target.check == "off" and not target.proven:
+            return
+        bare = target.address.lower()
+        names = [target.known_as] if target.alias is not None else [target.known_as, bare]
+        for line in (line for name in names for line in self._lines(target, name)):
+            if line.marker == "@cert-authority":
+                raise Refusal(
+                    f"only a certificate proves {target.known_as} ({line.place}), and gpunode checks none",
+                    hint=f"{_by_scan(target)}; a line with the host's own key is taken as well.",
+                )
+        if target.proven:
+            raise Refusal(
+                f"{target.place}: its host key {fingerprint(key)} is in no known_hosts file, and gpunode sends a "
+                "password only to hosts whose key is known",
+                hint=f"Connect once with `{target.by_hand}` and compare the fingerprint; or {_by_scan(target, 'a')}.",
+            )
+        if target.check == "strict":
+            files = " or ".join(map(str, target.known_hosts))
+            raise Refusal(
+                f"{target.place}: its host key {fingerprint(key)} is not in {files or 'any known_hosts file'}",
+                hint=f"{_by_scan(target)}.",
+            )
+        if not target.known_hosts or re.search(r"[]@?*#[|'\"\\\s]", target.alias or target.address):
+            raise Refusal(
+                f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to write it to",
+                hint="Set `ssh.known_hosts`, or UserKnownHostsFile in ssh's configuration.",
+            )
+        self._write(target, key, ip)
+
+    def _proves(self, target: Target, key: paramiko.PKey, ip: str | None) -> bool:
+        """True for a key that is known, False for a new one. Raises Refusal for another key, and for a revoked one."""
+        blob = key.asbytes()
+        if (target.check != "off" or target.proven) and (place := self._revoked(target, blob)):
+            raise Refusal(
+                f"{target.place}: its host key {fingerprint(key)} is revoked in {place}",
+                hint="Somebody may be in between, or the host needs a new key.",
+            )
+        if not self._holds(target, target.known_as, key):
+            bare = self._lines(target, target.address.lower()) if target.alias is None else []
+            return any(line.blob == blob and not line.marker for line in bare)
+        if target.check_ip and ip and ip != target.address:
+            self._holds(target, ip if target.port == 22 else f"[{ip}]:{target.port}", key)
+        return True
+
+    def _holds(self, target: Target, name: str, key: paramiko.PKey) -> bool:
+        """Whether the files hold the key for this name. Raises Refusal where they hold others only."""
+        lines = [line for line in self._lines(target, name) if not line.marker]
+        if any(line.blob == key.asbytes() for line in lines):
+            return True
+        if lines:
+            file, _, number = lines[0].place.rpartition(":")
+            shown = f"'{name}'" if "[" in name else name
+            raise Refusal(
+                f"its host key changed: {target.place} now shows {fingerprint(key)}, known is "
+                f"{_fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
+                hint=f"If it was reinstalled, remove the old key with `ssh-keygen -f {file} -R {shown}` and run again; "
+                "if not, somebody may be in between.",
+            )
+        return False
+
+    def _lines(self, target: Target, name: str) -> list[Line]:
+        files = (*target.known_hosts, *target.global_known_hosts)
+        return [line for file in files for line in self._file(file).lines(name)]
+
+    def _revoked(self, target: Target, blob: bytes) -> str | None:
+        """The file that revokes a key, whichever host its mark names."""
+        for file in (*target.known_hosts, *target.global_known_hosts):
+            if blob in self._file(file).revoked:
+                return str(file)
+        if target.revoked is None:
+            return None
+        data = target.revoked.read_bytes()
+        if data.startswith(b"SSHKRL"):
+            raise Refusal(
+                f"{target.revoked} (RevokedHostKeys) is a key revocation list, and gpunode reads only lists of keys",
+                hint="Name a file with the revoked public keys, one a line.",
+            )
+        return str(target.revoked) if base64.b64encode(blob) in data.split() else None
+
+    def _file(self, path: Path) -> _File:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = _File(path, path.read_text(errors="replace") if path.exists() else "")
+            return self._files[path]
+
+    def _write(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
+        """Append the key to the first file; other entries and comments are the user's."""
+        path, name = target.known_hosts[0], target.known_as
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("a+", errors="replace") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            before = file.read()
+            with self._lock:
+                if (
+                    self._files[path].text != before
+                ):  # another process was here, and may have met the host, too
+                    self._files[path] = _File(path, before)
+            if self._proves(target, key, ip):
+                return
+            newline = "" if not before or before.endswith("\n") else "\n"
+            shown = paramiko.HostKeys.hash_host(name) if target.hash_names else name
+            added = f"{newline}{shown} {key.get_name()} {key.get_base64()}\n"
+            file.write(added)
+            with self._lock:
+                self._files[path].add(added)
+
+
+class _File:
+    """A known_hosts file by the names of its hosts. Lines that ssh cannot use are left out."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.text = ""
+        self.revoked: set[bytes] = set()
+        self._path = path
+        self._exact: dict[str, list[Line]] = {}
+        self._patterns: list[tuple[re.Pattern[str], re.Pattern[str], Line]] = []
+        self._hashed: list[tuple[bytes, bytes, Line]] = []
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        """Take lines at the end of the file."""
+        first = self.text.count("\n") + 1
+        self.text += text
+        for number, words in enumerate((line.split() for line in text.split("\n")), first):
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if (
+                len(words) < 3
+                or words[0].startswith("#")
+                or marker not in ("", "@cert-authority", "@revoked")
+            ):
+                continue
+            try:
+                blob = base64.b64decode(words[2], validate=True)
+                self._add(words[0], Line(marker, words[1], blob, f"{self._path}:{number}"))
+            except ValueError:  # binascii's own is one
+                continue
+
+    def lines(self, name: str) -> list[Line]:
+        """The lines for a host, in no order; @revoked ones are in `revoked`."""
+        found = list(self._exact.get(name, ()))
+        found += [line for yes, no, line in self._patterns if yes.fullmatch(name) and not no.fullmatch(name)]
+        encoded = name.encode()
+        found += [
+            line
+            for salt, digest, line in self._hashed
+            if hmac.compare_digest(hmac.digest(salt, encoded, "sha1"), digest)
+        ]
+        return [line for line in found if _usable(line)]
+
+    def _add(self, names: str, line: Line) -> None:
+        if line.marker == "@revoked":
+            self.revoked.add(line.blob)
+        elif names.startswith("|"):
+            _, version, salt, digest = names.split("|")
+            if version == "1":
+                self._hashed.append((base64.b64decode(salt), base64.b64decode(digest), line))
+        elif re.search(r"[*?!]", names):
+            words = names.lower().split(",")
+            without = [word[1:] for word in words if word.startswith("!")]
+            self._patterns.append((_any(set(words) - {f"!{word}" for word in without}), _any(without), line))
+        else:
+            for name in names.lower().split(","):
+                self._exact.setdefault(name, []).append(line)
+
+
+def _any(patterns: Iterable[str]) -> re.Pattern[str]:
+    """One pattern for ssh's, which know `*` and `?` only."""
+    return re.compile(
+        "|".join(re.escape(word).replace(r"\*", ".*").replace(r"\?", ".") for word in patterns) or "(?!)"
+    )
+
+
+def _usable(line: Line) -> bool:
+    """Whether its key is whole. One of a kind that paramiko does not know counts: the host should show that one."""
+    try:
+        paramiko.PKey.from_type_string(line.kind, line.blob)
+    except UnknownKeyType:
+        name = line.kind.encode()
+        return line.blob.startswith(len(name).to_bytes(4, "big") + name)
+    except Exception:  # noqa: BLE001 - a key that is cut off raises what its parser happens to
+        return False
+    return True
+
+
+def _by_scan(target: Target, first: str = "A") -> str:
+    place = f"-p {target.port} {target.address}" if target.port != 22 else target.address
+    return f"{first}dd the key that `ssh-keyscan {place}` prints, once it is compared with the host's own"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
     """A host key as OpenSSH prints it: `SHA256:…`."""
-    digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
-    return f"{key.get_name()} SHA256:{digest}"
+    return _fingerprint(key.get_name(), key.asbytes())
+
+
+def _fingerprint(kind: str, blob: bytes) -> str:
+    return f"{kind} SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"

@@ -49,7 +49,7 @@ class Agent:
             raise self.answers.pop(0)  # type: ignore[misc]
         return self
 
-    def start(self, command: str, stdin: Iterable[bytes]) -> reach.Remote:
+    def start(self, command: str, stdin: Iterable[bytes], heard: object = None) -> reach.Remote:
         sent = b"".join(stdin)
         header = re.match(rb"gpunode-agent 1 (\d+) (\d+)\n", sent)
         assert header

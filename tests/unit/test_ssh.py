@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import reach, wire
-from gpunode.errors import Unreachable
+from gpunode.errors import AgentFailed, Unreachable
 from gpunode.ssh import Dialer
 from tests.sshd import Sshd, serve
 
@@ -233,7 +233,7 @@ def test_a_silent_host_behind_a_jump_host_is_given_up(
         sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
         host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
         other, silent = dialer.connect(host), dialer.connect(host)
-        with pytest.raises(Unreachable, match="said nothing"):
+        with pytest.raises(Unreachable, match="gave no answer"):
             list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, silence=0.5))
         assert list(other.start("echo in", []).lines()) == [b"in\n"]
         other.close()
@@ -330,3 +330,29 @@ def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tm
     assert list(remote.lines()) == [b"in\n"]
     connection.close()
     dialer.close()
+
+
+def test_an_exec_that_is_never_answered_is_given_up(
+    sshd: Sshd, dialer: Dialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An sshd that hangs after the login would hold the whole run."""
+    over = threading.Event()
+    monkeypatch.setattr("tests.sshd._Server.check_channel_exec_request", lambda *_: over.wait(30))
+    host = sshd.host()
+    connection = dialer.connect(host)
+    with pytest.raises(Unreachable, match="gave no answer"):
+        list(reach.talk(host, connection, {"op": "probe", "nonce": "n"}, silence=0.3))
+    over.set()
+
+
+@pytest.mark.parametrize(
+    ("command", "named"), [("yes >&2", "1 MiB on standard error"), ("yes", "1 MiB of other")]
+)
+def test_a_flood_over_ssh_is_given_up(
+    sshd: Sshd, dialer: Dialer, monkeypatch: pytest.MonkeyPatch, command: str, named: str
+) -> None:
+    """By name, and the connection with it."""
+    monkeypatch.setattr(wire, "command", lambda *_: command)
+    host = sshd.host()
+    with pytest.raises(AgentFailed, match=named):
+        list(reach.talk(host, dialer.connect(host), {"op": "probe", "nonce": "n"}))

@@ -61,7 +61,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """With its python3 where root's is looked for."""
+    monkeypatch.setattr(wire, "PYTHONS", ("/no/python3", str(tmp_path / "python3")))
     made = Machine(tmp_path)
     made.link("python3", "/usr/bin/python3")
     return made
@@ -78,7 +80,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> bytes:
 def test_every_login_shell_passes_the_command_on(machine: Machine, stdin: bytes, shell: str) -> None:
     """The program, the job and what follows arrive whole."""
     done = machine.run(sudo=True, stdin=stdin, shell=shell)
-    assert done.stdout == b'ran {"job":1} payload\n'
+    assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
     assert done.stderr == b""
 
 
@@ -91,29 +93,55 @@ def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
     assert len(command) < 1500
 
 
-def test_a_password_goes_to_sudo_on_standard_input_only(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first line is sudo's; the rest is the program's."""
-    monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
-    machine.program("id", "echo 1000")
-    machine.program(
-        "sudo",
-        'read -r word; echo "sudo got $word, said $*" >&2; while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+def test_roots_python_is_not_the_users(machine: Machine, stdin: bytes) -> None:
+    """Whoever may write to a folder of the user's PATH would be root; and what root's program starts is looked for in
+    the system's folders."""
+    theirs = machine.folder / "theirs"
+    theirs.mkdir()
+    for name in ("id", "sudo"):
+        (theirs / name).write_text("#!/bin/sh\n" + SUDO_AS[name])
+        (theirs / name).chmod(0o755)
+    (theirs / "python3").write_text("#!/bin/sh\necho mine\n")
+    (theirs / "python3").chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-c", wire.command(sudo=True, password=False)],
+        input=stdin,
+        env={"PATH": f"{theirs}:{machine.folder}"},
+        capture_output=True,
+        check=False,
     )
-    done = machine.run(sudo=True, password=True, stdin=wire.encode({"job": 1}, "s3 cret"))
-    assert done.stdout == b'ran {"job":1} \n'
-    assert done.stderr.startswith(b"sudo got s3 cret, said -S -p  -- ")
-    assert "s3 cret" not in wire.command(sudo=True, password=True)
+    assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
+    assert done.stderr == f"PATH={wire.ROOT_PATH}\n".encode()
 
 
-def test_a_password_that_sudo_did_not_ask_for_is_skipped(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NOPASSWD, or root already: the line is still there when the program starts."""
-    monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
-    done = machine.run(sudo=True, password=True, stdin=wire.encode({"job": 1}, "s3cret"))
-    assert done.stdout == b'ran {"job":1} \n'
+SUDO_AS = {
+    "id": "echo 1000\n",
+    "sudo": 'echo "PATH=$PATH" >&2; while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n',
+}
+
+
+def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin: bytes) -> None:
+    """Root does not run it; for a user who needs no sudo, and for root's own login, it is good enough."""
+    (machine.folder / "python3").rename(machine.folder / "python")
+    elsewhere = machine.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "python3").symlink_to("/usr/bin/python3")
+    path = f"{elsewhere}:{machine.folder}"
+
+    def ran(*, sudo: bool) -> Any:
+        command = ["/bin/sh", "-c", wire.command(sudo, password=False)]
+        return subprocess.run(command, input=stdin, env={"PATH": path}, capture_output=True, check=False)
+
+    assert b"ran" in ran(sudo=False).stdout
+    machine.program("id", "echo 0")
+    assert b"ran" in ran(sudo=True).stdout
+    machine.program("id", "echo 1000")
+    machine.program("sudo", SUDO_AS["sudo"])
+    done = ran(sudo=True)
+    error = wire.explain("gpu-07", done.stdout.splitlines(), done.stderr.decode(), done.returncode)
+    assert isinstance(error, AgentUnusable)
+    assert f"its only python3 is {elsewhere}/python3" in error.message
+    assert "/no/python3" in error.hint
 
 
 def refusal(machine: Machine, stdin: bytes, *, sudo: bool = True, password: bool = False) -> HostError:

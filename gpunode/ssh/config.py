@@ -1,0 +1,180 @@
+"""What ssh's configuration says about a host: `ssh -G` answers it where ssh is installed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import paramiko
+
+from gpunode.model import Ssh
+from gpunode.ssh.target import Target
+from gpunode.ssh.trouble import Refusal
+
+SYSTEM = Path("/etc/ssh/ssh_config")
+ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
+# What only ssh itself can read in a configuration file.
+_NEEDS_SSH = re.compile(r"^[ \t]*(include\b|match\b.*\b(?:exec|tagged|localnetwork|version)\b)", re.I | re.M)
+_ALGORITHMS = {
+    "ciphers": "ciphers",
+    "macs": "macs",
+    "kex": "kexalgorithms",
+    "keys": "hostkeyalgorithms",
+    "pubkeys": "pubkeyacceptedalgorithms",
+}
+
+Options = Mapping[str, Sequence[str]]
+
+
+class Config:
+    """ssh's configuration: the user's and the system's, or `file` alone, as with `ssh -F`."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._home = pwd.getpwuid(os.getuid()).pw_dir  # ssh's `~`, whatever $HOME is
+        self._ssh = shutil.which("ssh")
+
+    def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
+        """What applies to one host. Raises Refusal for what gpunode cannot do."""
+        options = self._ask(ssh) if self._ssh else self._read(ssh)
+
+        def one(name: str, default: str = "") -> str:
+            values = options.get(name, ())
+            return values[0] if values and values[0].lower() != "none" else default
+
+        address, port = one("hostname", ssh.address), ssh.port or int(one("port", "22"))
+        user = ssh.user or one("user", getpass.getuser())
+        jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
+        if one("proxycommand") and ssh.jump is None:
+            raise Refusal(
+                f"ssh's configuration has a ProxyCommand for {ssh.address}, and gpunode runs none",
+                hint="Reach it through a jump host (`ssh.jump`), or say `ssh.jump: none` where it can be reached directly.",
+            )
+        if jump is not None and "," in jump:
+            raise Refusal(
+                f"{ssh.address} is behind a chain of jump hosts ({jump}), and gpunode goes through one",
+                hint="Name one that reaches it with `ssh.jump`, or run gpunode on the first of them.",
+            )
+        if one("knownhostscommand"):
+            raise Refusal(
+                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, and gpunode runs none",
+                hint="Put the host's key into a known_hosts file, and leave the option out for it.",
+            )
+        tokens = {
+            "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": one("hostkeyalias", address),
+            "L": socket.gethostname().partition(".")[0], "l": socket.gethostname(), "n": ssh.address,
+            "p": str(port), "r": user, "u": getpass.getuser(),
+        }  # fmt: skip
+
+        def path(text: str) -> str:
+            text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+            text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+            return self._home + text[1:] if text == "~" or text.startswith("~/") else text
+
+        def files(name: str, default: str) -> tuple[Path, ...]:
+            words = [path(word) for word in " ".join(options.get(name, [default])).split()]
+            if any(not word.startswith("/") for word in words[1:]):
+                raise Refusal(
+                    f"ssh's configuration has a path with a space in {name} for {ssh.address}",
+                    hint="Name the file with `ssh.known_hosts`, or give it a path without spaces.",
+                )
+            return tuple(Path(word) for word in words if word.lower() != "none")
+
+        known = (Path(ssh.known_hosts).expanduser(),) if ssh.known_hosts else None
+        strict = one("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
+        agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+        if re.fullmatch(r"\$\w+", agent):
+            agent = os.environ.get(agent[1:], "none")
+        revoked = one("revokedhostkeys")
+        return Target(
+            address=address,
+            port=port,
+            user=user,
+            jump=jump,
+            timeout=ssh.timeout,
+            key=ssh.key,
+            identities=tuple(
+                Path(path(file)) for file in options.get("identityfile", _DEFAULTS) if file.lower() != "none"
+            ),
+            identities_only=one("identitiesonly") in ("yes", "true"),
+            agent=None if agent == "SSH_AUTH_SOCK" else path(agent) if agent.lower() != "none" else "",
+            unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if one(name.lower())),
+            check="strict" if strict else ssh.host_key_check,
+            proven=proven,
+            alias=one("hostkeyalias") or None,
+            known_hosts=known or files("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
+            global_known_hosts=files(
+                "globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+            ),
+            revoked=Path(path(revoked)) if revoked else None,
+            check_ip=one("checkhostip") in ("yes", "true"),
+            hash_names=one("hashknownhosts") in ("yes", "true"),
+            algorithms={
+                kind: tuple(one(name).split(","))
+                for kind, name in _ALGORITHMS.items()
+                if self._ssh and one(name)
+            },
+        )
+
+    def _ask(self, ssh: Ssh) -> Options:
+        """ssh's own answer, which knows Include, Match and the names' canonical form."""
+        words = [str(self._ssh), "-G"]
+        if self._file is not None:
+            words += ["-F", str(self._file) if self._file.exists() else "none"]
+        words += ["-l", ssh.user] if ssh.user else []
+        words += ["-p", str(ssh.port)] if ssh.port else []
+        words += ["-o", f"ProxyJump={ssh.jump}"] if ssh.jump else []
+        try:
+            done = subprocess.run(
+                [*words, "--", ssh.address],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWERS_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Refusal(
+                f"ssh did not say within {ANSWERS_SECONDS:.0f} s what its configuration has for {ssh.address}",
+                hint=f"Try `ssh -G {ssh.address}`; a `Match exec` may hang.",
+            ) from error
+        if done.returncode:
+            remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
+            raise Refusal(
+                f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'it does not say why'}",
+                hint=f"Try `ssh -G {ssh.address}`.",
+            )
+        options: dict[str, list[str]] = {}
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            options.setdefault(name.lower(), []).append(value)
+        return options
+
+    def _read(self, ssh: Ssh) -> Options:
+        """The plain files, where ssh is not installed."""
+        config = paramiko.SSHConfig()
+        usual = (Path(self._home, ".ssh/config"), SYSTEM)
+        for file in [self._file] if self._file is not None else usual:
+            text = file.read_text(errors="replace") if file.exists() else ""
+            if (found := _NEEDS_SSH.search(text)) is not None:
+                raise Refusal(
+                    f"{file} has `{found[0].strip()}`, which only ssh can answer, and ssh is not installed here",
+                    hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`).",
+                )
+            try:
+                config.parse(text.splitlines(keepends=True))
+            except (paramiko.ConfigParseError, ValueError) as error:
+                raise Refusal(f"{file} cannot be read: {error}", hint="Install OpenSSH's client.") from error
+        entry = config.lookup(ssh.address)
+        return {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
+
+
+_DEFAULTS = tuple(f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk"))

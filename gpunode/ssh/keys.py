@@ -1,0 +1,195 @@
+"""The user's keys: files and agent, offered in the order that ssh has."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from paramiko.agent import AgentKey, AgentSSH
+from paramiko.pkey import UnknownKeyType
+
+from gpunode.ssh.target import Target
+from gpunode.ssh.trouble import NotAccepted, Refusal
+
+AGENT_SECONDS = 30.0
+FIDO = "gpunode cannot use FIDO keys (sk-…)"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An identity file: its public key, where it can be told, and its private one, where it can be read."""
+
+    path: Path
+    public: bytes | None = None
+    private: paramiko.PKey | None = None
+    encrypted: bool = False
+
+    @property
+    def fido(self) -> bool:
+        return _fido(self.public or b"")
+
+
+class Keys:
+    """The keys of a run, each file read once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: dict[Path, Identity | None] = {}
+
+    def login(self, transport: paramiko.Transport, target: Target) -> None:
+        """Offer keys until the host accepts one. Raises AuthenticationException, and Refusal where gpunode has none."""
+        if target.key is not None:
+            named = self._identity(Path(target.key).expanduser(), named=True)
+            identities = [named] if named else []
+        else:
+            found = [self._identity(path) for path in target.identities]
+            identities = [identity for identity in found if identity is not None]
+        agent = _Agent(os.environ.get("SSH_AUTH_SOCK", "") if target.agent is None else target.agent)
+        try:
+            offered = list(_order(identities, agent, target))
+            tried = 0
+            for key in offered:
+                tried += 1
+                if _accepted(transport, target, key):
+                    return
+                if not transport.is_active():  # sshd hangs up after MaxAuthTries
+                    break
+        finally:
+            agent.close()
+        locked = next((one for one in identities if one.encrypted and one.public not in agent.blobs), None)
+        if locked is not None and (target.key or not offered):
+            raise paramiko.PasswordRequiredException(str(target.key or locked.path))
+        fido = any(one.fido for one in identities) or any(map(_fido, agent.blobs))
+        if fido and not offered:
+            raise Refusal(
+                f"{target.place}: {FIDO}, and has no other for it",
+                hint="Make a key without a FIDO token for gpunode, and name it with `ssh.key`.",
+            )
+        unused = [*([FIDO] if fido else []), *(f"gpunode does not use {name}" for name in target.unused)]
+        if tried < len(offered):
+            unused.append(
+                f"the host hung up after {tried} of {len(offered)} keys: set `ssh.key`, or IdentitiesOnly"
+            )
+        raise NotAccepted(f" ({'; '.join(unused)})" if unused else "")
+
+    def _identity(self, path: Path, *, named: bool = False) -> Identity | None:
+        with self._lock:
+            if path not in self._read:
+                self._read[path] = _identity(path)
+            identity = self._read[path]
+        if named and identity is None:
+            raise FileNotFoundError(2, "No such file", str(path))
+        if named and identity is not None and identity.public is None and not identity.encrypted:
+            raise Refusal(
+                f"{path} is no private key that can be read",
+                hint="Check `ssh.key`: it is the private key, in OpenSSH's or PEM format.",
+            )
+        return identity
+
+
+def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterator[paramiko.PKey]:
+    """As ssh: what the agent has of the files' keys, what else it has, files. A key that was named is first."""
+    files = {one.public: one for one in identities if one.public}
+    held = {key.blob: key for key in agent.get_keys() if not _fido(key.blob)}
+    first = [held[blob] for blob in files if blob in held]
+    rest = [] if target.identities_only else [key for blob, key in held.items() if blob not in files]
+    own = [one.private for one in identities if one.private is not None and one.public not in held]
+    yield from [*first, *own, *rest] if target.key else [*first, *rest, *own]
+
+
+def _accepted(transport: paramiko.Transport, target: Target, key: paramiko.PKey) -> bool:
+    try:
+        more = transport.auth_publickey(target.user, key)
+    except paramiko.BadAuthenticationType:
+        raise
+    except paramiko.AuthenticationException:
+        return False
+    except paramiko.SSHException:  # the agent does not sign with it
+        if not transport.is_active():
+            raise
+        return False
+    if more:
+        raise Refusal(
+            f"{target.place} asks for {' or '.join(more)} besides the key, and gpunode logs in with a key only",
+            hint="Let this user in with a key alone, or log in as one who may.",
+        )
+    return True
+
+
+class _Agent(AgentSSH):
+    """The agent at a socket; one that is not there has no keys."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        if place:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(AGENT_SECONDS)
+            try:
+                connection.connect(place)
+                self._connect(connection)  # type: ignore[attr-defined]
+            except (OSError, paramiko.SSHException):
+                connection.close()
+        self.blobs = {key.blob for key in self.get_keys()}
+
+    def get_keys(self) -> tuple[AgentKey, ...]:
+        return super().get_keys()
+
+    def close(self) -> None:
+        self._close()  # type: ignore[attr-defined]
+
+
+def _identity(path: Path) -> Identity | None:
+    """None where neither the file nor its public half is there."""
+    beside = path.with_name(f"{path.name}.pub")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        public = _public(beside)
+        return Identity(path, public) if public else None
+    if public := _public(path):
+        return Identity(path, public)
+    public = _header(data) or _public(beside)
+    if _fido(public or b""):
+        return Identity(path, public)
+    try:
+        private = paramiko.PKey.from_path(path)
+    except TypeError:  # cryptography's answer to a passphrase that it was not given
+        return Identity(path, public, encrypted=True)
+    except (ValueError, UnknownKeyType):
+        return Identity(path, public)
+    return Identity(path, private.asbytes(), private)
+
+
+def _public(path: Path) -> bytes | None:
+    """The key of a public key file: `TYPE BASE64 comment`."""
+    try:
+        words = path.read_bytes().split(None, 2)
+        blob = base64.b64decode(words[1], validate=True)
+    except (OSError, ValueError, IndexError):
+        return None
+    return blob if blob[4:].startswith(words[0]) else None
+
+
+def _header(data: bytes) -> bytes | None:
+    """The public key that a private one in OpenSSH's format begins with, encrypted or not."""
+    try:
+        body = base64.b64decode(b"".join(data.strip().splitlines()[1:-1]))
+        magic = b"openssh-key-v1\0"
+        if not body.startswith(magic):
+            return None
+        message = paramiko.Message(body[len(magic) :])
+        for _ in ("cipher", "derivation", "its options"):
+            message.get_binary()
+        return message.get_binary() if message.get_int() else None
+    except (ValueError, IndexError):
+        return None
+
+
+def _fido(blob: bytes) -> bool:
+    return blob[4:].startswith((b"sk-", b"webauthn-sk-"))

@@ -1,0 +1,56 @@
+"""Where a host is and what proves it, once the inventory and ssh's configuration have both been read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One host, or one jump host, as `ssh` would reach it."""
+
+    address: str
+    port: int
+    user: str
+    jump: str | None = None
+    timeout: float = 15.0
+    key: str | None = None  # the inventory's; ssh's configuration names `identities`
+    identities: tuple[Path, ...] = ()
+    identities_only: bool = False
+    agent: str | None = None  # its socket; None: the environment's; "": no agent
+    unused: tuple[str, ...] = ()  # options for the login that gpunode does not know
+    check: Literal["strict", "accept-new", "off"] = "accept-new"
+    proven: bool = False  # a password may go there: only a key that is known will do
+    alias: str | None = None
+    known_hosts: tuple[Path, ...] = ()  # the first is written to
+    global_known_hosts: tuple[Path, ...] = ()
+    revoked: Path | None = None
+    check_ip: bool = False
+    hash_names: bool = False
+    algorithms: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # allowed, by paramiko's names of the kinds
+
+    @property
+    def known_as(self) -> str:
+        """The name that known_hosts has for it."""
+        if self.alias is not None or self.port == 22:
+            return (self.alias or self.address).lower()
+        return f"[{self.address.lower()}]:{self.port}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.user}@{self.address}:{self.port}"
+
+    @property
+    def by_hand(self) -> str:
+        """The ssh command that a person tries."""
+        port = "" if self.port == 22 else f"-p {self.port} "
+        file = self.known_hosts[0] if self.known_hosts else None
+        usual = file is None or file == Path("~/.ssh/known_hosts").expanduser()
+        known = "" if usual else f"-o UserKnownHostsFile={file} "
+        key = f"-i {self.key} " if self.key else ""
+        return f"ssh {known}{key}{port}{self.user}@{self.address}"
