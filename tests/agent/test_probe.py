@@ -413,7 +413,7 @@ def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
     command = f"printf 'Welcome to gpu-07'; {wire.command(sudo=False, password=False)}"
     done = subprocess.run(
         ["/bin/sh", "-c", command],
-        input=wire.encode(job, "s3cret"),
+        input=b"s3cret\n" + wire.encode(job),
         env=host.environment,
         capture_output=True,
         check=True,

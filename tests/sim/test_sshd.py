@@ -150,13 +150,17 @@ def facts(output: bytes) -> dict[str, Any]:
     return {name: fact for name, fact in told["facts"].items() if name not in ("time", "units")}
 
 
-def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(fleet: Fleet, forks: ForkServer) -> None:
+def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
+    fleet: Fleet, forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole command line through a shell, sudo and a new python gives the same facts."""
     state = fleet.states["gpu-0"]
     given, host = (
         wire.encode({"op": "probe", "nonce": "n", "watch": asdict(pipeline.watch(None))}),
         environment(state, state.machine()),
     )
+    monkeypatch.setattr(wire, "PYTHONS", (sys.executable,))
+    monkeypatch.setattr(wire, "ROOT_PATH", host["PATH"])  # root's programs are simulated, too
     command = wire.command(sudo=True, password=False)
     shell = subprocess.run(
         ["/bin/sh", "-c", command], input=given, env=host, cwd=state.root, capture_output=True, check=True
