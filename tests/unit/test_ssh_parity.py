@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import getpass
+import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +16,7 @@ import paramiko
 import pytest
 
 from gpunode.errors import Unreachable
+from gpunode.model import Host, Ssh
 from gpunode.ssh import Dialer
 from tests.sshd import Sshd, serve
 
@@ -409,7 +413,7 @@ def _ssh(config: Path, check: str) -> str:
     return "in" if done.stdout == "in\n" else "out"
 
 
-def _host(sshd: Sshd, check: str, **ssh: object):  # type: ignore[no-untyped-def]
+def _host(sshd: Sshd, check: str, **ssh: object) -> Host:
     host = sshd.host(host_key_check=check)
     ssh = {"key": str(sshd.key), "known_hosts": None, **ssh}
     return replace(host, ssh=replace(host.ssh, address="gpu-01", port=None, user=None, **ssh))  # type: ignore[arg-type]
@@ -427,3 +431,75 @@ def _gpunode(config: Path, sshd: Sshd, check: str, *, proven: bool = False, key:
     got = list(connection.start("echo in", []).lines())
     connection.close()
     return "in" if got == [b"in\n"] else "out"
+
+
+# --- OpenSSH's own server ---------------------------------------------------------------------------
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+@pytest.fixture
+def openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with `config` for a server on loopback that has a certificate for its host key; `ca.pub` signed it."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    for name in ("ca", "host", "rsa", "user"):
+        kind = "rsa" if name == "rsa" else "ed25519"
+        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", tmp_path / name], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", "ca", "-I", "gpu-01", "-h", "-n", "gpu-farm", "host.pub"],
+        cwd=tmp_path,
+        check=True,
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "sshd_config").write_text(
+        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nHostKey {tmp_path}/rsa\n"
+        f"HostCertificate {tmp_path}/host-cert.pub\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
+        "PermitRootLogin yes\nUsePAM no\nPidFile none\n"
+    )
+    (tmp_path / "config").write_text(
+        f"Host gpu-01\nHostName 127.0.0.1\nPort {port}\nUser {getpass.getuser()}\nHostKeyAlias gpu-farm\n"
+        f"IdentityFile {tmp_path}/user\nUserKnownHostsFile {tmp_path}/known\nGlobalKnownHostsFile none\n"
+    )
+    words = [str(SSHD), "-D", "-e", "-f", str(tmp_path / "sshd_config")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert "listening" in server.stderr.readline()
+        yield tmp_path
+        server.terminate()
+
+
+@pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
+@pytest.mark.parametrize(
+    ("known", "ssh", "named"),
+    [
+        ("gpu-farm HOST", "in", ""),
+        ("gpu-farm RSA", "in", ""),
+        # ssh asks for a certificate first, and then not for the kind of key that is known; known it is.
+        ("gpu-farm RSA\n@cert-authority gpu-farm OTHER", "out", ""),
+        ("@cert-authority gpu-* CA", "in", "only a certificate proves gpu-farm"),
+        ("@cert-authority gpu-* OTHER", "out", "only a certificate proves gpu-farm"),
+        ("gpu-farm OTHER\n@cert-authority gpu-* CA", "in", "its host key changed"),
+        ("gpu-farm OTHER", "out", "its host key changed"),
+        ("", "out", "is not in"),
+    ],
+)
+def test_a_server_with_a_certificate_is_known_by_its_key_only(
+    openssh: Path, known: str, ssh: str, named: str
+) -> None:
+    """What only a certificate proves is refused by name."""
+    for word, file in (("HOST", "host"), ("RSA", "rsa"), ("CA", "ca"), ("OTHER", "user")):
+        known = known.replace(f" {word}", f" {(openssh / f'{file}.pub').read_text().strip()}")
+    (openssh / "known").write_text(f"{known}\n")
+    host = Host("node", Ssh("gpu-01", host_key_check="strict"))
+    dialer = Dialer(openssh / "config", proven=True)
+    assert _ssh(openssh / "config", "strict") == ssh
+    if named:
+        expected = "in no known_hosts file" if named == "is not in" else named
+        with pytest.raises(Unreachable, match=expected):
+            dialer.connect(host)
+    else:
+        connection = dialer.connect(host)
+        remote = connection.start("cat; echo trouble >&2; exit 3", [b"in\n"])
+        assert (list(remote.lines()), remote.end()) == ([b"in\n"], (3, "trouble\n"))
+        connection.close()
