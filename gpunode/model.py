@@ -62,6 +62,11 @@ class PluginImage:
     archive: str | None = None
     image_id: str | None = None  # sha256:… of the image's config, read from the archive
 
+    @property
+    def pull(self) -> str:
+        """A pod's imagePullPolicy: what was loaded is never asked for elsewhere, where others may have taken its name."""
+        return "IfNotPresent" if self.archive is None else "Never"
+
 
 @dataclass(frozen=True, slots=True)
 class PluginConfig:

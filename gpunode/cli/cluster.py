@@ -158,8 +158,8 @@ def label(api: Api, hosts: Sequence[Host], found: Mapping[str, Node]) -> Trouble
 def warn(
     api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report
 ) -> None:
-    """Tell of other device plugins, and of what the plugin's configuration would come to without a word."""
-    from gpunode.cluster import rivals
+    """Tell of other device plugins, and of what the plugin's image and configuration would come to without a word."""
+    from gpunode.cluster import images, rivals
     from gpunode.cluster.caution import cautions
 
     for rival, count in rivals.every(api).items():
@@ -172,3 +172,5 @@ def warn(
     ]
     for caution in cautions(inventory.cluster.plugin_config, nodes):
         report.note(caution)
+    if floating := images.floating(image_of(inventory)):
+        report.note(floating)

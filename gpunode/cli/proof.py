@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpunode.cli import cluster
 from gpunode.errors import ClusterError
-from gpunode.model import Host, Inventory, Outcome
+from gpunode.model import Host, Inventory, Outcome, PluginImage
 
 if TYPE_CHECKING:
     from gpunode.cluster.api import Api
@@ -209,7 +209,7 @@ def vectoradd(
         api,
         targets,
         namespace=inventory.cluster.namespace,
-        image=image or cluster.image_of(inventory).reference,
+        image=PluginImage(image) if image else cluster.image_of(inventory),
         seconds=cluster.PODS_SECONDS,
         tell=cluster.tells(report),
         args=() if image else pods.ARGS,

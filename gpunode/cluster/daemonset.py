@@ -23,6 +23,11 @@ def every_pod(api: Api, namespace: str) -> list[Object]:
     return [pod for name in NAMES for pod in api.find("Pod", namespace, labels=f"{NAME_LABEL}={name}")[0]]
 
 
+def plugins(found: Iterable[Object]) -> list[Object]:
+    """Of these pods those that offer GPUs."""
+    return [pod for pod in found if pod["metadata"]["labels"].get(NAME_LABEL) == NAME]
+
+
 def in_back_off(pod: Object) -> bool:
     states = pod.get("status", {}).get("containerStatuses") or []
     return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
@@ -75,7 +80,7 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
         return "its old pod is still ending"
     trouble = pods.trouble(pod, pods.events(api, pod))
     if not trouble and pods.ready(pod):
-        return "its pod is being replaced"
+        return "its pod is to be replaced: a new version comes to a tenth of the nodes at a time"
     if not trouble and not pods.running(pod):
         return "its pod is starting"
     if not trouble:  # it runs, and has nothing that the kubelet could give to pods

@@ -1,4 +1,4 @@
-"""Which nodes lack the plugin's image, as far as their kubelets tell."""
+"""The plugin's image on the nodes: which lack it, as far as their kubelets tell, and whether they have the same."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]
     if any(one["image"] == image.reference for pod in templates for one in pod["spec"]["containers"]):
         return []
     return [node.name for node in nodes if node.images and not any(_is(one, name) for one in node.images)]
+
+
+def floating(image: PluginImage) -> str:
+    """What a person should know of an image whose name stays while what it names changes; "" where it does not."""
+    _, digest, _ = image.reference.partition("@")
+    tag = image.reference.rpartition("/")[2].partition(":")[2] or "latest"
+    if image.archive is not None or digest or tag != "latest":
+        return ""
+    return (
+        f"{image.reference} is whatever was pushed last when a node pulled it, and a node pulls it once (IfNotPresent): "
+        "nodes may run different ones. Name a version, or better a digest (name:version@sha256:…)."
+    )
 
 
 def _is(there: str, name: str) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods, said
+from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods, rollout, said
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import OURS, Object, title
@@ -66,7 +67,13 @@ def manifests(
     """Namespace, service account and its rights, configuration, RuntimeClass and the two DaemonSets (the template says
     why two), and two more of MPS control daemons where GPUs are shared by MPS."""
     files = config.files if config else {}
-    common = {"namespace": namespace, "image": image.reference, "image_id": image.image_id, "configs": files}
+    common = {
+        "namespace": namespace,
+        "image": image.reference,
+        "image_id": image.image_id,
+        "pull": image.pull,
+        "configs": files,
+    }
     mps_root = config.mps_root if config else ""
     made = rendered(
         "plugin.yaml.j2",
@@ -117,39 +124,40 @@ def deploy(
     hopeless: Collection[str] = (),
 ) -> Rollout:
     """Apply the plugin and wait until it is ready, in the version wished, on every node with the GPU label (of `only`):
-    from then on the kubelet gives pods what it offers. Nodes that are `hopeless` are not waited for.
+    from then on the kubelet gives pods what it offers. Nodes that are `hopeless` are not waited for. A version comes to
+    some nodes at a time: `seconds` are how long none may come.
 
     Pods whose uid is in `renew` are replaced: a container keeps the driver's libraries it was started with.
     A node where it does not run in time is a row with its trouble, not an exception.
     """
-    stuck = [
-        pod
-        for pod in daemonset.every_pod(api, namespace)
-        if pod["metadata"]["uid"] in renew or daemonset.in_back_off(pod)
-    ]
+    there = daemonset.every_pod(api, namespace)
+    stuck = [pod for pod in there if pod["metadata"]["uid"] in renew or daemonset.in_back_off(pod)]
     wanted = manifests(namespace, image, config, voice)
     differences = apply.apply(api, wanted)
     for pod in stuck:  # what it failed on may just have been mended: a new pod tries at once, not in minutes
         api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
-    targets = {
-        node.name: node
-        for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
-        if only is None or node.name in only
-    }
+    every = nodes.every(api, labels=f"{GPU_LABEL}=true")
+    targets = {node.name: node for node in every if only is None or node.name in only}
     if not targets:
         raise ClusterError(
             f"no node matches: none {'of ' + ', '.join(sorted(only)) + ' ' if only else ''}carries the label {GPU_LABEL}=true, so the plugin runs nowhere",
             hint="`gpunode provision` puts it on the nodes of the inventory.",
         )
-    patience = Patience(tell)
+    patience, progress = Patience(tell), time.monotonic()
+    bare = rollout.without(every, daemonset.by_node(daemonset.plugins(there)))
     by_node: dict[str, Object] = {}
     waiting = able = [name for name, node in targets.items() if node.ready and name not in hopeless]
-    for found in follow(api, "Pod", namespace, seconds=seconds, labels=daemonset.SELECTOR, tell=tell):
+    longest = seconds * rollout.waves(len(able))
+    for found in follow(api, "Pod", namespace, seconds=longest, labels=daemonset.SELECTOR, tell=tell):
         by_node = daemonset.by_node(found.values())
         current = daemonset.generations(api, namespace)
-        waiting = [name for name in able if not daemonset.up(by_node.get(name), current)]
-        if not waiting:
+        late = [name for name in able if not daemonset.up(by_node.get(name), current)]
+        if len(late) < len(waiting):
+            progress = time.monotonic()
+        waiting = late
+        if not waiting or time.monotonic() - progress > seconds:
             break
+        rollout.go_on(api, namespace, every, by_node, waiting, bare)
         patience.tell(
             f"the plugin runs on {len(able) - len(waiting)} of {len(able)} Ready nodes",
             lambda late=waiting[:NAMED], seen=by_node: daemonset.why_on(  # type: ignore[misc]

@@ -24,7 +24,7 @@ from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.results import NodeResult, Result, Target, reported
 from gpunode.cluster.watch import Tell, follow
 from gpunode.errors import ClusterError
-from gpunode.model import PluginConfig
+from gpunode.model import PluginConfig, PluginImage
 
 ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
@@ -39,7 +39,7 @@ def run(
     targets: Sequence[Target],
     *,
     namespace: str,
-    image: str,
+    image: PluginImage,
     seconds: float,
     tell: Tell,
     args: Sequence[str] = ARGS,
@@ -70,7 +70,7 @@ class _Run:
         self,
         api: Api,
         namespace: str,
-        image: str,
+        image: PluginImage,
         args: tuple[str, ...],
         seconds: float,
         tell: Tell,
@@ -146,7 +146,8 @@ class _Run:
             run=self.id,
             hostname=node.labels.get(HOSTNAME, node.name),
             taints=node.taints,
-            image=self.image,
+            image=self.image.reference,
+            pull=self.image.pull,
             args=self.args,
             resource=ask[0],
             amount=ask[1],

@@ -67,7 +67,7 @@ class Fleet:
             self.api,
             targets,
             namespace=NS,
-            image=image,
+            image=PluginImage(image),
             seconds=seconds,
             tell=lambda _: None,
             config=config,

@@ -51,17 +51,20 @@ def _tend(store: Store, daemonset: Object, nodes: list[Object]) -> None:
         by_node.setdefault(_place(pod), []).append(pod)
     names = [node["metadata"]["name"] for node in nodes if _wants(template["spec"], node)]
     ready = new = 0
+    least = len(names) - _unavailable(daemonset, len(names))  # that stay ready while pods are replaced
+    serving = sum(any(_ready(pod) for pod in by_node.get(name, [])) for name in names)
     for name in names:
         there = by_node.pop(name, [])
         if not there:
             _make(store, daemonset, name, newest)
         for pod in there:
             current = pod["metadata"]["labels"].get(HASH) == newest
-            if not current or pod["status"].get("phase") in {"Succeeded", "Failed"}:
+            over = pod["status"].get("phase") in {"Succeeded", "Failed"}
+            if over or (not current and (not _ready(pod) or serving > least)):
+                serving -= _ready(pod)
                 _delete(store, pod)
             new += current
-            conditions = pod["status"].get("conditions") or []
-            ready += any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+            ready += _ready(pod)
     misplaced = [pod for found in by_node.values() for pod in found]
     for pod in misplaced:
         _delete(store, pod)
@@ -103,6 +106,18 @@ def _make(store: Store, daemonset: Object, node: str, revision: str) -> None:
         tell(store, daemonset, "daemonset-controller", "Normal", "SuccessfulCreate", words)
     except Refusal as no:
         tell(store, daemonset, "daemonset-controller", "Warning", "FailedCreate", f"Error creating: {no}")
+
+
+def _ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions") or []
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def _unavailable(daemonset: Object, nodes: int) -> int:
+    """How many pods may be away for a new version; all where it is not this controller that replaces them."""
+    most = daemonset["spec"]["updateStrategy"].get("rollingUpdate", {}).get("maxUnavailable", "100%")
+    return int(most) if isinstance(most, int) else -(-int(most.removesuffix("%")) * nodes // 100)
 
 
 def _place(pod: Object) -> str:

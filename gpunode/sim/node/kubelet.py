@@ -67,9 +67,11 @@ class Kubelet:
         for run in self._runs.values():
             run.kill()
 
-    def image(self, reference: str) -> str:
+    def image(self, reference: str, policy: str) -> str:
         """The id of an image that is there, or that a registry would have."""
         known = self._now.images.get(reference)
+        if known is None and policy == "Never":
+            raise CannotStart(f'Container image "{reference}" is not present with pull policy of Never')
         if known is None and reference not in self._pullable:
             raise CannotStart(
                 "rpc error: code = Unknown desc = "

@@ -18,6 +18,7 @@ from gpunode.sim.node.probe import Probe
 from gpunode.sim.node.volumes import Volumes
 
 BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second start that follows another, doubled each time
+NEVER = "ErrImageNeverPull"
 RETRY = 5.0  # seconds between two tries at an image
 TAIL = 2048  # bytes of its log that a failed container's status keeps
 
@@ -28,8 +29,8 @@ class Place(Protocol):
     host: Path
     outside: Outside
 
-    def image(self, reference: str) -> str:
-        """The id of an image that is there, pulled if need be. Raises CannotStart."""
+    def image(self, reference: str, policy: str) -> str:
+        """The id of an image that is there, pulled if need be and the policy lets it. Raises CannotStart."""
         ...
 
     def account(self, pod: Object) -> Mapping[str, str]:
@@ -154,15 +155,19 @@ class Life:
         return f'Container image "{reference}" already present on machine'
 
     def _pulled(self, pod: Object) -> bool:
-        reference = self.spec["image"]
+        reference, policy = self.spec["image"], self.spec["imagePullPolicy"]
         try:
-            self._image = self._place.image(reference)
+            self._image = self._place.image(reference, policy)
         except CannotStart as no:
+            self._due = time.monotonic() + RETRY
+            if policy == "Never":
+                self.state = {"waiting": {"reason": NEVER, "message": str(no)}}
+                self._place.tell(pod, "Warning", NEVER, str(no))
+                return False
             again = "Pull" in self.state.get("waiting", {}).get("reason", "")
             back_off = f'Back-off pulling image "{reference}": ErrImagePull: {no}'
             reason, message = ("ImagePullBackOff", back_off) if again else ("ErrImagePull", str(no))
             self.state = {"waiting": {"reason": reason, "message": message}}
-            self._due = time.monotonic() + RETRY
             self._place.tell(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
             return False
         return True

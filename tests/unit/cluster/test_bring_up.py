@@ -635,3 +635,24 @@ def test_two_hosts_that_are_one_node_are_both_refused(
     for host in "ab":
         assert f"{host}: a and b of the inventory are one node, a" in said
     assert "pool" not in fake.all("Node")[0]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("image", "warned"),
+    [
+        (PluginImage("reg.example:5000/plugin"), True),
+        (PluginImage("plugin:latest"), True),
+        (PluginImage("reg.example:5000/plugin:1"), False),
+        (PluginImage(f"plugin:latest@sha256:{'0' * 64}"), False),
+        (PluginImage(f"reg.example/plugin@sha256:{'0' * 64}"), False),
+        (PluginImage("plugin:latest", "plugin.tar"), False),
+    ],
+)
+def test_an_image_that_is_another_tomorrow_is_told(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], image: PluginImage, warned: bool
+) -> None:
+    """With the way out; what was loaded is the archive's on every node."""
+    inventory = replace(INVENTORY, cluster=Cluster(plugin=image))
+    drift.show(api, inventory, (), {}, report.make(json=True, quiet=True))
+    said = capsys.readouterr().out
+    assert (f"{image.reference} is whatever was pushed last" in said) == warned

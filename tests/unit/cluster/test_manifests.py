@@ -28,6 +28,7 @@ def vectoradd(**values: object) -> dict[str, object]:
         "hostname": "gpu-01",
         "taints": (),
         "image": "gpunode/device-plugin:0.1.0",
+        "pull": "IfNotPresent",
         "args": ("-m", "x"),
         "resource": "nvidia.com/gpu",
         "amount": 1,
@@ -282,3 +283,19 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pyte
     for name in ("missing.j2", "value.j2", "yaml.j2"):
         with pytest.raises(TemplateError, match=re.escape(f"{tmp_path}/cluster/{name}")):
             rendered(name)
+
+
+def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
+    """Its name may be anybody's in a registry; what a registry has is pulled where it is not there, by the name given."""
+    pinned = f"reg.example/plugin:1@sha256:{'0' * 64}"
+    shared = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
+    for image, policy in (
+        (PluginImage("plugin:1", "plugin.tar"), "Never"),
+        (PluginImage(pinned), "IfNotPresent"),
+    ):
+        made = [one for one in manifests("gpunode", image, shared) if one["kind"] == "DaemonSet"]
+        containers = [c for one in made for c in one["spec"]["template"]["spec"]["containers"]]
+        assert len(containers) == 4
+        assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
+        containers = vectoradd(image=image.reference, pull=image.pull)["spec"]["containers"]
+        assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}

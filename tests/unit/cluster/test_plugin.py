@@ -203,7 +203,9 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
 
     rollout = plugin.deploy(api, NS, REBUILT, seconds=60, tell=replace)
     assert [(row.pod, row.trouble) for row in rollout.rows] == [("new", "")]
-    assert told == ["the plugin runs on 0 of 1 Ready nodes; a: its pod is being replaced"]
+    assert told == [
+        "the plugin runs on 0 of 1 Ready nodes; a: its pod is to be replaced: a new version comes to a tenth of the nodes at a time"
+    ]
 
 
 def test_a_pod_in_back_off_from_before_is_replaced_at_once(api: Api, fake: FakeApi, told: list[str]) -> None:

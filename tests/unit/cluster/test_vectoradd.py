@@ -9,7 +9,7 @@ import pytest
 from gpunode.cluster import vectoradd
 from gpunode.cluster.api import Api
 from gpunode.cluster.results import NodeResult, Target
-from gpunode.model import PluginConfig
+from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, Kubelet, add_node, pod
 from .fake import FakeApi, Fault
@@ -32,7 +32,7 @@ def run(
         api,
         targets,
         namespace=NS,
-        image="plugin:1",
+        image=PluginImage("plugin:1"),
         seconds=seconds,
         tell=told.append,
         **more,  # type: ignore[arg-type]
@@ -66,7 +66,9 @@ def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
         told.append(words)
         kubelet.stuck.clear()
 
-    (result,) = vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=60, tell=registered)
+    (result,) = vectoradd.run(
+        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=60, tell=registered
+    )
     assert result.passed
     assert sorted(one.uuid for one in result.results) == GPUS["a"]
     assert fake.all("Pod") == []
@@ -200,7 +202,7 @@ def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet
         raise KeyboardInterrupt(sentence)
 
     with pytest.raises(KeyboardInterrupt):
-        vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=20, tell=interrupt)
+        vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=interrupt)
     assert fake.all("Pod") == []
 
 
@@ -256,7 +258,7 @@ def test_a_pod_that_somebody_deletes_is_a_result(
         for item in fake.all("Pod"):
             fake.drop(f"/api/v1/namespaces/{NS}/pods/{item['metadata']['name']}")
 
-    (result,) = vectoradd.run(api, [A], namespace=NS, image="plugin:1", seconds=20, tell=delete)
+    (result,) = vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=delete)
     assert {one.why for one in result.results} == {"the pod was deleted by somebody"}
 
 
