@@ -86,7 +86,7 @@ def find(
         everyone = nodes.every(api)
         for host in hosts:
             try:
-                found[host.name] = nodes.of(host, everyone, facts.get(host.name))
+                found[host.name] = identity.of(host, everyone, facts.get(host.name))
             except ClusterError as error:
                 missing[host.name] = error
         twice = identity.shared(found)

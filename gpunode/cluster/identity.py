@@ -7,32 +7,31 @@ machine-id, the firmware's UUID, and the boot id, which no two running kernels s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from gpunode.cluster import nodes
+from gpunode.cluster.nodes import Node
 from gpunode.errors import ClusterError
-from gpunode.model import Facts
-
-if TYPE_CHECKING:
-    from gpunode.cluster.nodes import Node
+from gpunode.model import Facts, Host
 
 
 class Mistaken(ClusterError):
     """A host goes for a node that is another machine, or that another host goes for; waiting mends neither."""
 
 
-def checked(host: str, facts: Facts | None, node: Node, nodes: Sequence[Node]) -> Node:
-    """The node, unless it is known to be another machine than the host. Raises Mistaken."""
+def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
+    """The node that this host is: `nodes.of`, unless its facts tell it from that one. Raises Mistaken."""
+    node = nodes.of(host, every, facts.hostname if facts else "")
     wrong = _differing(facts, node) if facts else []
     if not wrong:
         return node
-    right = [one.name for one in nodes if facts and _equal(facts, one)]
+    right = [one.name for one in every if facts and _equal(facts, one)]
     way = (
         f"By its own files it is node `{right[0]}`: say so with `node: {right[0]}` in the inventory."
         if len(right) == 1
         else "Correct the hostname or the inventory's address; if it is a node under another name, name that with `node:`."
     )
     raise Mistaken(
-        f"{host}: it goes for node {node.name}, which is another machine: {' and '.join(wrong)} "
+        f"{host.name}: it goes for node {node.name}, which is another machine: {' and '.join(wrong)} "
         f"{'is' if len(wrong) == 1 else 'are'} not this host's",
         hint=way,
     )

@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from gpunode.cluster import identity
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
 from gpunode.cluster.refusal import HttpError
 from gpunode.errors import ClusterError
-from gpunode.model import Facts, Host
+from gpunode.model import Host
 from gpunode.wording import few
 
 GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
@@ -161,13 +160,8 @@ def every(api: Api, *, labels: str = "") -> tuple[Node, ...]:
     return tuple(parse(item) for item in api.find("Node", labels=labels)[0])
 
 
-def of(host: Host, nodes: Sequence[Node], facts: Facts | None = None) -> Node:
-    """The node that this host is: by `host.node`, else by its hostname (short or full; unknown: the host's name in the
-    inventory), else by its address. Never one that its facts tell from it (`identity`)."""
-    return identity.checked(host.name, facts, _claimed(host, nodes, facts.hostname if facts else ""), nodes)
-
-
-def _claimed(host: Host, nodes: Sequence[Node], hostname: str) -> Node:
+def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
+    """The node that this host goes for: by `host.node`, else by its hostname (short or full; unknown: the host's name in the inventory), else by its address."""
     by_name = {node.name: node for node in nodes}
     if host.node:
         if host.node in by_name:

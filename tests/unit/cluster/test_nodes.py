@@ -46,13 +46,13 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
 def test_a_host_finds_its_node(asked: Host, hostname: str, found: str) -> None:
     """By the inventory's `node`, its hostname in its forms, its address."""
     facts = replace(SEEN, hostname=hostname) if hostname else None
-    assert nodes.of(asked, FLEET, facts).name == found
+    assert identity.of(asked, FLEET, facts).name == found
 
 
 def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
     """The inventory calls a machine gpu-01, but it calls itself otherwise: another machine's node is not taken."""
     with pytest.raises(ClusterError, match="no node of the cluster has its hostname `other`"):
-        nodes.of(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
+        identity.of(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
 
 
 # What the host's files say and what its node does: machine-id, firmware's UUID, boot id.
@@ -86,10 +86,10 @@ def test_a_host_is_no_node_that_is_another_machine(
     seen = replace(seen, machine_id=own[0], product_uuid=own[1], boot_id=own[2])
     claimed = replace(FLEET[0], machine_id=told[0], system_uuid=told[1], boot_id=told[2])
     if not wrong:
-        assert nodes.of(asked, (claimed, *FLEET[1:]), seen) is claimed
+        assert identity.of(asked, (claimed, *FLEET[1:]), seen) is claimed
         return
     with pytest.raises(identity.Mistaken) as caught:
-        nodes.of(asked, (claimed, *FLEET[1:]), seen)
+        identity.of(asked, (claimed, *FLEET[1:]), seen)
     assert caught.value.message.startswith(f"x: it goes for node gpu-01, which is another machine: {wrong}")
 
 
@@ -101,7 +101,7 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
         replace(FLEET[1], machine_id="b", system_uuid="v", boot_id="1"),
     )
     with pytest.raises(identity.Mistaken) as caught:
-        nodes.of(host("x"), fleet, seen)
+        identity.of(host("x"), fleet, seen)
     assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
 
 
@@ -116,14 +116,14 @@ def test_a_node_tells_which_machine_it_is() -> None:
 def test_a_host_without_a_node_learns_the_way_out() -> None:
     """The nodes there are; for a mistyped `node:`, the nearest."""
     with pytest.raises(ClusterError) as caught:
-        nodes.of(host("x"), FLEET, replace(SEEN, hostname="x"))
+        identity.of(host("x"), FLEET, replace(SEEN, hostname="x"))
     assert (
         "Join it to the cluster; or, if it is a node under another name, name that with `node:`"
         in caught.value.hint
     )
     assert "gpu-01, gpu-02.example.org, ip-10-0-0-3" in caught.value.hint
     with pytest.raises(ClusterError, match="Did you mean `gpu-01`"):
-        nodes.of(host("x", node="gpu-1"), FLEET)
+        identity.of(host("x", node="gpu-1"), FLEET)
 
 
 def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> None:
