@@ -12,7 +12,6 @@ from pathlib import Path
 
 from .progress import say
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130
 
 
@@ -21,52 +20,46 @@ def run(make: Sequence[str], up: Sequence[str], log: Path, down: Callable[[], No
 
     When a check fails, or the run is ended by a signal, `up` is ended too, and what it left goes `down`.
     """
-    for number in ENDINGS:
-        signal.signal(number, _interrupt)
+    asked: list[int] = []  # no exceptions: one that comes while a process is begun would lose that process
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: asked.append(number))
     with log.open("w") as output:
         labs = subprocess.Popen(
             up, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    try:
-        status = _call([*make, "check", "sim"])
-        if status == 0:
-            labs.wait()
-            sys.stdout.write(log.read_text())
-            sys.stdout.flush()
-            return _call([*make, "lab-test"])
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    _ignore_signals()
+    status = _call([*make, "check", "sim"], asked)
+    if status == 0 and _until_over(labs, asked) is not None:
+        sys.stdout.write(log.read_text())
+        sys.stdout.flush()
+        status = _call([*make, "lab-test"], asked)
+        if not asked:
+            return status
     say("the run stops early: the labs that it began go down")
     _end(labs, signal.SIGTERM)
     down()
-    return status
+    return INTERRUPTED if asked else status
 
 
-def _interrupt(*_: object) -> None:
-    _ignore_signals()
-    raise KeyboardInterrupt
-
-
-def _ignore_signals() -> None:
-    """From now on: who asks again would leave half a lab."""
-    for number in ENDINGS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _call(command: Sequence[str]) -> int:
+def _call(command: Sequence[str], asked: Sequence[int]) -> int:
     """In a session of its own, so that all of it hears of the end in the same way, whoever asked for it."""
     process = subprocess.Popen(command, start_new_session=True)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
+    status = _until_over(process, asked)
+    if status is None:
         _end(process, signal.SIGINT)
-        raise
+    return process.returncode
 
 
-def _end(process: subprocess.Popen[bytes], asked: signal.Signals) -> None:
-    """End a session: asked first, and killed if it is not over in time."""
-    for number in (asked, signal.SIGKILL):
+def _until_over(process: subprocess.Popen[bytes], asked: Sequence[int]) -> int | None:
+    """Its exit status; None once the run is asked to end."""
+    while not asked:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes], first: signal.Signals) -> None:
+    """End a session: with a signal that can be heeded, then with one that cannot."""
+    for number in (first, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
