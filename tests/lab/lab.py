@@ -98,7 +98,7 @@ def count() -> int:
 def down(besides: Collection[Slot] = ()) -> None:
     """Stop the labs of this checkout, `besides` some, and remove what they made; the cache stays."""
     labs = [each for each in slot.of(CHECKOUT) if each not in besides]
-    if not labs:
+    if not labs and not besides:
         say("nothing is up for this checkout")
     for mine in labs:
         with slot.lock(slot.STATE / f"{mine.number}.lock"), step(f"down {mine.out.name}"):
