@@ -256,7 +256,7 @@ def read_watched(
         r"(?<![\w-])--?config(-dir)?[= ]\s*[\"']*(?:(/[^\s\"'\\]+)|\$\{?(\w+))", said
     ):
         for target in [path] if path else re.findall(r"\b%s=[\"']*(/[^\s\"'\\]+)" % name, said):
-            for each in glob_of(target + "/*.conf") if kind else [target]:
+            for each in glob_of(target + "/**/*.conf") if kind else [target]:
                 found.setdefault(each, read_file(each))
     return found
 
@@ -620,7 +620,7 @@ def read_files(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
 
 def glob_of(pattern: str) -> List[str]:
     """The host's paths that a pattern matches."""
-    return sorted(path[len(ROOT) :] for path in glob.glob(below(pattern)))
+    return sorted(path[len(ROOT) :] for path in glob.glob(below(pattern), recursive=True))
 
 
 def read_file(path: str) -> Dict[str, Any]:

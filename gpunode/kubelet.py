@@ -79,8 +79,8 @@ class Start:
         )
         if last is None or names[last - 1 : last] == ["--name"]:
             return False
-        return (
-            self.is_plain or (self.words[last + 1 : last + 2] != () and self.words[last + 1].startswith("--"))
+        return self.is_plain or (
+            self.words[last + 1 : last + 2] != () and self.words[last + 1].startswith("--")
         )
 
 
@@ -193,7 +193,10 @@ def config_path(facts: Facts) -> str:
 
 
 def config_files(facts: Facts) -> tuple[str, ...]:
-    """The configuration files that it reads, later ones over earlier ones; () where its command names none."""
+    """The configuration files that it reads, later ones over earlier ones; () where its command names none.
+
+    cmd/kubelet/app/server.go: drop-ins are a JSON merge patch each, in the order of their paths; flags win gate by gate.
+    """
     arguments, folder = next_start(facts), ""
     main = flag(arguments, "config")
     if main is None and not start(facts).is_plain:

@@ -151,7 +151,7 @@ def _candidates(facts: Facts, gates: merge.Gates) -> Iterator[tuple[str, str]]:
         yield from _into(facts, start, VARIABLE, gates)
     minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
     if (minor or 0) >= CONFIG_SINCE:
-        for path in reversed(kubelet.config_files(facts)):
+        for path in kubelet.config_files(facts):
             if (merged := merge.into_config(files.text(facts, path) or "", gates)) is not None:
                 yield path, merged
     for variable in reversed(named):

@@ -525,14 +525,14 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
     host.write("/etc/systemd/system/kubelet.service", f"# /opt/k/kubelet.service\n{unit}")  # `systemctl cat`
     host.write("/etc/default/kubelet", 'CONFIG="/etc/k.yaml"\n')
     host.write("/etc/k.yaml", "featureGates: {A: true, B: true}\n")
-    host.write("/etc/k.d/10-b.conf", "featureGates: {B: false}\n")
+    host.write("/etc/k.d/sub/10-b.conf", "featureGates: {B: false}\n")
     host.write("/etc/k.d/20-b.off", "featureGates: {B: true}\n")
     seen = facts.parse(host.probe())
     assert set(seen.files) == {
         "/opt/k/kubelet.service",
         "/etc/default/kubelet",
         "/etc/k.yaml",
-        "/etc/k.d/10-b.conf",
+        "/etc/k.d/sub/10-b.conf",
     }
     assert kubelet.config_gates(seen) == {"A": True, "B": False}
 
