@@ -53,4 +53,5 @@ class Target:
         usual = file is None or file == Path("~/.ssh/known_hosts").expanduser()
         known = "" if usual else f"-o UserKnownHostsFile={file} "
         key = f"-i {self.key} " if self.key else ""
-        return f"ssh {known}{key}{port}{self.user}@{self.address}"
+        jump = f"-J {self.jump} " if self.jump else ""
+        return f"ssh {known}{key}{jump}{port}{self.user}@{self.address}"

@@ -267,3 +267,4 @@ def test_the_real_sudo_takes_the_password_and_counts_one_failure(real: Callable[
     assert real().count("1 incorrect password attempt ;") == 1
     assert [message["type"] for message in probe(RIGHT)] == ["facts"]
     assert real().count("incorrect") == 1
+    assert real().count("COMMAND=") == 2

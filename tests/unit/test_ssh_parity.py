@@ -15,6 +15,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from gpunode import converge
+from gpunode.cli import session
 from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
 from gpunode.ssh import Dialer
@@ -170,6 +172,22 @@ def test_names_are_hashed_where_ssh_hashes_them(sshd: Sshd, tmp_path: Path) -> N
     assert _gpunode(config, sshd, "accept-new") == "in"
     assert (tmp_path / "files/known").read_text().startswith("|1|")
     assert (_ssh(config, "strict"), _gpunode(config, sshd, "strict")) == ("in", "in")
+
+
+def test_the_key_of_the_address_counts_where_ssh_checks_it(sshd: Sshd, tmp_path: Path) -> None:
+    """CheckHostIP; ssh leaves it out on loopback, gpunode does not."""
+    (tmp_path / "known").write_text(_filled("gpu-farm KEY\nNAME OTHER\n", sshd))
+    for option, match in (("yes", r"known is ssh-ed25519 SHA256:\S+ \(\S+/known, line 2\)"), ("no", "")):
+        config = tmp_path / f"config-{option}"
+        config.write_text(
+            f"Host gpu-01\nHostName localhost\nPort {sshd.port}\nUser ops\nHostKeyAlias gpu-farm\n"
+            f"CheckHostIP {option}\nUserKnownHostsFile {tmp_path}/known\n"
+        )
+        if match:
+            with pytest.raises(Unreachable, match=match):
+                Dialer(config).connect(_host(sshd, "strict"))
+        else:
+            Dialer(config).connect(_host(sshd, "strict")).close()
 
 
 @pytest.mark.parametrize(
@@ -503,3 +521,37 @@ def test_a_server_with_a_certificate_is_known_by_its_key_only(
         remote = connection.start("cat; echo trouble >&2; exit 3", [b"in\n"])
         assert (list(remote.lines()), remote.end()) == ([b"in\n"], (3, "trouble\n"))
         connection.close()
+
+
+@pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
+def test_a_users_certificate_beside_the_key_is_used(openssh: Path) -> None:
+    """As ssh does: KEY-cert.pub, signed by an authority that the server trusts."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", "ca", "-I", "me", "-n", getpass.getuser(), "user.pub"],
+        cwd=openssh,
+        check=True,
+    )
+    # sshd reads it at every login
+    (openssh / "user.pub").write_text(f"cert-authority {(openssh / 'ca.pub').read_text()}")
+    (openssh / "known").write_text(f"gpu-farm {(openssh / 'host.pub').read_text()}")
+    assert _ssh(openssh / "config", "strict") == "in"
+    for key in (None, str(openssh / "user")):
+        dialer = Dialer(openssh / "config")
+        dialer.connect(Host("node", Ssh("gpu-01", key=key, host_key_check="strict"))).close()
+
+
+def test_the_command_line_asks_for_known_keys_with_its_password(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-K: an unknown host sees neither the password nor a command, and is not written down."""
+    monkeypatch.setattr("getpass.getpass", lambda _prompt: "s3cret")
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(
+        f"groups: {{g: {{hosts: [127.0.0.1], ssh: {{user: ops, port: {sshd.port}, key: id_ed25519, known_hosts: mine}}}}}}\n"
+    )
+    with session.session(inventory, forks=1, ask_sudo=True, json=True) as run:
+        (outcome,) = run.each(converge.look)
+    assert outcome.status == "unreachable"
+    assert "gpunode sends a password only to hosts whose key is known" in outcome.error
+    assert sshd.execs == []
+    assert not (tmp_path / "mine").exists()
