@@ -753,7 +753,8 @@ class Run:
 
         Facts are not recorded: they hold what other files of the host say, passwords among it.
         """
-        line = json.dumps(message).encode() + b"\n"
+        text = json.dumps(message)
+        line = (text if message["type"] == "facts" else without_passwords(text)).encode() + b"\n"
         with open(below(self.places[0]), "ab") as file:
             file.write(line)
         try:
@@ -1265,15 +1266,16 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:
-    """The failure of a package manager that says nothing, with the process that it waits for."""
-    pid, children = process.pid, [str(process.pid)]
+    """The failure of a package manager that says nothing, with the processes that it waits for, one by the other."""
+    names, pid, children = [], 0, [str(process.pid)]  # type: List[str], int, List[str]
     while children:
         pid = int(children[-1])
-        children = line_of("/proc/%d/task/%d/children" % (pid, pid)).split()
+        names.append(command_of(pid))
+        children = (text_of("/proc/%d/task/%d/children" % (pid, pid)) or "").split()
     sentence = (
         "nothing came from the package manager for %d minutes, so it was ended; it waited for %s (pid %d)"
     )
-    return Failure("packages-hang", sentence % (patience // 60, command_of(pid), pid))
+    return Failure("packages-hang", sentence % (patience // 60, " > ".join(names), pid))
 
 
 def without_passwords(text: str) -> str:
@@ -1571,7 +1573,10 @@ def service(this: Run, change: Message) -> Message:
     if not lost:
         this.disarm()
         return {}
-    lines = reasons(journal(unit, 100, started)) or [lost[unit] if unit in lost else "its journal is silent"]
+    said = journal(unit, 100, started)
+    parts = [name.split()[-1] for name in lost if not name.endswith(".service")]
+    about = [line for line in said if any(part in line for part in parts)]
+    lines = reasons(about or said) or [lost[unit] if unit in lost else "its journal is silent"]
     if unit in lost:
         sentence = "%s did not come back: %s" % (unit, lines[0])
     else:

@@ -497,6 +497,17 @@ def test_no_password_of_a_repository_is_told_or_recorded(
     assert "://apt.example/" in kept
 
 
+def test_no_password_is_told_of_the_programs_beside_apt_get(host: Host) -> None:
+    """apt-mark and apt's status channel have the same words."""
+    host.apt(
+        install=f"echo 'pmerror:x:1:{SECRET}' >&$STATUS; echo 'pmstatus:x:1:{SECRET}' >&$STATUS; sleep 0.1\n"
+    )
+    host.program("apt-mark", f"echo 'E: Conflicting values regarding source {SECRET}/ ./' >&2; exit 100")
+    messages = host.apply(Packages("why", install=("hello",), hold=("hello",)))
+    assert "apt.example/cuda" in str(messages)
+    assert "s3cr3t" not in str(messages)
+
+
 def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host) -> None:
     """A machine may lose power at any time: until then its words are in memory, for root alone."""
     host.apt(dry=f"echo \"'{SECRET}'\"\n" + 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n')

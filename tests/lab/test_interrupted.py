@@ -113,6 +113,24 @@ def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, legacy: Node, gpunode
     assert gpunode("plan", "--json", "--exit-code", "--limit", "legacy").code == 0
 
 
+def test_an_apply_is_aborted_while_dpkg_works_and_the_next_run_ends_it(
+    lab: Lab, legacy: Node, gpunode: Callable[..., Ran]
+) -> None:
+    """Its own run is told; the lock is free; what dpkg left half done is finished."""
+    with provisioning(lab) as (process, lines):
+        next(line for line in lines if '"progress"' in line and "npack" in line)
+        ran = gpunode("abort", "--json", "--limit", "legacy")
+        rest = "".join(lines)
+
+    assert ran.code == 0, ran
+    assert ran.of("abort", "legacy")[-1]["ended"].startswith("packages ")
+    assert process.returncode == 1, rest[-3000:]
+    assert "gpunode abort" in rest
+    assert legacy.exec(["pgrep", "-x", "apt-get|dpkg"], check=False).stdout == ""
+    assert gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy").code == 0
+    assert legacy.exec(["dpkg", "--audit"]).stdout == ""
+
+
 def test_a_package_that_is_not_there_is_named(
     gpunode: Callable[..., Ran], inventory: Callable[..., Path]
 ) -> None:

@@ -6,7 +6,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from gpunode import inventory, reach, wire
-from gpunode.model import Service, WriteFile
+from gpunode.errors import Unreachable
+from gpunode.model import Packages, Service, WriteFile
 from gpunode.ssh import Dialer
 
+from . import faults
 from .api import Lab, Node
+from .docker import docker
 
 pytestmark = pytest.mark.lab
 SETTLE = 60  # seconds that a unit would have to stay up: none here does, and nobody gives up before
@@ -48,17 +51,26 @@ CASES = (
 
 
 @contextmanager
-def applied(lab: Lab, node: Node, job: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """The agent at work on a job while the block runs; its messages are there when it has ended."""
+def applied(
+    lab: Lab, node: Node, job: dict[str, Any], *, cut: bool = False
+) -> Iterator[list[dict[str, Any]]]:
+    """The agent at work on a job while the block runs; its messages are there when it has ended, or with `cut` lost."""
     host = next(host for host in inventory.load(lab.inventory).hosts if host.name == node.name)
     dialer = Dialer(Path("/dev/null"))
     connection = dialer.connect(host)
     heard: list[dict[str, Any]] = []
-    listener = threading.Thread(target=lambda: heard.extend(reach.talk(host, connection, job)))
+
+    def listen() -> None:
+        with suppress(Unreachable):
+            heard.extend(reach.talk(host, connection, job))
+
+    listener = threading.Thread(target=listen)
     listener.start()
     try:
         yield heard
     finally:
+        if cut:
+            connection.close()
         listener.join(120)
         connection.close()
         dialer.close()
@@ -120,4 +132,110 @@ def test_a_killed_apply_is_undone_by_its_timer(lab: Lab, bare: Callable[[str], N
     assert node.read(case.path) == before
     node.wait_until(f"{case.unit} to run again", ["systemctl", "is-active", case.unit])
     node.wait_ready()
-    node.wait_until("nothing to be left of the apply", ["sh", "-c", f"! test -e /run/gpunode/{run}"])
+    node.wait_until(
+        "nothing to be left of the apply", ["sh", "-c", f"! test -e /run/gpunode/{run}"], SETTLE + 60
+    )
+    node.exec(["sh", "-c", f"! test -e {BOOT_UNIT}"])
+
+
+BOOT_UNIT = "/etc/systemd/system/gpunode-restore.service"
+DAEMON = "/etc/docker/daemon.json"
+
+
+def pid(node: Node, unit: str) -> str:
+    return node.exec(["systemctl", "show", "-p", "MainPID", "--value", unit]).stdout.strip()
+
+
+@contextmanager
+def cut_before_the_restart(
+    lab: Lab, node: Node, run: str, *, restore: int = RESTORE, cut: bool = False
+) -> Iterator[str]:
+    """An apply that has written daemon.json, and waits for apt before it restarts docker; what was there before."""
+    node.wait_until("docker to run", ["systemctl", "is-active", "docker.service"])
+    before = node.read(DAEMON)
+    after = json.dumps({**json.loads(before), "hosts": ["unix:///run/other.sock"]})  # docker fails with it
+    changes = (
+        WriteFile(DAEMON, after, "a mistake", before=before),
+        Packages("somebody else is at it", install=("hello",)),
+        Service("docker.service", "it reads that at its start", restart=True, guards=(DAEMON,)),
+    )
+    job = {**wire.apply_job(run, "test@lab", changes, None), "restore": restore}
+    with faults.apt_locked(node), applied(lab, node, job, cut=cut):
+        node.wait_until("the file to be written", ["grep", "-q", "other.sock", DAEMON])
+        yield before
+
+
+def test_an_apply_killed_between_write_and_restart_is_undone_without_a_restart(
+    lab: Lab, bare: Callable[[str], Node]
+) -> None:
+    """docker never read the file, and its containers go on."""
+    node = bare("legacy")
+    process = pid(node, "docker.service")
+    with cut_before_the_restart(lab, node, "cut-kill") as before:
+        node.exec(["systemctl", "kill", "--signal=KILL", "gpunode-cut-kill.service"])
+        node.wait_until("its file to be put back", ["sh", "-c", f"! grep -q other.sock {DAEMON}"])
+    assert node.read(DAEMON) == before
+    assert pid(node, "docker.service") == process
+    node.wait_until("the guard to be gone", ["sh", "-c", f"! test -e {BOOT_UNIT}"])
+
+
+def test_a_machine_that_loses_power_between_write_and_restart_boots_with_the_old_file(
+    lab: Lab, bare: Callable[[str], Node]
+) -> None:
+    """It is put back before docker starts, which therefore never sees the new one."""
+    node = bare("legacy")
+    with cut_before_the_restart(lab, node, "cut-power", restore=3600, cut=True) as before:
+        since = node.exec(["date", "+@%s"]).stdout.strip()
+        docker(node.slot, "kill", node.name)
+    docker(node.slot, "start", node.name)
+    node.wait_for_ssh()
+    node.wait_until("docker to run", ["systemctl", "is-active", "docker.service"])
+    assert node.read(DAEMON) == before
+    units = ["-u", "gpunode-restore", "-u", "docker"]
+    journal = node.exec(["journalctl", "--since", since, "-o", "cat", *units]).stdout
+    assert f"gpunode: put back {DAEMON}" in journal
+    assert "unable to configure the Docker daemon" not in journal
+    assert (
+        node.exec(["sh", "-c", f"ls {BOOT_UNIT}; systemctl --failed --plain --no-legend"], check=False).stdout
+        == ""
+    )
+    node.wait_ready()
+
+
+def test_an_edit_made_meanwhile_is_kept(lab: Lab, bare: Callable[[str], Node]) -> None:
+    """The owner was there before the timer; what was there before gpunode is named."""
+    node = bare("legacy")
+    with cut_before_the_restart(lab, node, "cut-edit") as before:
+        node.exec(["systemctl", "kill", "--signal=KILL", "gpunode-cut-edit.service"])
+        mine = json.dumps({**json.loads(before), "labels": ["owner=me"]})
+        node.write(DAEMON, mine)
+        node.wait_until("the guard to be gone", ["sh", "-c", f"! test -e {BOOT_UNIT}"])
+    assert node.read(DAEMON) == mine
+    original = "/var/lib/gpunode/runs/cut-edit/files/0"
+    assert original in node.exec(["journalctl", "-b", "-o", "cat", "-u", "gpunode-restore-cut-edit"]).stdout
+    assert node.read(original) == before
+    node.write(DAEMON, before)
+
+
+def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(
+    lab: Lab, bare: Callable[[str], Node]
+) -> None:
+    """`config dump` takes mirrors beside config_path, and the unit stays active: only the plugin is in error."""
+    node = bare("modern")
+    path = "/etc/containerd/config.toml"
+    before = node.read(path)
+    mirrors = "[plugins.'io.containerd.cri.v1.images'.registry.mirrors.'x.example']\nendpoint = ['http://x.example']\n"
+    changes = (
+        WriteFile(path, f"{before}\n{mirrors}", "a mistake", before=before),
+        Service("containerd.service", "it reads that at its start", restart=True, guards=(path,)),
+    )
+    with applied(lab, node, wire.apply_job("no-cri", "test@lab", changes, None)) as heard:
+        pass
+    failed = next(message for message in heard if message["type"] == "failed")
+    assert failed["restored"] == [path]
+    assert "containerd's plugin io.containerd.grpc.v1.cri" in failed["error"]
+    assert "config_path" in str(failed["detail"])
+    assert failed["detail"][-1] == "with its files put back containerd.service runs again"
+    assert node.read(path) == before
+    plugins = node.exec(["ctr", "plugins", "ls"]).stdout
+    assert [line.split()[-1] for line in plugins.splitlines() if " cri " in line] == ["ok"]
