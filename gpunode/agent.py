@@ -2108,7 +2108,7 @@ def doing(this: Run) -> str:
             change = changes[message["n"]]
             names = change.get("install", []) + change.get("load", []) + change.get("unload", [])
             what = change.get("path") or change.get("unit") or change.get("reference") or " ".join(names)
-            found = "%s %s" % (change["kind"].replace("_", " "), what)
+            found = "%s %s" % ("restart" if change.get("restart") else change["kind"].replace("_", " "), what)
         elif message["type"] == "progress":
             found = found.split(" (")[0] + " (%s)" % message["text"]
         elif message["type"] == "done":

@@ -347,8 +347,8 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Enable and (re)start a unit; it must be active, and stay so for some seconds, afterwards. If it does not
-    come back, the files this run changed for it (`guards`) are restored and it is restarted as it was."""
+    """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
+    the files this run changed for it (`guards`) are restored, and it is restarted as it was if it had worked before."""
 
     unit: str
     why: str

@@ -109,7 +109,7 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
     assert outcome.status == "failed"
     assert "restart docker" in (outcome.error or "")
     assert "gpunode abort" in (outcome.error or "")
-    assert ended[0].doing == "service docker.service"
+    assert ended[0].doing == "restart docker.service"
     assert "put back /etc/docker/daemon.json" in ended[0].results
     assert fleet.provision()["gpu-0"].status == "changed"
 
