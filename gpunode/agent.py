@@ -1048,28 +1048,34 @@ def without_gates(told: str) -> List[str]:
 
 def check_containerd(path: str, temporary: str, expected: Optional[Message]) -> None:
     before = containerd_dump()
-    dump = ("containerd", "config", "dump")
-    alone = path != CONTAINERD_FILE
-    if (
-        alone
-    ):  # one that the main file imports: put over the one that is there, where only this command sees it
-        script = 'mount --bind "$1" "$2" || exit 126; shift 2; exec "$@"'
-        answer = run("unshare", "-m", "sh", "-c", script, "sh", temporary, below(resolve(path)), *dump)
-        alone = answer.status in (126, 127) or answer.err.startswith("unshare: ")
-    else:
-        answer = run("containerd", "--config", temporary, "config", "dump")
-    if alone:
-        answer = run("containerd", "--config", temporary, "config", "dump")
+    answer, whole = containerd_with(path, temporary)
     if answer.status == 127:
         return
     if answer.status:
         rejected(path, temporary, "containerd", answer)
-    if expected is not None and not alone and not before.status:
+    if expected is not None and whole and not before.status:
         wrong = containerd_differences(
             containerd_settings(before.out), containerd_settings(answer.out), expected
         )
         if wrong:
             raise unexpected("containerd", path, wrong)
+
+
+def containerd_with(path: str, temporary: str) -> Tuple[Answer, bool]:
+    """The dump with this file in the place of that one, and whether it is of all files and not of this one alone.
+
+    The file is laid over the one that is there, where only this command sees it: the main file may import itself, and
+    one that it imports says nothing of the whole by itself.
+    """
+    real = below(resolve(path))
+    if os.path.exists(real):
+        script = 'mount --bind "$1" "$2" || exit 126; shift 2; exec "$@"'
+        answer = run(
+            "unshare", "-m", "sh", "-c", script, "sh", temporary, real, "containerd", "config", "dump"
+        )
+        if answer.status not in (126, 127) and not answer.err.startswith("unshare: "):
+            return answer, True
+    return run("containerd", "--config", temporary, "config", "dump"), path == CONTAINERD_FILE
 
 
 def containerd_settings(dump: str) -> Dict[Tuple[str, ...], str]:

@@ -30,6 +30,7 @@ PLUGINS = {
     3: "io.containerd.cri.v1.runtime",
     4: "io.containerd.cri.v1.runtime",
 }
+DISCARD = "discard_unpacked_layers"
 HINT = "Mend the file by hand (containerd reads it too), then run again; it was not touched."
 RUNC = "io.containerd.runc.v2"
 SHIMS = (RUNC, "io.containerd.runc.v1")  # they read BinaryName; those before them do not
@@ -77,15 +78,25 @@ def parse(text: str, path: str) -> dict[str, Any]:
         raise Unfit(f"{path} does not parse\nit is nested too deeply", hint=HINT) from None
 
 
-def section(data: Mapping[str, Any], path: str, version: int = 1) -> Path:
-    """Where a file of this `version` keeps the CRI plugin's `containerd` table; one without a version has this one."""
+def section(data: Mapping[str, Any], path: str, version: int = 1, *, second: bool = False) -> Path:
+    """Where a file of this `version` keeps the CRI plugin's `containerd` table; one without a version has this one.
+
+    `second`: it is containerd 2.0 or newer that reads the file. It takes the new section from old files, too, where
+    there is one, and the old section as far as the new one says nothing; nothing from version 1; and from version 2
+    the snapshotter's settings only where the old section names runtimes, so that naming one would set them.
+    """
     version = data.get("version", version)
     if not isinstance(version, int) or version not in PLUGINS:
         raise Unfit(
             f"{path}: `version = {version}` is none that gpunode knows (1 to 4)",
             hint="Set `runtime: none` for this host and add the nvidia runtime by hand.",
         )
-    return ("plugins", PLUGINS[version], "containerd")
+    old, new = (("plugins", PLUGINS[number], "containerd") for number in (version, 3))
+    if not second or version > 2:
+        return old
+    apart = any(key in lookup(data, old) for key in ("snapshotter", "disable_snapshot_annotations", DISCARD))
+    named = lookup(data, (*new, "runtimes")) or not lookup(data, (*old, "runtimes"))
+    return new if version == 1 or (named and (apart or lookup(data, new))) else old
 
 
 def lookup(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -136,22 +147,22 @@ def containerd_toml(
     effective: Mapping[str, Any] | None = None,
     path: str = "/etc/containerd/config.toml",
     version: int = 1,
-    keeps_runc: bool = False,
+    second: bool = False,
 ) -> str:
     """The file with the nvidia runtime in it: runc's settings with NVIDIA's binary.
 
     `default` makes it the default runtime; otherwise a default that is nvidia becomes runc again.
     `effective` is what containerd makes of its files now, where it was asked; `version` is that of a file that names
-    none: a drop-in has the main file's. `keeps_runc`: containerd has its own runc beside the runtimes that are named,
-    as 2.0 and newer do.
+    none: a drop-in has the main file's. `second`: containerd is 2.0 or newer, and has its own runc beside the
+    runtimes that are named.
     """
     data = parse(text, path)
-    root = section(data, path, version)
+    root = section(data, path, version, second=second)
     _must_be_tables(data, (*root, "runtimes", "nvidia", "options"), path)
     _must_be_tables(data, (*root, "default_runtime", "options"), path)
     cri = lookup(data, root)
     plugin = lookup(effective, section(effective, path)[:-1]) if effective else lookup(data, root[:-1])
-    edits = tuple(_edits(cri, plugin, default=default, keeps_runc=keeps_runc or root[1] == PLUGINS[3]))
+    edits = tuple(_edits(cri, plugin, default=default, keeps_runc=second or root[1] == PLUGINS[3]))
     wished = copy.deepcopy(data)
     for at, value in edits:
         _merge(wished, (*root, *at), value)

@@ -42,7 +42,8 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if effective and is_right(effective, DUMP, default=default):
         return ()
     main = contents[FILE].get("version", 1)
-    path = _last_with_runtimes(contents, main, merged=_release(facts) >= (2,))
+    second = _release(facts) >= (2,)
+    path = _last_with_runtimes(contents, main, merged=second)
     text = files.text(facts, path)
     if text is None:
         text = template("etc/containerd/config.toml", version=_version(facts))
@@ -52,7 +53,7 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         effective=effective,
         path=path,
         version=main,
-        keeps_runc=_release(facts) >= (2,),
+        second=second,
     )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
     there = lookup(
@@ -61,16 +62,20 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if any(str(binary).startswith(files.OPERATOR) for binary in binaries(there)):
         why += f"; {files.WRITES_BACK}"
     expected = Expected(
-        "nvidia", "nvidia" if default else _other_default(effective, parse(after, path), main)
+        "nvidia", "nvidia" if default else _other_default(effective, parse(after, path), main, second=second)
     )
     return files.write(facts, path, after, why, check="containerd", expected=expected)
 
 
-def _other_default(effective: Mapping[str, Any], after: Mapping[str, Any], version: int) -> str | None:
+def _other_default(
+    effective: Mapping[str, Any], after: Mapping[str, Any], version: int, *, second: bool
+) -> str | None:
     """The runtime that takes the place of nvidia as the default; None where nvidia is not."""
     if not is_default(lookup(effective, section(effective, FILE))):
         return None
-    return str(lookup(after, section(after, FILE, version)).get("default_runtime_name") or "runc")
+    return str(
+        lookup(after, section(after, FILE, version, second=second)).get("default_runtime_name") or "runc"
+    )
 
 
 def _present(facts: Facts) -> tuple[str, ...]:
@@ -112,7 +117,8 @@ def _last_with_runtimes(contents: Mapping[str, Mapping[str, Any]], version: int,
     One without a version has the main file's: containerd merges them first.
     """
     depth = None if merged else -1
-    found = [path for path, data in contents.items() if lookup(data, section(data, path, version)[:depth])]
+    sections = {path: section(data, path, version, second=merged)[:depth] for path, data in contents.items()}
+    found = [path for path, data in contents.items() if lookup(data, sections[path])]
     return found[-1] if found else FILE
 
 

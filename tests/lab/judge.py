@@ -6,6 +6,7 @@ the machine can be reached. Takes one case as JSON on stdin and answers with one
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,31 @@ FILES = {"containerd": Path(containerd.FILE), "docker": Path(docker.FILE)}
 
 
 def main() -> None:
-    """Judge the case on stdin."""
-    case = json.load(sys.stdin)
-    answer = {mode: merged(case, mode) for mode in case["modes"]}
-    json.dump({"before": running(case["kind"], case["text"]), **answer}, sys.stdout)
+    """Judge the cases on stdin, one after the other."""
+    cases = json.load(sys.stdin)
+    with containerd_for_docker() if cases[0]["kind"] == "docker" else nullcontext():
+        json.dump([judged(case) for case in cases], sys.stdout)
+
+
+def judged(case: dict[str, Any]) -> dict[str, Any]:
+    """What the program makes of the file as it is, and in each mode."""
+    for path, text in case.get("imports", {}).items():
+        write(Path(path), text)
+    before = running(case["kind"], case["text"])
+    answer = {"before": before, **{mode: merged(case, mode) for mode in case["modes"]}}
+    for path in case.get("imports", {}):
+        write(Path(path), None)
+    return answer
+
+
+@contextmanager
+def containerd_for_docker() -> Iterator[None]:
+    """One for all of its starts: by itself each dockerd starts one."""
+    with started("containerd") as (process, log):
+        while "containerd successfully booted" not in log.read_text(errors="replace"):
+            assert process.popen.poll() is None, log.read_text(errors="replace")
+            time.sleep(0.02)
+        yield
 
 
 def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
@@ -44,6 +66,11 @@ def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
     write(FILES[kind], case["text"])
     for path, text in case.get("imports", {}).items():
         write(Path(path), text)
+    before = {
+        path: path.read_bytes()
+        for path in (FILES[kind], *map(Path, case.get("imports", {})))
+        if path.exists()
+    }
     try:
         changes = plan(kind, mode)
     except Unfit as unfit:
@@ -55,11 +82,19 @@ def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
             except agent.Failure as failure:
                 return {"rejected": failure.error, "detail": failure.detail, "text": change.content}
     text = FILES[kind].read_bytes().decode() if FILES[kind].exists() else None
+    lost = [
+        line for path, old in before.items() for line in lost_lines(old.decode(), path.read_bytes().decode())
+    ]
     try:
         second = [type(change).__name__ for change in plan(kind, mode) if isinstance(change, WriteFile)]
     except Unfit as unfit:
         return {"refused": f"the second time: {unfit.message}"}
-    return {"text": text, "second": second, **running(kind, text)}
+    return {"text": text, "second": second, "lost": lost, **running(kind, text)}
+
+
+def lost_lines(old: str, new: str) -> list[str]:
+    """Lines that are not there any more, or not in their order."""
+    return [line[2:] for line in difflib.ndiff(old.splitlines(), new.splitlines()) if line.startswith("- ")]
 
 
 def write(path: Path, text: str | None) -> None:
@@ -186,8 +221,12 @@ class Process:
 @contextmanager
 def started(program: str) -> Iterator[tuple[Process, Path]]:
     """The program at its real paths, gone with all that it started, and its folders empty again."""
-    log = Path("/run/log")
-    for folder in ("/run/containerd", "/run/docker", "/var/lib/containerd", "/var/lib/docker"):
+    log = Path(f"/run/{program}.log")
+    folders = {
+        "containerd": ("/run/containerd", "/var/lib/containerd"),
+        "dockerd": ("/run/docker", "/var/lib/docker"),
+    }
+    for folder in folders[program]:
         subprocess.run(["rm", "-rf", folder], check=True)
     for pid in ("/run/docker.pid", "/var/run/docker.pid"):
         Path(pid).unlink(missing_ok=True)
