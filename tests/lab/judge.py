@@ -227,6 +227,8 @@ def started(program: str) -> Iterator[tuple[Process, Path]]:
         "dockerd": ("/run/docker", "/var/lib/docker"),
     }
     for folder in folders[program]:
+        while os.path.ismount(folder):  # dockerd makes its data folder one
+            subprocess.run(["umount", "--lazy", folder], check=True)
         subprocess.run(["rm", "-rf", folder], check=True)
     for pid in ("/run/docker.pid", "/var/run/docker.pid"):
         Path(pid).unlink(missing_ok=True)
