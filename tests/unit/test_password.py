@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import reach, wire
+from gpunode import converge, reach, wire
 from gpunode.cli import session
 from gpunode.errors import HostError, PasswordRefused, SudoRefused, Unreachable, UsageError
 from gpunode.model import Host, Ssh, Watch
@@ -208,6 +208,18 @@ def test_a_question_that_is_none_for_a_password_is_not_answered(folder: Path) ->
     with pytest.raises(Unreachable, match="gave no answer"):
         machine.probe(Password(RIGHT), silence=1)
     assert machine.tried == []
+
+
+def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try while a host comes back would be a failed login, up to a locked account."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    machine = Machine(folder, "a")
+    visit = converge.Visit(machine.host, lambda _host: machine, None, Password("wrong"))
+    with pytest.raises(PasswordRefused):
+        converge._reboot(visit, "run", "the boot before", lambda _event: None)
+    assert machine.tried == ["wrong"]
 
 
 @pytest.mark.parametrize("answer", ["", None])
