@@ -33,14 +33,14 @@ def sockets() -> Iterator[Path]:
 
 @pytest.fixture
 def play(sockets: Path) -> Callable[[Callable[[FakeKubelet], Coroutine[Any, Any, None]]], None]:
-    """Play a scene with a running kubelet; the scene fails if it lasts a minute."""
+    """Play a scene with a running kubelet; the scene fails if it does not end."""
 
     def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:
             kubelet = FakeKubelet(sockets)
             await kubelet.start()
             try:
-                await asyncio.wait_for(scene(kubelet), 60)
+                await asyncio.wait_for(scene(kubelet), 100)
             finally:
                 await kubelet.stop()
 

@@ -31,7 +31,7 @@ class Connection:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        return await stub(request, timeout=20)
+        return await stub(request, timeout=60)
 
     async def watch(self, changed: Callable[[], Any]) -> None:
         stub = self.channel.unary_stream(
@@ -160,7 +160,7 @@ class FakeKubelet:
         if current := self._clients.pop(resource, None):
             await current.channel.close()
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait until what the plugins told makes `condition` true; its value."""
         while not (value := condition()):
             self._changed.clear()

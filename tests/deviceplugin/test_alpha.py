@@ -45,7 +45,7 @@ class OldKubelet:
 
     async def first_list_and_allocation(self, answer: type):
         """What ListAndWatch says first, and the answer to Allocate for all of it."""
-        request = await asyncio.wait_for(self.registered, 5)
+        request = await asyncio.wait_for(self.registered, 60)
         assert (request.endpoint, request.resource_name) == ("nvidia-gpu.sock", "nvidia.com/gpu")
         async with grpc.aio.insecure_channel(f"unix:{self.directory}/{request.endpoint}") as channel:
             stream = channel.unary_stream(
@@ -59,7 +59,7 @@ class OldKubelet:
                 request_serializer=api.AllocateRequest.SerializeToString,
                 response_deserializer=answer.FromString,
             )
-            return devices, await allocate(api.AllocateRequest(devicesIDs=list(devices)), timeout=5)
+            return devices, await allocate(api.AllocateRequest(devicesIDs=list(devices)), timeout=60)
 
 
 @pytest.mark.parametrize(("version", "tried"), [("v1alpha2", ["v1alpha2"]), ("0.1", ["v1alpha2", "0.1"])])
@@ -83,4 +83,4 @@ def test_an_old_kubelet_gets_the_protocol_that_it_speaks(sockets, plugin, versio
         await kubelet.server.stop(None)
         assert kubelet.tried == tried
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 100))

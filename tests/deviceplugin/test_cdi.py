@@ -419,7 +419,7 @@ def test_two_who_write_at_once_write_both(tmp_path, monkeypatch):
     first = threading.Thread(target=specs.refresh, args=(names("GPU-a", "GPU-b"),))
     second = threading.Thread(target=specs.write, args=(["GPU-a::3"], ["GPU-a"], {"LIMIT": "1"}))
     first.start()
-    assert begun.wait(5)
+    assert begun.wait(60)
     second.start()
     second.join(0.2)  # it would be through by now if it did not wait
     go_on.set()

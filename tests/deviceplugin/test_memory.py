@@ -160,7 +160,7 @@ def test_a_list_at_the_edge_reaches_the_kubelet(play, plugin):
     async def scene(kubelet: FakeKubelet) -> None:
         nvml = FakeNvml(*(Gpu(gpu(n, 0).uuid, minor=n, memory=32 * GIB) for n in range(2)))
         async with plugin(nvml, memory=MIBS):
-            await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 65536, 15)
+            await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 65536)
             ids = list(kubelet.devices(GPU_MEM))
             # an init container held all of GPU 0: the question is longer than the list
             chosen = await kubelet.prefer(ids, ids[:32768], 32768, GPU_MEM)

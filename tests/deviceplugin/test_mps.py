@@ -209,7 +209,7 @@ def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path)
             following = asyncio.create_task(follower.run())
             try:
                 while "other limits" not in board.sick.get("GPU-a", ""):
-                    await asyncio.wait_for(change.wait(), 5)
+                    await asyncio.wait_for(change.wait(), 60)
                     change = board.change()
             finally:
                 following.cancel()

@@ -85,7 +85,7 @@ class Scene:
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():
             self._news.clear()
-            await asyncio.wait_for(self._news.wait(), 40)
+            await asyncio.wait_for(self._news.wait(), 100)
 
     def pid(self) -> int:
         found = self.daemon._process
@@ -117,7 +117,7 @@ def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
         env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(files.pipe(str(root), gpu))},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
         check=False,
     )
     return run.stdout.strip() if run.returncode == 0 else f"status {run.returncode}: {run.stderr.strip()}"
@@ -145,8 +145,9 @@ def test_a_killed_daemon_is_told_and_replaced_by_one_with_the_same_limits(progra
     async def scene(stage: Scene) -> None:
         await stage.until(lambda: stage.said)
         os.kill(stage.pid(), signal.SIGKILL)
-        await stage.until(lambda: len(stage.said) == 3)
-        assert stage.said == [None, "it has ended by signal 9", None]
+        await stage.until(lambda: len(stage.said) > 1 and stage.said[-1] is None)
+        silence = "'get_default_active_thread_percentage': Cannot find MPS control daemon process"
+        assert stage.said[1] in ("it has ended by signal 9", silence), "whichever is noticed first"
         assert ask(sockets, "get_default_active_thread_percentage") == "33.0"
 
     play(sockets, scene)
@@ -167,14 +168,16 @@ def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
 
 def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch):
     """It is there, but hangs."""
-    monkeypatch.setattr(daemons, "ANSWER", 3.0)
+    patience = daemons.ANSWER
 
     async def scene(stage: Scene) -> None:
-        await stage.until(lambda: stage.said)
+        await stage.until(lambda: stage.said == [None])
+        monkeypatch.setattr(daemons, "ANSWER", 3.0)
         os.kill(stage.pid(), signal.SIGSTOP)
-        await stage.until(lambda: len(stage.said) == 3)
+        await stage.until(lambda: len(stage.said) == 2)
+        monkeypatch.setattr(daemons, "ANSWER", patience)
+        await stage.until(lambda: stage.said[-1] is None)
         assert stage.said[1] == "it does not answer 'get_default_active_thread_percentage' within 3 s"
-        assert stage.said[2] is None
 
     play(sockets, scene)
 
@@ -430,7 +433,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
 
         async def follow(config: Config, until: asyncio.Event) -> None:
             running = asyncio.create_task(keeper.run(config))
-            await asyncio.wait_for(until.wait(), 20)
+            await asyncio.wait_for(until.wait(), 100)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
@@ -499,7 +502,7 @@ def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_pa
         async with process(sockets, *flags):
             await kubelet.until(are(kubelet, "Unhealthy"))
             async with mps_process(root, *flags) as child:
-                await kubelet.until(are(kubelet, "Healthy"), 15)
+                await kubelet.until(are(kubelet, "Healthy"))
                 answer = await kubelet.allocate("GPU-a::mps-0")
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/GPU-a/pipe"
                 child.send_signal(signal.SIGTERM)
@@ -508,7 +511,7 @@ def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_pa
                 assert "MPS control daemon ended gpu=GPU-a" in log.decode()
                 await kubelet.until(are(kubelet, "Unhealthy"))
             async with mps_process(root, *flags):
-                await kubelet.until(are(kubelet, "Healthy"), 15)
+                await kubelet.until(are(kubelet, "Healthy"))
 
     play(scene)
 

@@ -47,7 +47,7 @@ class Lister:
         """Wait until it was asked so often."""
         while self.asked < times:
             self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), 5)
+            await asyncio.wait_for(self._changed.wait(), 60)
 
     async def list(self, request: Any, context: Any) -> api.ListPodResourcesResponse:
         self.asked += 1
@@ -123,7 +123,7 @@ def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypa
 
     def slow(*arguments: Any) -> Any:
         begun.set()
-        go_on.wait(5)
+        go_on.wait(60)
         return given(*arguments)
 
     async def scene(kubelet: FakeKubelet) -> None:

@@ -14,8 +14,8 @@ import os, signal, sys, time
 from gpunode import cli, fleet
 from gpunode.model import Host, Ssh
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
-number = getattr(signal, sys.argv[1])
+number = getattr(signal, sys.argv[1])  # which a background job, or nohup, may have been started to ignore
+signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 def story(host, tell):
     os.kill(os.getpid(), number)

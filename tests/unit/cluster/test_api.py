@@ -183,7 +183,7 @@ FORBIDDEN = (
             "somebody else set the same fields",
             "Let the one named",
         ),
-        (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.16"),
+        (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.20"),
         (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
         (Fault(503, "ServiceUnavailable", "starting"), "starting", "try again"),
         (
