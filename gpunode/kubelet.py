@@ -276,7 +276,7 @@ def _over(base: Any, more: Any) -> Any:
 
 def _named(facts: Facts, value: str) -> list[str]:
     """The files of one EnvironmentFile=, whose wildcards systemd expands in glob's order."""
-    path = unitfile.specified(value.removeprefix("-"), UNIT)
+    path = unitfile.specified(value.removeprefix("-"), UNIT) or ""
     if not re.search(r"[*?\[]", path):
         return [path] if path else []
     return sorted(

@@ -12,7 +12,20 @@ from dataclasses import dataclass
 SHELLS = ("sh", "bash", "dash")
 PREFIXES = "@-:+!"  # of ExecStart's program
 SPECIFIERS = {"%": "%", "n": "{}.service", "N": "{}", "p": "{}", "t": "/run", "E": "/etc", "S": "/var/lib"}
-ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "s": " "}
+KNOWN = "aAbBCdEfgGhHiIjJlLmMnNopqsStTuUvVwWyY%"
+ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "s": " ",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+}
 ESCAPED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 SPACE = " \t\n\r"
 
@@ -34,6 +47,8 @@ class Word:
     value: str
     start: int
     stop: int
+    closed: bool = True
+    known: bool = True  # all its escapes
 
 
 def read(text: str) -> tuple[Setting, ...]:
@@ -68,16 +83,23 @@ def split(text: str, *, escapes: bool = True, relax: bool = False) -> tuple[Word
     `escapes`: C's are replaced; without, a backslash only takes away what the next character means. `relax`: the end
     closes a quote, as where a variable's value is split.
     """
-    found: list[Word] = []
+    words = tuple(_words(text, escapes=escapes))
+    if words and not words[-1].closed and not relax:
+        return None
+    return words
+
+
+def _words(text: str, *, escapes: bool) -> Iterator[Word]:
     at = 0
     while at < len(text):
         if text[at] in SPACE:
             at += 1
             continue
-        start, value, quote = at, "", ""
+        start, value, quote, known = at, "", "", True
         while at < len(text) and (quote or text[at] not in SPACE):
             char, at = text[at], at + 1
             if char == "\\":
+                known = known and bool(ESCAPED.match(text, at) or text[at : at + 1] in ESCAPES)
                 part, at = _escape(text, at) if escapes else (text[at : at + 1], at + 1)
                 value += part
             elif char == quote:
@@ -86,10 +108,7 @@ def split(text: str, *, escapes: bool = True, relax: bool = False) -> tuple[Word
                 quote = char
             else:
                 value += char
-        if quote and not relax:
-            return None
-        found.append(Word(value, start, min(at, len(text))))
-    return tuple(found)
+        yield Word(value, start, min(at, len(text)), not quote, known)
 
 
 def _escape(text: str, at: int) -> tuple[str, int]:
@@ -98,18 +117,22 @@ def _escape(text: str, at: int) -> tuple[str, int]:
     if match:
         return chr(int(match[0].lstrip("xuU"), 8 if match[4] else 16)), match.end()
     char = text[at : at + 1]
-    return ESCAPES.get(char, char if char in "\\\"'" else f"\\{char}"), at + 1
+    return ESCAPES.get(char, f"\\{char}"), at + 1
 
 
-def specified(text: str, unit: str) -> str:
-    """With systemd's specifiers replaced, as far as a file can tell them."""
+def specified(text: str, unit: str) -> str | None:
+    """With systemd's specifiers replaced, as far as a file can tell them; None where systemd knows one of them not."""
+    if any(letter not in KNOWN for letter in re.findall(r"%([a-zA-Z0-9%])", text)):
+        return None
     return re.sub(r"%([a-zA-Z%])", lambda m: SPECIFIERS.get(m[1], m[0]).format(unit), text)
 
 
 def assignments(value: str, unit: str) -> Iterator[tuple[str, str]]:
     """What one Environment= sets."""
-    for word in split(value) or ():
-        name, equals, content = specified(word.value, unit).partition("=")
+    for word in _words(value, escapes=True):
+        if not word.closed or not word.known:
+            return  # systemd passes over the rest of the line
+        name, equals, content = (specified(word.value, unit) or "").partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             yield name, content
 
@@ -119,8 +142,9 @@ def command(value: str, variables: Mapping[str, str], unit: str) -> tuple[str, .
 
     Where a shell is to start the program, the words of the shell's command, as far as it is a plain one.
     """
-    words = [specified(word.value, unit) for word in split(value) or ()]
-    if not words:
+    told = [specified(word.value, unit) for word in split(value) or ()]
+    words = [word for word in told if word is not None]
+    if not words or len(words) < len(told) or ";" in words:  # `;` begins another command
         return ()
     program = words[0].lstrip(PREFIXES)
     prefix = words[0][: len(words[0]) - len(program)]
@@ -135,13 +159,13 @@ def command(value: str, variables: Mapping[str, str], unit: str) -> tuple[str, .
 def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
     """`$NAME` alone becomes the words of its value, `${NAME}` is put in as it is."""
     for word in words:
-        if match := re.fullmatch(r"\$(\w+)", word):
+        if match := re.fullmatch(r"\$((?![{$]).*)", word):
             for part in split(variables.get(match[1], ""), escapes=False, relax=True) or ():
                 yield part.value
         else:
             yield re.sub(
-                r"\$(?:\{(\w+)\}|\$)",
-                lambda found: variables.get(found[1], "") if found[1] else "$",
+                r"\$(?:\{([^}]*)\}|\$)",
+                lambda found: "$" if found[1] is None else variables.get(found[1], ""),
                 word,
             )
 

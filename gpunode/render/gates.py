@@ -184,8 +184,15 @@ def _into_block(text: str, last: yaml.Node, lines: str, end: str) -> str:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The text's nodes; JSON may be indented with tabs, which are none of YAML's."""
-    return yaml.compose(text.replace("\t", " ") if text.lstrip().startswith("{") else text, yaml.SafeLoader)
+    """The text's nodes; None where it has some that only other readers of YAML take.
+
+    JSON may be indented with tabs, which are none of YAML's.
+    """
+    try:
+        flat = text.replace("\t", " ") if text.lstrip().startswith("{") else text
+        return yaml.compose(flat, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
 
 
 def _gates_node(root: yaml.Node | None) -> tuple[yaml.Node, yaml.MappingNode] | None:

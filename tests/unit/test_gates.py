@@ -180,6 +180,7 @@ KIND = "kind: KubeletConfiguration\n"
             '{"kind":"KubeletConfiguration","featureGates":{"X":true, "G": true}}',
         ),
         ("kind: Other\n", None),
+        ("kind: KubeletConfiguration\na: x\ty: z\n\tb: 1\n", None),
         ("- a\n", None),
         ("", None),
     ],

@@ -25,6 +25,11 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
         ("EnvironmentFile=-/nowhere\nEnvironmentFile=\nExecStart=/k $X --a\n", ("--a",)),
         ('ExecStart=/k "--a=b c" --d=\'e\n', ()),
         ("# ExecStart=/no\n[Service]\nExecStart=/k --z\n", ("--z",)),
+        ("ExecStart=/k $ $A-B $$C ${D}x\nEnvironment=D=d\n", ("$C", "dx")),
+        ("ExecStart=/k --a ; /l --b\n", ()),
+        ("ExecStart=/k $A $B\nEnvironment=A=%e B=100%%\n", ("100%",)),
+        ("ExecStart=/k $A $B\nEnvironment=A=1 B=\\p C=2\n", ("1",)),
+        ("ExecStart=/k --%e\n", ()),
         ("[Unit]\n", ()),
     ],
 )
