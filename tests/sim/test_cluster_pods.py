@@ -100,15 +100,15 @@ def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.S
     words = [sys.executable, "-m", "gpunode", "run", "vectoradd", str(inventory), "--image", "none:1"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
-        until(lambda: len(tests_of(deployed)) == 2 or ran.poll() is not None)
+        until(lambda: len(of_vectoradd(deployed)) == 2 or ran.poll() is not None, 100)
         ran.send_signal(number)
         said, _ = ran.communicate()
     assert ran.returncode == 130, said
-    assert [one for one in tests_of(deployed) if "deletionTimestamp" not in one["metadata"]] == []
-    until(lambda: not tests_of(deployed))
+    assert [one for one in of_vectoradd(deployed) if "deletionTimestamp" not in one["metadata"]] == []
+    until(lambda: not of_vectoradd(deployed))
 
 
-def tests_of(fleet: Fleet) -> list[dict[str, Any]]:
+def of_vectoradd(fleet: Fleet) -> list[dict[str, Any]]:
     """The pods of vectoradd that are there."""
     return fleet.api.find("Pod", NS, labels="app.kubernetes.io/name=gpunode-vectoradd")[0]
 
