@@ -11,7 +11,7 @@ from typing import Any
 
 from .cdi import Specs
 from .cluster.events import Event
-from .cluster.voice import Voice
+from .cluster.publish import Publisher
 from .health import Attention, Health
 from .health.watches import Watches
 from .kubelet.podresources import PodResources
@@ -31,21 +31,24 @@ from .told import AGAIN, CHANGED, Told
 
 log = logging.getLogger("gpunode.deviceplugin")
 
+REPEAT = 3600.0  # seconds after which the status is logged again: a log may have been rotated
+
 
 async def offer(
     nvml: Any,
     config: Config,
     attention: Attention,
-    voice: Voice | None = None,
+    publisher: Publisher | None = None,
     health: dict[str, Health] | None = None,
 ) -> None:
     """Run the node and a server for each resource that appears on the board.
 
     `health` is what is known of devices from before, by UUID, and in the end what is known then.
     """
-    voice, health = voice or Voice(), {} if health is None else health
+    publisher, health = publisher or Publisher(), {} if health is None else health
     board = Board({uuid: known.why for uuid, known in health.items() if known.why is not None})
     metrics = Metrics()
+    news = asyncio.Event()  # a registration has come or gone
     specs = Specs(Path(config.cdi_directory)) if config.cdi else None
     pods = PodResources(config.pod_resources_socket)
     servers: dict[str, ResourceServer] = {}
@@ -60,6 +63,10 @@ async def offer(
         tasks.append(asyncio.create_task(returns.run(), name="returns"))
     if mps is not None:
         tasks.append(asyncio.create_task(mps.run(), name="MPS"))
+
+    def probe() -> str | None:
+        why = ready.why_not()
+        return None if why is None else why.words
 
     async def state() -> str:
         registered = [
@@ -79,20 +86,24 @@ async def offer(
         )
 
     try:
-        async with (
-            serving(config.probe_address, ready.why_not),
-            serving(config.metrics_address, ready.why_not, state),
-        ):
+        async with serving(config.probe_address, probe), serving(config.metrics_address, probe, state):
+            again = False
             while True:
-                change = asyncio.create_task(board.change().wait())
-                voice.look(board, config)
+                news.clear()
+                changes = [asyncio.create_task(one.wait()) for one in (board.change(), news)]
+                registered = {name: server.registered for name, server in servers.items()}
+                publisher.publish(board, config, registered, ready.reason(), again=again)
                 for name in board.offers.keys() - servers.keys():
-                    servers[name] = ResourceServer(name, board, config, metrics, specs)
+                    servers[name] = ResourceServer(name, board, config, metrics, specs, news.set)
                     tasks.append(asyncio.create_task(servers[name].run(), name=name))
                 try:
-                    await asyncio.wait((change, *tasks), return_when=asyncio.FIRST_COMPLETED)
+                    done, _ = await asyncio.wait(
+                        (*changes, *tasks), timeout=REPEAT, return_when=asyncio.FIRST_COMPLETED
+                    )
                 finally:
-                    change.cancel()
+                    for change in changes:
+                        change.cancel()
+                again = not done
                 for task in tasks:
                     if task.done():
                         task.result()  # none of them ends but by an error
@@ -114,15 +125,15 @@ def main() -> int:
     except BadConfig as error:
         log.critical("%s", error)
         return 2
-    voice = Voice.of(source.config, os.environ)
-    source.refused, source.taken = voice.refused, voice.taken
+    publisher = Publisher.of(source.config, os.environ)
+    source.refused, source.taken = publisher.refused, publisher.taken
     try:
-        return _run(pynvml, source, attention, voice, told)
+        return _run(pynvml, source, attention, publisher, told)
     finally:
-        voice.close()
+        publisher.close()
 
 
-def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: Told) -> int:
+def _run(nvml: Any, source: Source, attention: Attention, publisher: Publisher, told: Told) -> int:
     """Offer with one configuration after the other; the exit status."""
     health: dict[str, Health] = {}
     word = ""
@@ -130,11 +141,12 @@ def _run(nvml: Any, source: Source, attention: Attention, voice: Voice, told: To
         log.setLevel(source.config.log_level.upper())
         log.info("starting anew" if word else "starting", extra={"because": word} if word else {})
         try:
-            work = offer(nvml, source.config, attention, voice, health)
+            publisher.begin()
+            work = offer(nvml, source.config, attention, publisher, health)
             word = asyncio.run(told.until(work, source))
         except (NvmlUnavailable, Unfit) as error:
             log.critical("%s (--fail-on-init-error=false: wait for it to be mended instead)", error)
-            voice.say(Event("GPUsNotOffered", f"No GPU of this node can be offered: {error}"))
+            publisher.say(Event("GPUsNotOffered", f"No GPU of this node can be offered: {error}"))
             return 1
         except CannotListen as error:
             log.critical("%s", error)

@@ -107,7 +107,7 @@ def limited(board: Board) -> list[Sample]:
 def left_out(board: Board) -> list[Sample]:
     """GPUs of which nothing is offered, by UUID, or by index where they do not tell that."""
     left = {**board.left, **board.mute}
-    return [("left_out", {"gpu": gpu, "why": why}, 1.0) for gpu, why in left.items()]
+    return [("left_out", {"gpu": gpu, "why": str(why)}, 1.0) for gpu, why in left.items()]
 
 
 def held(board: Board) -> list[Sample]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .cdi import CdiUnavailable, Specs
 from .gpus import limits
-from .gpus.devices import Device, count, describe, explain
+from .gpus.devices import NVML_SILENT, Device, count, describe, reason, text
 from .gpus.links import links
 from .health.watch import DEADLINE
 from .health.watches import Watches
@@ -18,6 +18,7 @@ from .mps.follow import Follower
 from .offer.board import Board
 from .offer.resources import UNCUT, Unfit, Unit, left_out, offers, uncut
 from .settings.config import Config
+from .status import Reason
 from .threads import Calls
 
 log = logging.getLogger(__name__)
@@ -83,12 +84,13 @@ class Node:
             try:
                 await self._calls.within(START_DEADLINE, _init, self._nvml)
                 version = await self._calls.within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
+                self._board.driver = text(version)
                 log.info("NVML started", extra={"driver": version})
                 return
             except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
                 why = _why(error)
             if self._config.fail_on_init_error and not self._devices:
-                raise NvmlUnavailable(why)
+                raise NvmlUnavailable(why.words) from None
             self._watches.trouble(self._devices, why)
             self._board.lack(why)
             self._say("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
@@ -103,12 +105,13 @@ class Node:
     async def _look(self) -> None:
         """Find the devices and put them on the board; a GPU that does not answer stays as it was known."""
         found: list[Device] = []
-        mute: dict[str, str] = {}
+        mute: dict[str, Reason] = {}
         try:
             number = await self._calls.within(DEADLINE, count, self._nvml)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
-            self._uncounted, why = True, f"cannot count the GPUs: {_why(error)}"
-            self._say("NVML", why)
+            self._uncounted, why = True, _why(error)
+            why = Reason(why.code, f"cannot count the GPUs: {why}")
+            self._say("NVML", why.words)
             if not self._devices:
                 self._board.lack(why)
             return
@@ -151,7 +154,7 @@ class Node:
                 raise
             self._board.offer({})
             self._board.leave({})
-            self._board.lack(str(error))
+            self._board.lack(Reason("layout", str(error)))
             self._say("offers", f"nothing is offered: {error}")
 
     def _leave(self, found: Sequence[Device]) -> None:
@@ -164,7 +167,7 @@ class Node:
             if what not in left:
                 self._unsay(what)
         self._left = left
-        self._board.leave({gpu.uuid: UNCUT for gpu in uncut(found, config.mig_strategy)})
+        self._board.leave({gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut(found, config.mig_strategy)})
 
     async def _specify(self) -> None:
         """Have the CDI specification name what is offered; what it cannot name is Unhealthy, and is tried again."""
@@ -175,7 +178,7 @@ class Node:
             self._specs.refresh,
             {uuid: device.index if by_index else uuid for uuid, device in self._given.items()},
         )
-        self._board.bar("CDI", barred)
+        self._board.bar("CDI", {uuid: Reason("cdi", why) for uuid, why in barred.items()})
         if barred:
             self._say("CDI", "; ".join(dict.fromkeys(barred.values())))
         else:
@@ -220,7 +223,7 @@ class Node:
             self._board.links = {}
             log.warning("how the GPUs are connected is not known: %s", _why(error))
 
-    async def _describe(self, index: int, mute: dict[str, str]) -> list[Device]:
+    async def _describe(self, index: int, mute: dict[str, Reason]) -> list[Device]:
         try:
             found = list(await self._calls.within(DEADLINE, describe, self._nvml, index))
             self._unsay(f"GPU {index}")
@@ -271,5 +274,7 @@ def _offers(
     return made, {unit.device.uuid: unit.device for units in made.values() for unit in units}
 
 
-def _why(error: BaseException) -> str:
-    return "NVML does not answer" if isinstance(error, asyncio.TimeoutError) else explain(error)  # type: ignore[arg-type]
+def _why(error: Exception) -> Reason:
+    if isinstance(error, asyncio.TimeoutError):
+        return Reason(NVML_SILENT, "NVML does not answer")
+    return reason(error)

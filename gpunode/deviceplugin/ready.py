@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .kubelet.server import ResourceServer
 from .offer.board import Board
+from .status import Reason
 
 log = logging.getLogger(__name__)
 
@@ -17,20 +18,21 @@ class Ready:
     def __init__(self, board: Board, servers: Mapping[str, ResourceServer]) -> None:
         self._board = board
         self._servers = servers
-        self._said: str | None = None
+        self._logged: Reason | None = None
 
-    def why_not(self) -> str | None:
+    def why_not(self) -> Reason | None:
         """Why pods can be given nothing here, in the log too where it is another reason than before; None if they can.
 
         No GPU to give is no reason, nor is one that cannot be given.
         """
-        why = self._why_not()
-        if why is not None and why != self._said:
+        why = self.reason()
+        if why is not None and why != self._logged:
             log.info("not ready: %s", why)
-        self._said = why
+        self._logged = why
         return why
 
-    def _why_not(self) -> str | None:
+    def reason(self) -> Reason | None:
+        """The same, without a line in the log."""
         board = self._board
         if board.missing is not None:
             return board.missing
@@ -39,15 +41,19 @@ class Ready:
             return self._unregistered(waiting)
         given = {unit.device.uuid for units in board.offers.values() for unit in units}
         if given and given <= board.barred.keys():
-            return "; ".join(dict.fromkeys(board.barred.values()))
+            why = next(iter(board.barred.values()))
+            return Reason(why.code, "; ".join(dict.fromkeys(str(one) for one in board.barred.values())))
         return None
 
     def _registered(self, name: str) -> bool:
         return name in self._servers and self._servers[name].registered
 
-    def _unregistered(self, names: list[str]) -> str:
+    def _unregistered(self, names: list[str]) -> Reason:
         taken = [name for name in names if name in self._servers and self._servers[name].standing_by]
         if taken:
             which = ", ".join(taken)
-            return f"another device plugin on this node has taken over {which}; remove it: this one stands by"
-        return f"not registered with the kubelet: {', '.join(names)}"
+            words = (
+                f"another device plugin on this node has taken over {which}; remove it: this one stands by"
+            )
+            return Reason("taken-over", words)
+        return Reason("not-registered", f"not registered with the kubelet: {', '.join(names)}")

@@ -14,7 +14,7 @@ import pytest
 
 from gpunode.deviceplugin import node
 from gpunode.deviceplugin.__main__ import offer
-from gpunode.deviceplugin.cluster.voice import Voice
+from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.health import Attention, Health
 from gpunode.deviceplugin.kubelet import returns
 from gpunode.deviceplugin.settings.config import Config
@@ -62,7 +62,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         nvml: FakeNvml,
         attention: Attention | None = None,
         *,
-        voice: Voice | None = None,
+        publisher: Publisher | None = None,
         health: dict[str, Health] | None = None,
         **settings: Any,
     ) -> AsyncIterator[Any]:
@@ -72,7 +72,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "recovery_seconds": 0.2,
         }
         config = Config(**{**defaults, **settings})
-        task = asyncio.create_task(offer(nvml, config, attention or Attention(), voice, health))
+        task = asyncio.create_task(offer(nvml, config, attention or Attention(), publisher, health))
         try:
             yield task
         finally:

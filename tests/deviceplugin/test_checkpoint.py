@@ -8,6 +8,7 @@ import pytest
 
 from gpunode.deviceplugin.offer.checkpoint import Record, named, records, untold
 from gpunode.deviceplugin.offer.holds import Holder
+from gpunode.deviceplugin.status import Pod
 
 GPU = "nvidia.com/gpu"
 
@@ -90,13 +91,16 @@ def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
 
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
     """Init containers pass theirs on to the others, and to each other."""
-    told = [Holder("ml/train", "main", GPU, ("GPU-a",))]
+    told = [Holder(Pod("ml/train"), "main", GPU, ("GPU-a",))]
     found = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
     assert untold(found, told) == (has("load", "GPU-b"), has("more", "GPU-c"))
 
 
 def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
     """The record has its UID alone, and the kubelet does not tell that."""
-    told = [Holder("ml/train", "main", GPU, ("GPU-a",)), Holder("ml/other", "main", GPU, ("GPU-c",))]
+    told = [
+        Holder(Pod("ml/train"), "main", GPU, ("GPU-a",)),
+        Holder(Pod("ml/other"), "main", GPU, ("GPU-c",)),
+    ]
     found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
     assert named(found, told) == {"1-2-3": "ml/train"}

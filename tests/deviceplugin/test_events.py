@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, Event, Events
-from gpunode.deviceplugin.cluster.view import View, news, summary
+from gpunode.deviceplugin.cluster.view import View, news
 from gpunode.deviceplugin.gpus.devices import Device
-from gpunode.deviceplugin.settings.config import Config, Share
+from gpunode.deviceplugin.status import Reason
 
 XID = Event("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0
@@ -134,7 +134,8 @@ def device(index: str, **more: Any) -> Device:
 GPU0, GPU1 = device("0"), device("1")
 BOTH = {GPU0.uuid: GPU0, GPU1.uuid: GPU1}
 WELL = View(BOTH, {"nvidia.com/gpu": 2})
-XID_79 = "Xid 79: GPU has fallen off the bus; reboot the host"
+XID_79 = Reason("xid-79", "Xid 79: GPU has fallen off the bus; reboot the host")
+NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
 
 
 @pytest.mark.parametrize(
@@ -160,11 +161,11 @@ XID_79 = "Xid 79: GPU has fallen off the bus; reboot the host"
         ),
         (
             WELL,
-            View(BOTH, WELL.units, {}, "NVML: Driver Not Loaded"),
+            View(BOTH, WELL.units, {}, NO_DRIVER),
             ["Warning GPUsNotOffered No GPU of this node can be offered: NVML: Driver Not Loaded"],
         ),
         (
-            View(missing="NVML: Driver Not Loaded"),
+            View(missing=NO_DRIVER),
             WELL,
             ["Normal GPUsOffered GPUs are offered again: 2 nvidia.com/gpu"],
         ),
@@ -198,15 +199,3 @@ def test_what_is_merely_not_offered_any_more_is_no_news() -> None:
     idle = View(BOTH, {"nvidia.com/gpu": 1}, idle=frozenset({GPU0.uuid}))
     assert news(WELL, idle) == news(sick, idle) == []
     assert news(idle, View({GPU1.uuid: GPU1}, idle.units)) == []
-
-
-def test_the_annotation_has_what_is_offered_what_is_not_and_the_modes() -> None:
-    """Small JSON, the same for the same view."""
-    seen = View(BOTH, {"nvidia.com/gpu": 8}, {GPU0.uuid: XID_79})
-    config = Config(shares=(Share("nvidia.com/gpu", 4, "nvidia.com/gpu"),), mig_strategy="mixed")
-    assert summary(seen, config) == (
-        '{"modes":{"deviceListStrategy":["envvar"],"migStrategy":"mixed","sharing":"time-slicing"},'
-        '"unhealthy":{"GPU-0":"Xid 79: GPU has fallen off the bus; reboot the host"},'
-        '"units":{"nvidia.com/gpu":8}}'
-    )
-    assert '"problem":"no driver"' in summary(View(missing="no driver"), Config())

@@ -288,7 +288,7 @@ def test_unhealthy_lasts_as_long_as_trouble_comes():
     health = Health(quiet=60)
     health.xid(95, now=0)
     assert health.why is not None
-    assert "uncontained memory error" in health.why
+    assert "uncontained memory error" in health.why.words
     health.probed(None, now=50)
     health.xid(95, now=55)
     health.probed(None, now=100)

@@ -8,6 +8,7 @@ from gpunode.deviceplugin.gpus.devices import GIB, Device
 from gpunode.deviceplugin.offer.holds import Hold, Holder, holds
 from gpunode.deviceplugin.offer.resources import offers
 from gpunode.deviceplugin.settings.config import GPU, GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
+from gpunode.deviceplugin.status import Pod
 
 A = Device("GPU-a", "0", "A100", "GPU-a", "0000:3b:00.0", 8 * GIB)
 B = Device("GPU-b", "1", "A100", "GPU-b", "0000:86:00.0", 8 * GIB)
@@ -30,7 +31,7 @@ def offered(config: Config, *devices: Device):
 
 
 def has(resource: str, *ids: str, pod: str = "ml/train") -> Holder:
-    return Holder(pod, "main", resource, ids)
+    return Holder(Pod(pod), "main", resource, ids)
 
 
 def waiting(config: Config, *holders: Holder, devices=(A, B), before=()) -> dict[str, list[str]]:
@@ -187,6 +188,7 @@ def test_the_reason_names_the_container_and_what_it_has() -> None:
         "GPU-a",
         frozenset(PIECES),
         "container main of pod ml/train still has it as nvidia.com/gpu, by an earlier configuration",
+        (Pod("ml/train"),),
     )
     two = [has(GPU_MEM, *(f"GPU-a:1024:{n}" for n in range(3))), has(GPU_MEM, "GPU-a:1024:5", pod="ml/b")]
     (hold,) = holds(offered(WHOLE, A), (A,), two)

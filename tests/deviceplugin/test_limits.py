@@ -15,12 +15,12 @@ from pynvml import NVML_ERROR_GPU_IS_LOST
 
 from gpunode.deviceplugin import cdi
 from gpunode.deviceplugin.cdi.spec import KIND
-from gpunode.deviceplugin.cluster.view import View, news, summary
+from gpunode.deviceplugin.cluster.view import View, news
 from gpunode.deviceplugin.gpus import limits
 from gpunode.deviceplugin.gpus.devices import GIB, Device
 from gpunode.deviceplugin.metrics import limited, text
 from gpunode.deviceplugin.offer.board import Board
-from gpunode.deviceplugin.settings.config import GPU_MEM, Config, MemorySharing
+from gpunode.deviceplugin.settings.config import GPU_MEM, MemorySharing
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -307,8 +307,8 @@ def test_the_metrics_say_whether_and_why_not():
     assert 'gpunode_device_plugin_memory_limited{gpu="GPU-b",why="driver 580 is too old"} 0' in lines
 
 
-def test_the_node_says_so_in_an_event_and_in_its_annotation():
-    """Once for each GPU and reason; where limits are enforced, only the annotation has it."""
+def test_the_node_says_so_in_an_event():
+    """Once for each GPU and reason; nothing where limits are enforced."""
     one = Device("GPU-a", "0", "H100", "GPU-a", "0000:3b:00.0", GIB)
     seen = View(devices={"GPU-a": one}, limits={"GPU-a": "the host has cgroup v1"})
     (event,) = news(View(devices=seen.devices), seen)
@@ -317,9 +317,3 @@ def test_the_node_says_so_in_an_event_and_in_its_annotation():
     assert event.message.endswith("the host has cgroup v1")
     assert news(seen, seen) == []
     assert news(seen, View(devices=seen.devices, limits={"GPU-a": None})) == []
-    config = Config(memory=MemorySharing())
-    assert json.loads(summary(seen, config))["memoryLimits"] == {"GPU-a": "the host has cgroup v1"}
-    assert json.loads(summary(seen, config))["modes"]["sharing"] == "memory"
-    enforced = View(limits={"GPU-a": None})
-    assert json.loads(summary(enforced, config))["memoryLimits"] == {"GPU-a": "enforced"}
-    assert "memoryLimits" not in json.loads(summary(View(), Config()))

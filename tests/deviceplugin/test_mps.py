@@ -170,7 +170,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
         async with plugin(nvml, **settings):
             await kubelet.until(kubelet.devices)
             assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
-            assert ABSENT in await refusal(kubelet)
+            assert ABSENT.words in await refusal(kubelet)
             async with bulletin.open(files.status(str(sockets))):
                 bulletin.tell({"GPU-a": State(both, "it is being started")})
                 bulletin.tell({"GPU-a": State(both, None)})
@@ -187,7 +187,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
                 bulletin.tell({"GPU-a": State(both, None)})
                 await kubelet.until(lambda: kubelet.devices() == well)
             await kubelet.until(lambda: kubelet.devices() == sick)
-            assert ABSENT in await refusal(kubelet)
+            assert ABSENT.words in await refusal(kubelet)
 
     play(scene)
 
@@ -208,7 +208,7 @@ def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path)
             change = board.change()
             following = asyncio.create_task(follower.run())
             try:
-                while "other limits" not in board.sick.get("GPU-a", ""):
+                while "other limits" not in str(board.sick.get("GPU-a", "")):
                     await asyncio.wait_for(change.wait(), 60)
                     change = board.change()
             finally:

@@ -242,7 +242,7 @@ def test_a_user_that_may_not_use_the_kubelets_directory_is_told_what_to_do(play,
         (sockets / "kubelet.sock").chmod(0o755)  # as a kubelet makes it
         sockets.chmod(mode)
         async with process(sockets, environment={"TEST_USER": str(NOBODY)}) as child:
-            while "not registered" not in (line := (await child.stderr.readline()).decode()):
+            while "not registered: user" not in (line := (await child.stderr.readline()).decode()):
                 assert line
             assert f"not registered: {told.format(sockets=sockets)}: run the plugin as user 0" in line
             os.chown(sockets, NOBODY, NOBODY)

@@ -15,8 +15,8 @@ import pytest
 
 from gpunode.deviceplugin import node
 from gpunode.deviceplugin.cluster.events import Events
+from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
-from gpunode.deviceplugin.cluster.voice import Voice
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.gpus.devices import GIB
 from gpunode.deviceplugin.kubelet import returns
@@ -382,13 +382,13 @@ def api() -> FakeApiServer:
 
 
 @pytest.fixture
-def voice(api) -> Iterator[Voice]:
-    made = Voice(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
+def publisher(api) -> Iterator[Publisher]:
+    made = Publisher(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
     yield made
     made.close()
 
 
-def test_it_is_said_where_people_look(play, after, api, voice, caplog) -> None:
+def test_it_is_said_where_people_look(play, after, api, publisher, caplog) -> None:
     """Events about the node, its annotation, a gauge, the log. The plugin is ready all the same: it may take days."""
     port = free_port()
 
@@ -397,15 +397,15 @@ def test_it_is_said_where_people_look(play, after, api, voice, caplog) -> None:
         return dict(json.loads(notes.get(ANNOTATION) or "{}"))
 
     async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"voice": voice, "metrics_address": f"127.0.0.1:{port}"}
+        settings = {"publisher": publisher, "metrics_address": f"127.0.0.1:{port}"}
         async with after(NAMESAKE, TRAIN, shares=(Share(GPU, 2, GPU),), **settings) as lister:
             await kubelet.until(kubelet.devices)
             await api.until(lambda: api.said() == [("GPUHeld", 1)])
             event = api.events[0]
             assert event["type"] == "Warning"
             assert f"GPU-a) is held back, whole or in part: {WHY}. It is given again when" in event["message"]
-            await api.until(lambda: note().get("held") == {"GPU-a": WHY})
-            assert note()["unhealthy"] == {}
+            await api.until(lambda: [one["words"] for one in note().get("reserved", [])] == [WHY])
+            assert note()["lost"] == []
             _, page = await get(port, "/metrics")
             labels = f'resource="{GPU}",gpu="GPU-a",why="{WHY}"'
             assert f"gpunode_device_plugin_held{{{labels}}} 2\n" in page
@@ -413,7 +413,7 @@ def test_it_is_said_where_people_look(play, after, api, voice, caplog) -> None:
             await until_ready(port)
             lister.pods.remove(TRAIN)
             await api.until(lambda: api.said() == [("GPUHeld", 1), ("GPUFree", 1)])
-            await api.until(lambda: "held" not in note())
+            await api.until(lambda: not note()["reserved"])
             assert "_held{" not in (await get(port, "/metrics"))[1]
 
     with caplog.at_level(logging.INFO, logger=returns.__name__):

@@ -1,17 +1,14 @@
-"""How the plugin sees its node: what is news in it, as events, and the whole of it, as the node's annotation. Pure."""
+"""What changed on the node between two moments, as events for people; and the node's annotation. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..gpus.devices import Device
 from ..offer.board import Board
-from ..settings.config import Config
+from ..status import ANNOTATION, Reason
 from .events import Event, Write
-
-ANNOTATION = "gpunode.dev/device-plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +22,13 @@ class View:
 
     devices: Mapping[str, Device] = field(default_factory=dict)
     units: Mapping[str, int] = field(default_factory=dict)
-    sick: Mapping[str, str] = field(default_factory=dict)
-    missing: str | None = None
+    sick: Mapping[str, Reason] = field(default_factory=dict)
+    missing: Reason | None = None
     limits: Mapping[str, str | None] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     held: Mapping[str, str] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
-    mute: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, Reason] = field(default_factory=dict)
+    mute: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def view(board: Board) -> View:
@@ -117,33 +114,6 @@ def _held(before: View, after: View) -> Iterator[Event]:
         if uuid in after.devices:
             what = f"{_called(after.devices[uuid])} is held back no longer"
             yield Event("GPUFree", f"{what}: no container has it by an earlier configuration", "Normal")
-
-
-def summary(seen: View, config: Config) -> str:
-    """The view as JSON, for the annotation: what is offered, what is not and why, and the modes in force."""
-    replicas = "mps" if config.mps else "time-slicing"
-    ways = [*(["memory"] if config.memory else []), *([replicas] if config.shares else [])]
-    modes = {
-        "migStrategy": config.mig_strategy,
-        "sharing": ", ".join(ways) or "none",
-        "deviceListStrategy": list(config.device_list_strategy),
-        **({"configFile": config.config_file} if config.config_file else {}),
-    }
-    left = {**seen.left, **{f"GPU {index}": why for index, why in seen.mute.items()}}
-    whole = {
-        "units": dict(seen.units),
-        "unhealthy": dict(seen.sick),
-        **({"held": dict(seen.held)} if seen.held else {}),
-        **({"notOffered": left} if left else {}),
-        **({"problem": seen.missing} if seen.missing is not None else {}),
-        **(
-            {"memoryLimits": {uuid: why or "enforced" for uuid, why in seen.limits.items()}}
-            if seen.limits
-            else {}
-        ),
-        "modes": modes,
-    }
-    return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
 class Annotation:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..status import Reason
+
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
@@ -62,12 +64,28 @@ def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...
     return (gpu, *_mig_devices(nvml, handle, gpu, minor, root))
 
 
+def reason(error: Exception) -> Reason:
+    """What an NVML error means for this machine and what to do."""
+    value = getattr(error, "value", None)
+    code = _CODES.get(value, "nvml-error") if isinstance(value, int) else "nvml-error"
+    return Reason(code, explain(error))
+
+
 def explain(error: Exception) -> str:
-    """What an NVML error means for this machine and what to do, in one sentence."""
+    """The same in words alone, one sentence."""
     value = getattr(error, "value", None)
     return _MEANING.get(value, f"NVML: {error}") if isinstance(value, int) else f"{error}"
 
 
+NVML_SILENT = "nvml-silent"  # code: NVML does not answer in time
+_CODES = {  # by nvmlReturn_t
+    4: "nvml-no-permission",
+    9: "driver-not-loaded",
+    12: "nvml-library-missing",
+    15: "gpu-lost",
+    16: "gpu-requires-reset",
+    18: "driver-library-mismatch",
+}
 _MEANING = {  # by nvmlReturn_t
     9: "NVML: Driver Not Loaded: the nvidia kernel module is not loaded on this host, or this container does "
     "not see it; run nvidia-smi on the host",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..settings.config import BadConfig
+from ..status import Reason
 from .xids import Verdict, name, verdict
 
 
@@ -66,16 +67,17 @@ class Health:
     """
 
     quiet: float
-    why: str | None = None  # None: Healthy
+    why: Reason | None = None  # None: Healthy
     _last_trouble: float = 0.0
     _recovered: float | None = None
     _wait: float = 0.0
 
     def xid(self, number: int, now: float) -> None:
         """An Xid that counts was raised for this device."""
-        self._trouble(f"Xid {number}: {name(number)}; {verdict(number).value}", now)
+        words = f"Xid {number}: {name(number)}; {verdict(number).value}"
+        self._trouble(Reason(f"xid-{number}", words), now)
 
-    def probed(self, problem: str | None, now: float) -> None:
+    def probed(self, problem: Reason | None, now: float) -> None:
         """The device was asked how it is; `problem` is None if it answered and has no complaint."""
         if problem is not None:
             self._trouble(problem, now)
@@ -83,7 +85,7 @@ class Health:
             self.why = None
             self._recovered = now
 
-    def _trouble(self, why: str, now: float) -> None:
+    def _trouble(self, why: Reason, now: float) -> None:
         if self.why is None:
             relapse = self._recovered is not None and now - self._recovered < 3600
             self._wait = min(self._wait * 2, 3600) if relapse else self.quiet

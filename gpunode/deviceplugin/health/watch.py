@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..gpus.devices import Device, explain, unsupported
+from ..gpus.devices import Device, explain, reason, unsupported
 from ..metrics import Metrics
+from ..status import Reason
 from . import Attention, Health
 from .xids import name, verdict
 
@@ -36,7 +37,7 @@ class Watch(threading.Thread):
         health: Mapping[str, Health],
         *,
         attention: Attention,
-        report: Callable[[str, str | None], None],
+        report: Callable[[str, Reason | None], None],
         metrics: Metrics,
         interval: float = 10.0,
     ) -> None:
@@ -149,19 +150,20 @@ class Watch(threading.Thread):
             self._update(device, lambda health: health.xid(number, now))
 
 
-def examine(nvml: Any, gpu: str) -> tuple[str | None, bool]:
-    """Ask one GPU how it is: what is wrong with it in a sentence, or None; and whether NVML itself failed."""
+def examine(nvml: Any, gpu: str) -> tuple[Reason | None, bool]:
+    """Ask one GPU how it is: what is wrong with it, or None; and whether NVML itself failed."""
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
         _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
         action = _recovery_action(nvml, handle)
         if action:
-            return f"the driver asks for a recovery action: {action}", False
+            return Reason("recovery-action", f"the driver asks for a recovery action: {action}"), False
         rows = _ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
-            return "memory row remapping has failed: the GPU has to be replaced", False
+            words = "memory row remapping has failed: the GPU has to be replaced"
+            return Reason("row-remap-failed", words), False
     except nvml.NVMLError as error:
-        return explain(error), True
+        return reason(error), True
     return None, False
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..gpus.devices import Device
+from ..gpus.devices import NVML_SILENT, Device
 from ..metrics import Metrics
 from ..offer.board import Board
 from ..settings.config import Config
+from ..status import Reason
 from ..threads import Calls, post
 from . import Attention, Health
 from .watch import DEADLINE, Watch
@@ -69,7 +70,7 @@ class Watches:
             self._watches[gpu] = watch
             watch.start()
 
-    def trouble(self, devices: Iterable[Device], why: str) -> None:
+    def trouble(self, devices: Iterable[Device], why: Reason) -> None:
         """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
         for device in devices:
             health = self.health[device.uuid]
@@ -83,7 +84,8 @@ class Watches:
         """See to it that no GPU is offered whose watch hangs in NVML."""
         for watch in self._watches.values():
             if watch.stuck():
-                self.trouble(watch.devices, f"NVML does not answer within {DEADLINE:.0f} s about this GPU")
+                words = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
+                self.trouble(watch.devices, Reason(NVML_SILENT, words))
 
     @property
     def failing(self) -> bool:
@@ -106,12 +108,12 @@ class Watches:
             self._watches.clear()
         return ended
 
-    def _reporter(self) -> Callable[[str, str | None], None]:
+    def _reporter(self) -> Callable[[str, Reason | None], None]:
         """How a watch's thread says what it found to this event loop."""
         loop = asyncio.get_running_loop()
         return lambda uuid, why: post(loop, lambda: self._judge(uuid, why))
 
-    def _judge(self, uuid: str, why: str | None) -> None:
+    def _judge(self, uuid: str, why: Reason | None) -> None:
         if why is None:
             log.info("healthy again", extra={"device": uuid})
         else:

@@ -11,6 +11,7 @@ from ..mps import files
 from ..offer import memory
 from ..offer.resources import Unit
 from ..settings.config import CDI, Config, file_word
+from ..status import Reason
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -34,7 +35,7 @@ class Grant:
 def chosen(
     ids: Iterable[str],
     offered: Mapping[str, Unit],
-    sick: Mapping[str, str],
+    sick: Mapping[str, Reason],
     held: Mapping[str, str] | None = None,
     *,
     one_share: bool = False,

@@ -14,6 +14,7 @@ from ..metrics import Sample
 from ..offer import ids
 from ..offer.holds import Holder
 from ..offer.resources import Unit
+from ..status import Pod
 from . import podresources_pb2 as api
 
 log = logging.getLogger(__name__)
@@ -90,11 +91,11 @@ def _parsed(answer: bytes) -> tuple[Holder, ...]:
 
 def read(answer: api.ListPodResourcesResponse) -> tuple[Holder, ...]:
     """What the kubelet's answer says. Pure."""
-    found: dict[tuple[str, str, str], set[str]] = {}  # the kubelet tells by NUMA node, and in any order
+    found: dict[tuple[Pod, str, str], set[str]] = {}  # the kubelet tells by NUMA node, and in any order
     for pod in answer.pod_resources:
         for container in pod.containers:
             for devices in container.devices:
-                key = (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name)
+                key = (Pod(f"{pod.namespace}/{pod.name}"), container.name, devices.resource_name)
                 found.setdefault(key, set()).update(devices.device_ids)
     return tuple(Holder(*key, tuple(sorted(held))) for key, held in found.items())
 
@@ -105,7 +106,7 @@ def given(holders: Iterable[Holder], offers: Mapping[str, tuple[Unit, ...]]) -> 
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
     for holder in holders:
         known = gpus.get(holder.resource)
-        namespace, _, pod = holder.pod.partition("/")
+        namespace, _, pod = holder.pod.name.partition("/")
         for unit in holder.ids if known is not None else ():
             gpu = (known or {}).get(unit) or _earlier(unit)
             counts[namespace, pod, holder.container, holder.resource, gpu] += 1

@@ -14,6 +14,7 @@ from ..offer.board import Board
 from ..offer.checkpoint import NAME, Record, named, records, untold
 from ..offer.holds import Hold, Holder, holds
 from ..offer.resources import Unit
+from ..status import Pod
 from .podresources import PodResources
 from .sockets import Identity, alive, identity
 
@@ -122,7 +123,7 @@ class Returns:
 
 def _holder(one: Record, names: Mapping[str, str], *, sure: bool) -> Holder:
     """As the kubelet would tell."""
-    pod = names.get(one.pod, f"with UID {one.pod}")
+    pod = Pod(names[one.pod]) if one.pod in names else Pod(uid=one.pod)
     return Holder(pod, one.container, one.resource, tuple(sorted(one.ids)), sure)
 
 

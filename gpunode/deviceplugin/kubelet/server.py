@@ -53,16 +53,24 @@ class Dropped(Exception):
 
 
 class ResourceServer:
-    """Serves the units that `board` has under one resource name. `run` goes on until it is cancelled."""
+    """Serves the units that `board` has under one resource name. `run` goes on until it is cancelled; `changed` is called
+    whenever `registered` or `standing_by` may have changed."""
 
     def __init__(
-        self, resource: str, board: Board, config: Config, metrics: Metrics, specs: Specs | None
+        self,
+        resource: str,
+        board: Board,
+        config: Config,
+        metrics: Metrics,
+        specs: Specs | None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.resource = resource
         self._board = board
         self._config = config
         self._metrics = metrics
         self._specs = specs
+        self._changed = changed
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
         self._stirred = asyncio.Event()
@@ -74,6 +82,18 @@ class ResourceServer:
     def registered(self) -> bool:
         """Whether the kubelet has registered it and has its list: only then pods can be given units."""
         return self._known is not None and self._known.streams > 0
+
+    def _know(self, service: Service | None) -> None:
+        self._known = service
+        self._changed()
+
+    def _stands_by(self, yes: bool) -> None:
+        self.standing_by = yes
+        self._changed()
+
+    def _stream_changed(self) -> None:
+        self._stirred.set()
+        self._changed()
 
     async def run(self) -> None:
         """Be registered with the kubelet, now and after each of its restarts."""
@@ -105,11 +125,11 @@ class ResourceServer:
                 await self._register(service)
                 await self._until_outdated(service, kubelet, mine)
             if identity(self._socket) is not None:
-                self.standing_by = True
+                self._stands_by(True)
                 try:
                     await self._stand_by(service.version)
                 finally:
-                    self.standing_by = False
+                    self._stands_by(False)
 
     def _advice(self, drops: int) -> str:
         """What it may be when the kubelet drops us again and again."""
@@ -150,7 +170,7 @@ class ResourceServer:
         # Short: the path of a socket has 107 characters at most.
         fresh = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         service = Service(
-            self.resource, self._board, self._config, self._metrics, self._specs, self._stirred.set
+            self.resource, self._board, self._config, self._metrics, self._specs, self._stream_changed
         )
         # A question may name every unit twice: as free, and as held by the pod already.
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * MAX_LIST)])
@@ -171,7 +191,7 @@ class ResourceServer:
                 if identity(self._socket) == mine:
                     self._socket.unlink(missing_ok=True)
         finally:
-            self._known = None
+            self._know(None)
             service.closing.set()
             # In a task of its own: gRPC waits in a way that can swallow a cancellation before Python 3.12.
             stopping = asyncio.ensure_future(server.stop(grace=2))
@@ -182,7 +202,7 @@ class ResourceServer:
 
     async def _register(self, service: Service) -> None:
         await register(self._kubelet, self._socket.name, service, options(self._config))
-        self._known = service
+        self._know(service)
         self._metrics.count("registrations_total", resource=self.resource)
         fields = {"units": len(service.units()), "socket": self._socket, "version": service.version}
         log.info("registered with the kubelet", extra={**self._fields, **fields})
@@ -202,7 +222,7 @@ class ResourceServer:
                 f"the kubelet has registered us, but not asked for the devices in {STREAM_DEADLINE:.0f} s"
             )
         await self._until(lambda: outdated() or not service.streams)
-        self._known = None
+        self._know(None)
         if identity(self._kubelet) != kubelet or identity(self._socket) is None:
             log.info("the kubelet has restarted", extra=self._fields)
         elif identity(self._socket) == mine:

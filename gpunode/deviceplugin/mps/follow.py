@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ..offer.board import Board
 from ..offer.resources import Unit
+from ..status import Reason
 from .report import Report, decode, why_not
 
 log = logging.getLogger(__name__)
 
 RETRY = 1.0  # seconds between two tries to reach the process
 LONGEST = 1024 * 1024  # bytes of a report
-ABSENT = "the process of the MPS control daemons does not run on this node"
+ABSENT = Reason("mps-absent", "the process of the MPS control daemons does not run on this node")
 
 
 class Follower:
@@ -25,7 +26,7 @@ class Follower:
         self._path = path
         self._board = board
         self._report: Report | None = None
-        self._barred: Mapping[str, str] = {}
+        self._barred: Mapping[str, Reason] = {}
 
     def bar(self, offers: Mapping[str, Sequence[Unit]]) -> None:
         """Say on the board which of these cannot be served just now, and why: before they are offered."""

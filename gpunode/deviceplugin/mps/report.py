@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..offer.resources import ClientLimits
+from ..status import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,14 @@ def decode(line: bytes) -> Report:
         raise ValueError(f"not a report of MPS control daemons: {error!r}") from None
 
 
-def why_not(report: Report, gpu: str, limits: ClientLimits) -> str | None:
+def why_not(report: Report, gpu: str, limits: ClientLimits) -> Reason | None:
     """Why a client of this GPU cannot be served with these limits just now; None: it can."""
     state = report.get(gpu)
     if state is None:
-        return "no MPS control daemon runs for this GPU yet"
+        return Reason("mps-starting", "no MPS control daemon runs for this GPU yet")
     if state.why is not None:
-        return f"MPS control daemon: {state.why}"
+        return Reason("mps-daemon", f"MPS control daemon: {state.why}")
     if state.limits != limits:
-        return "the MPS control daemon has other limits than the configuration, and is to be started anew"
+        words = "the MPS control daemon has other limits than the configuration, and is to be started anew"
+        return Reason("mps-limits", words)
     return None

@@ -6,29 +6,33 @@ import asyncio
 from collections.abc import Mapping
 
 from ..gpus.devices import Device
+from ..status import Reason
 from .holds import Hold
 from .prefer import Links
 from .resources import Unit
 
-NOT_LOOKED = "the GPUs have not been looked for yet"
+NOT_LOOKED = Reason("starting", "the GPUs have not been looked for yet")
 
 
 class Board:
     """Units by resource name, and why a device is Unhealthy by its UUID. Every change wakes all who wait."""
 
-    def __init__(self, ill: Mapping[str, str] | None = None) -> None:
+    def __init__(self, ill: Mapping[str, Reason] | None = None) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
         self.units: Mapping[str, Mapping[str, Unit]] = {}  # the same by id
         self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; changes wake nobody
-        self.sick: Mapping[str, str] = ill or {}
-        self._barred: dict[str, Mapping[str, str]] = {}  # the part of it that is not the devices' own doing
-        self._ill: Mapping[str, str] = ill or {}  # and the part that is
-        self.missing: str | None = NOT_LOOKED  # why nothing can be offered
+        self.sick: Mapping[str, Reason] = ill or {}
+        self._barred: dict[
+            str, Mapping[str, Reason]
+        ] = {}  # the part of it that is not the devices' own doing
+        self._ill: Mapping[str, Reason] = ill or {}  # and the part that is
+        self.driver = ""  # its version; changes wake nobody
+        self.missing: Reason | None = NOT_LOOKED  # why nothing can be offered
         self.links: Links = {}  # how well GPUs are connected; changes wake nobody
         # GPUs shared by memory, by UUID: why the driver does not hold containers to their part; None where it does
         self.limits: Mapping[str, str | None] = {}
-        self.left: Mapping[str, str] = {}  # GPUs of which nothing is offered, by UUID, and why
-        self.mute: Mapping[str, str] = {}  # GPUs that do not even tell their UUID, by index, and why
+        self.left: Mapping[str, Reason] = {}  # GPUs of which nothing is offered, by UUID, and why
+        self.mute: Mapping[str, Reason] = {}  # GPUs that do not even tell their UUID, by index, and why
         self.holds: tuple[Hold, ...] = ()
         self.held: Mapping[
             str, Mapping[str, str]
@@ -47,35 +51,35 @@ class Board:
             self.units = {resource: {unit.id: unit for unit in units} for resource, units in offers.items()}
             self._wake()
 
-    def judge(self, uuid: str, why: str | None) -> None:
+    def judge(self, uuid: str, why: Reason | None) -> None:
         """A device is Unhealthy by its own doing, and why; or it is not (None)."""
         others = {ill: reason for ill, reason in self._ill.items() if ill != uuid}
         self._ill = others if why is None else {**others, uuid: why}
         self._add_up()
 
     @property
-    def barred(self) -> Mapping[str, str]:
+    def barred(self) -> Mapping[str, Reason]:
         """Which devices cannot be given to containers, well as they may be, and why."""
         return {uuid: why for barred in self._barred.values() for uuid, why in barred.items()}
 
-    def bar(self, what: str, barred: Mapping[str, str]) -> None:
+    def bar(self, what: str, barred: Mapping[str, Reason]) -> None:
         """These devices, and no others, cannot be given for want of `what` ("CDI", "MPS"), and why."""
         self._barred[what] = barred
         self._add_up()
 
-    def lack(self, why: str | None) -> None:
+    def lack(self, why: Reason | None) -> None:
         """Nothing can be offered, and why; or it can (None)."""
         if why != self.missing:
             self.missing = why
             self._wake()
 
-    def leave(self, left: Mapping[str, str]) -> None:
+    def leave(self, left: Mapping[str, Reason]) -> None:
         """Of these GPUs, and no others, nothing is offered, and why."""
         if left != self.left:
             self.left = left
             self._wake()
 
-    def miss(self, mute: Mapping[str, str]) -> None:
+    def miss(self, mute: Mapping[str, Reason]) -> None:
         """These GPUs, by index, and no others do not even tell their UUID, and why."""
         if mute != self.mute:
             self.mute = mute

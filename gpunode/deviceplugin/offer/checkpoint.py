@@ -59,7 +59,7 @@ def named(found: Iterable[Record], told: Iterable[Holder]) -> dict[str, str]:
     """Names of pods by UID, as far as the kubelet tells what one of their containers has."""
     by_devices = {(one.container, one.resource, frozenset(one.ids)): one.pod for one in told}
     return {
-        one.pod: pod
+        one.pod: pod.name
         for one in found
         if (pod := by_devices.get((one.container, one.resource, one.ids))) is not None
     }

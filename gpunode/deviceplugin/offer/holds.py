@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..gpus.devices import Device
+from ..status import Pod
 from . import ids, memory
 from .resources import Unit
 
@@ -18,7 +19,7 @@ from .resources import Unit
 class Holder:
     """A container, and what the kubelet says it has of one resource."""
 
-    pod: str  # namespace/name
+    pod: Pod
     container: str
     resource: str
     ids: tuple[str, ...]
@@ -33,6 +34,7 @@ class Hold:
     device: str  # its UUID
     ids: frozenset[str]
     why: str
+    pods: tuple[Pod, ...] = ()
     sure: bool = True  # False: it may turn out at once that none of those containers is there any more
 
 
@@ -81,7 +83,8 @@ def holds(
                 # Where too few are free, none of the others may be given on either when it becomes free.
                 waiting = free[:count] if count <= len(free) else [unit.id for unit in group]
                 sure = any(stake.holder.sure for stake in here)
-                found.append(Hold(resource, uuid, frozenset(waiting), _why(here), sure))
+                pods = tuple(dict.fromkeys(stake.holder.pod for stake in here))
+                found.append(Hold(resource, uuid, frozenset(waiting), _why(here), pods, sure))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ def preferred(
     must: Sequence[str],
     size: int,
     units: Mapping[str, Unit],
-    sick: Mapping[str, str],
+    sick: Container[str],
     held: Container[str] = (),
     *,
     packed: bool = False,

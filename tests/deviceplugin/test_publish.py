@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -14,12 +13,13 @@ import pytest
 from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import Event, Events
-from gpunode.deviceplugin.cluster.view import ANNOTATION, Annotation
-from gpunode.deviceplugin.cluster.voice import Voice
+from gpunode.deviceplugin.cluster.publish import Publisher
+from gpunode.deviceplugin.cluster.view import Annotation
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.settings.config import BadConfig, Config
+from gpunode.deviceplugin.status import ANNOTATION, loads
 
 from .apiserver import FakeApiServer
 from .kubelet import FakeKubelet
@@ -38,11 +38,11 @@ def api() -> FakeApiServer:
 
 
 @pytest.fixture
-def voice(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voice]:
+def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
     """One that says all that can be said, with short waits."""
     monkeypatch.setattr(writer_module, "FIRST", 0.01)
     monkeypatch.setattr(writer_module, "LONGEST", 0.05)
-    made = Voice(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
+    made = Publisher(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
     yield made
     made.close()
 
@@ -52,12 +52,18 @@ def note(api: FakeApiServer) -> str | None:
     return notes.get(ANNOTATION)
 
 
-def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, voice) -> None:
+def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
+    """Device, code, and whether it is listed, of each that the annotation calls lost; None without one."""
+    text = note(api)
+    return [(one.device, one.code, one.listed) for one in loads(text).lost] if text else None
+
+
+def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, publisher) -> None:
     """The words say which GPU, what happened and what to do."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), voice=voice):
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
             await kubelet.until(lambda: kubelet.devices() and gpu.sets)
             gpu.raise_xid(79)
             await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
@@ -66,20 +72,20 @@ def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, 
                 "GPU-a) is Unhealthy: Xid 79: GPU has fallen off the bus; reboot the host"
                 in (api.events[0]["message"])
             )
-            await api.until(lambda: '"unhealthy":{"GPU-a":"Xid 79' in (note(api) or ""))
+            await api.until(lambda: lost_by(api) == [("GPU-a", "xid-79", True)])
             await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
             await api.until(lambda: api.said() == [("GPUUnhealthy", 1), ("GPUHealthy", 1)])
-            await api.until(lambda: json.loads(note(api) or "{}").get("unhealthy") == {})
+            await api.until(lambda: lost_by(api) == [])
 
     play(scene)
 
 
-def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api, voice) -> None:
+def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api, publisher) -> None:
     """With the strategy mixed it is offered no more, but it is there; a MIG device that is no more is told."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), voice=voice, mig_strategy="mixed"):
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher, mig_strategy="mixed"):
             await kubelet.until(lambda: len(kubelet.devices()) == 2)
             gpu.mig = [Mig("MIG-1")]
             await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
@@ -92,47 +98,44 @@ def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api
 
 
 def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
-    play, plugin, api, voice
+    play, plugin, api, publisher
 ) -> None:
     """MIG is on, and nothing was cut: the usual state after a reboot. What to do is said, and that it was done."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a", mig=[])
-        async with plugin(FakeNvml(gpu), voice=voice, mig_strategy="mixed"):
+        async with plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"):
             await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
             message = api.events[0]["message"]
             assert "GPU-a) is not offered: MIG is on, but no MIG device of it is to be seen" in message
             assert "nvidia-smi mig -i 0 -cgi" in message
-            left = {"GPU-a": "MIG is on, but no MIG device of it is to be seen"}
-            await api.until(lambda: json.loads(note(api) or "{}").get("notOffered") == left)
+            await api.until(lambda: lost_by(api) == [("GPU-a", "mig-uncut", False)])
             gpu.mig = [Mig("MIG-1")]
             await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
-            await api.until(lambda: "notOffered" not in json.loads(note(api) or "{}"))
+            await api.until(lambda: lost_by(api) == [])
 
     play(scene)
 
 
 def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
-    play, plugin, api, voice
+    play, plugin, api, publisher
 ) -> None:
     """It has no UUID to tell; that it is back is said too."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
-        async with plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), voice=voice):
+        async with plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), publisher=publisher):
             await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
             assert api.events[0]["message"].startswith("GPU 0 is not offered: NVML: GPU is lost")
-            await api.until(
-                lambda: "GPU is lost" in json.loads(note(api) or "{}").get("notOffered", {}).get("GPU 0", "")
-            )
+            await api.until(lambda: lost_by(api) == [("", "gpu-lost", False)])
             lost.error = None
             await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
-            await api.until(lambda: "notOffered" not in json.loads(note(api) or "{}"))
+            await api.until(lambda: lost_by(api) == [])
 
     play(scene)
 
 
-def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plugin, api, voice) -> None:
+def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plugin, api, publisher) -> None:
     """NVML started, but tells nothing: the reason is no secret of the log, and starting it again may help."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -150,7 +153,7 @@ def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plu
             return number()
 
         nvml.nvmlInit, nvml.nvmlDeviceGetCount = init, none
-        async with plugin(nvml, voice=voice):
+        async with plugin(nvml, publisher=publisher):
             await api.until(lambda: ("GPUsNotOffered", 1) in api.said())
             assert "cannot count the GPUs: NVML: Unknown Error" in api.events[0]["message"]
             await kubelet.until(kubelet.devices)
@@ -160,12 +163,12 @@ def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plu
     play(scene)
 
 
-def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, voice) -> None:
+def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, publisher) -> None:
     """A node that waits for its driver says so where people look: at the node."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        async with plugin(nvml, voice=voice, fail_on_init_error=False):
+        async with plugin(nvml, publisher=publisher, fail_on_init_error=False):
             await api.until(lambda: api.said() == [("GPUsNotOffered", 1)])
             assert "Driver Not Loaded" in api.events[0]["message"]
             nvml.init_error = None
@@ -175,13 +178,13 @@ def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, vo
     play(scene)
 
 
-def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api, voice, caplog) -> None:
+def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api, publisher, caplog) -> None:
     """Health goes its way; one line in the log; what happened meanwhile is told when it can be."""
     api.hang, api.refuse = threading.Event(), NO
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu), voice=voice):
+        async with plugin(FakeNvml(gpu), publisher=publisher):
             await kubelet.until(lambda: kubelet.devices() and gpu.sets)
             for _ in range(2):
                 gpu.raise_xid(79)
@@ -201,30 +204,30 @@ def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api,
     assert "the API server takes events again" in told
 
 
-def test_what_the_api_server_finds_invalid_holds_nothing_up(api, voice, caplog) -> None:
+def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, caplog) -> None:
     """It is named and left out; the next one is written."""
     api.refuse = ApiError(422, "metadata.name: Invalid value")
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.cluster.writer"):
-        voice.say(Event("Bad", "x"))
+        publisher.say(Event("Bad", "x"))
         api.wait(lambda: len(api.requests) == 1)
         api.refuse = None
-        voice.say(Event("Good", "x"))
+        publisher.say(Event("Good", "x"))
         api.wait(lambda: api.said() == [("Good", 1)])
     assert "it is left out: metadata.name: Invalid value" in caplog.text
 
 
-def test_the_annotation_goes_with_the_plugin(api, voice) -> None:
+def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
     """What nobody keeps up to date any more is not left there."""
-    voice._annotation.put("{}")
+    publisher._annotation.put("{}")
     api.wait(lambda: note(api) == "{}")
-    voice.close()
+    publisher.close()
     assert api.objects[NODE]["metadata"]["annotations"] == {ANNOTATION: None}
 
 
-def test_last_words_are_said_and_not_waited_for_long(api, voice) -> None:
+def test_last_words_are_said_and_not_waited_for_long(api, publisher) -> None:
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
-    voice.say(Event("GPUsNotOffered", "the end"))
-    voice.close()
+    publisher.say(Event("GPUsNotOffered", "the end"))
+    publisher.close()
     assert api.said() == [("GPUsNotOffered", 1)]
     api.refuse = DOWN
     later = Writer(api, Events("gpu-01"), "events")
@@ -236,7 +239,7 @@ def test_last_words_are_said_and_not_waited_for_long(api, voice) -> None:
 
 def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
     """No thread that could."""
-    silent = Voice.of(Config(node_name="gpu-01"), {})
+    silent = Publisher.of(Config(node_name="gpu-01"), {})
     silent.say(Event("R", "x"))
     assert not [one.name for one in threading.enumerate() if one.name.startswith("writer of ")]
     silent.close()
@@ -249,19 +252,19 @@ def test_whose_node_it_is_must_be_known() -> None:
     assert read(["--node-events"], {"NODE_NAME": "gpu-01"}).node_name == "gpu-01"
 
 
-def test_a_sick_gpu_stays_sick_when_the_plugin_starts_anew(play, plugin, api, voice) -> None:
+def test_a_sick_gpu_stays_sick_when_the_plugin_starts_anew(play, plugin, api, publisher) -> None:
     """A changed configuration is no cure: Unhealthy from the first list on, until the quiet time is over, told once."""
     health: dict[str, Health] = {}
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a")
         nvml = FakeNvml(gpu)
-        async with plugin(nvml, voice=voice, health=health, recovery_seconds=3600.0):
+        async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
             await kubelet.until(lambda: kubelet.devices() and gpu.sets)
             gpu.raise_xid(79)
             await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
         first = len(kubelet.requests)
-        async with plugin(nvml, voice=voice, health=health, recovery_seconds=3600.0):
+        async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
             await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
             assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
             await kubelet.until(lambda: gpu.sets)

@@ -1,0 +1,159 @@
+"""The plugin's status: one typed, versioned document about its node. Writer and reader share this module. Pure.
+
+It is published in the node's annotation, where the configuration wants one, and always as one line of the log. Programs
+read `code`; `words` are for people and may change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+VERSION = 1
+ANNOTATION = "gpunode.dev/device-plugin"
+MARK = "gpunode-device-plugin-status"  # in front of the document in the log
+ENFORCED = "enforced"  # code of a memory limit that the driver enforces
+
+
+class UnknownVersion(ValueError):
+    """The document's version is newer than this module's, or there is none: written before there were versions."""
+
+    def __init__(self, version: object) -> None:
+        super().__init__(f"status version {version}, this program reads version {VERSION}")
+        self.version = version
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is not as it should be: a code for programs, words for people."""
+
+    code: str
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod by `name` (namespace/name), or by `uid` where the kubelet does not report its name."""
+
+    name: str = ""
+    uid: str = ""
+
+    def __str__(self) -> str:
+        return self.name or f"with UID {self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One extended resource: its units, unhealthy and reserved ones too, and whether the kubelet has registered it."""
+
+    units: int
+    registered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A GPU or MIG device that pods cannot be given. `listed`: its units are Unhealthy; else the kubelet does not know of
+    them. `device` is its UUID, "" where the GPU does not even report that."""
+
+    device: str
+    index: str
+    code: str
+    words: str
+    listed: bool = True
+
+    @property
+    def sentence(self) -> str:
+        what = "MIG device" if ":" in self.index else "GPU"
+        name = f"{what} {self.index}" + (f" ({self.device})" if self.device else "")
+        return f"{name} is {'Unhealthy' if self.listed else 'not offered'}: {self.words}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Units of a device that wait until `pods` end, which use it by an earlier configuration."""
+
+    resource: str
+    device: str
+    units: int
+    pods: tuple[Pod, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The configuration in force, and why a newer one was refused (None: it was not)."""
+
+    mig_strategy: str
+    sharing: str
+    device_list_strategy: tuple[str, ...]
+    file: str = ""
+    refused: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of it. `since`: when this configuration took effect, RFC 3339. `problem`: why no GPU can be offered at all;
+    `not_ready`: why pods can be given none, whatever the cause. `memory_limits`: by UUID of a GPU shared by memory,
+    whether the driver enforces each pod's share (code ENFORCED), or why not."""
+
+    since: str
+    configuration: Configuration
+    driver: str = ""
+    resources: Mapping[str, Resource] = field(default_factory=dict)
+    problem: Reason | None = None
+    not_ready: Reason | None = None
+    lost: tuple[Lost, ...] = ()
+    reserved: tuple[Reserved, ...] = ()
+    memory_limits: Mapping[str, Reason] = field(default_factory=dict)
+    version: int = VERSION
+
+    def refusing(self, why: Reason | None) -> Status:
+        """The same, where a newer configuration was refused, or none was."""
+        return replace(self, configuration=replace(self.configuration, refused=why))
+
+
+def dumps(status: Status) -> str:
+    """The document as one line of JSON."""
+    return json.dumps(asdict(status), sort_keys=True, separators=(",", ":"))
+
+
+def loads(text: str) -> Status:
+    """Raises UnknownVersion for a document of another version, ValueError for anything else."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("a status is a JSON object")  # noqa: TRY004
+    if found.get("version") != VERSION:
+        raise UnknownVersion(found.get("version"))
+    try:
+        configuration = {**found["configuration"], "refused": _reason(found["configuration"]["refused"])}
+        configuration["device_list_strategy"] = tuple(configuration["device_list_strategy"])
+        reserved = [{**one, "pods": tuple(Pod(**pod) for pod in one["pods"])} for one in found["reserved"]]
+        return Status(
+            **{
+                **found,
+                "configuration": Configuration(**configuration),
+                "resources": {name: Resource(**one) for name, one in found["resources"].items()},
+                "problem": _reason(found["problem"]),
+                "not_ready": _reason(found["not_ready"]),
+                "lost": tuple(Lost(**one) for one in found["lost"]),
+                "reserved": tuple(Reserved(**one) for one in reserved),
+                "memory_limits": {uuid: Reason(**one) for uuid, one in found["memory_limits"].items()},
+            }
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a status with a wrong or missing field: {error!r}") from None
+
+
+def last(log: str) -> str | None:
+    """The last document among the lines of a log, unread; None where there is none."""
+    found = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
+    return found[-1] if found else None
+
+
+def _reason(found: Mapping[str, str] | None) -> Reason | None:
+    return Reason(**found) if found else None

@@ -1,0 +1,224 @@
+"""The plugin's status: one document that writer and reader share, in the log at every level and after every change."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+
+import pytest
+
+from gpunode.deviceplugin.cluster import document
+from gpunode.deviceplugin.cluster.publish import Publisher
+from gpunode.deviceplugin.gpus.devices import GIB, Device
+from gpunode.deviceplugin.offer.board import NOT_LOOKED, Board
+from gpunode.deviceplugin.offer.holds import Hold
+from gpunode.deviceplugin.offer.resources import offers
+from gpunode.deviceplugin.settings.config import BadConfig, Config, MemorySharing, Share
+from gpunode.deviceplugin.status import (
+    ENFORCED,
+    MARK,
+    Configuration,
+    Lost,
+    Pod,
+    Reason,
+    Reserved,
+    Resource,
+    Status,
+    UnknownVersion,
+    dumps,
+    last,
+    loads,
+)
+
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+
+GPU = "nvidia.com/gpu"
+ONE, TWO = (Device(f"GPU-{n}", str(n), "Tesla P100", f"GPU-{n}", "0000:3b:00.0", 16 * GIB) for n in (0, 1))
+XID = Reason("xid-79", "Xid 79: GPU has fallen off the bus")
+WHOLE = Status(
+    since="2026-01-01T10:00:00Z",
+    configuration=Configuration(
+        "mixed", "memory, mps", ("cdi-cri",), "/etc/config/a.yaml", Reason("config-refused", "no")
+    ),
+    driver="580.178.04",
+    resources={GPU: Resource(4, True), "nvidia.com/mig-1g.10gb": Resource(0, False)},
+    problem=Reason("layout", "x"),
+    not_ready=Reason("taken-over", "y"),
+    lost=(Lost("GPU-0", "0", "xid-79", "Xid 79"), Lost("", "3", "gpu-lost", "z", listed=False)),
+    reserved=(Reserved(GPU, "GPU-1", 2, (Pod("ml/a"), Pod(uid="1-2-3")), "w"),),
+    memory_limits={"GPU-0": Reason(ENFORCED, ""), "GPU-1": Reason("not-enforced", "cgroup v1")},
+)
+EMPTY = Status(since="", configuration=Configuration("none", "none", ()))
+
+
+def board(*devices: Device, config: Config | None = None) -> Board:
+    """A board with these devices offered as the configuration wants."""
+    made, config = Board(), config or Config()
+    made.devices = devices
+    made.offer(offers(devices, config.mig_strategy, config.shares, config.memory))
+    made.lack(None)
+    return made
+
+
+@pytest.mark.parametrize("status", [WHOLE, EMPTY])
+def test_what_is_written_is_read(status: Status) -> None:
+    assert loads(dumps(status)) == status
+
+
+@pytest.mark.parametrize("version", [2, 0, None, "1"])
+def test_another_version_is_refused_by_name(version: object) -> None:
+    """None: a plugin from before there were versions."""
+    with pytest.raises(UnknownVersion, match=f"status version {version}"):
+        loads(json.dumps({**json.loads(dumps(EMPTY)), "version": version}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version":1}',
+        dumps(WHOLE).replace('"units"', '"unit"'),
+        dumps(WHOLE).replace('"uid"', '"id"'),
+        dumps(WHOLE)[:-1],
+    ],
+)
+def test_what_is_no_status_is_an_error_without_a_version(text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        loads(text)
+    assert not isinstance(caught.value, UnknownVersion)
+
+
+def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
+    lines = [
+        f"2026-01-01T10:00:00Z INFO {MARK} {dumps(EMPTY)}",
+        f"2026-01-01T10:00:01Z INFO {MARK} {dumps(WHOLE)}",
+        '2026-01-01T10:00:02Z WARNING not ready: {"version":1}',
+    ]
+    found = last("\n".join(lines))
+    assert found is not None
+    assert loads(found) == WHOLE
+    assert last(lines[2]) is None
+
+
+def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None:
+    made = board(ONE, TWO)
+    made.judge(ONE.uuid, XID)
+    made.leave({TWO.uuid: Reason("mig-uncut", "MIG is on")})
+    made.miss({"2": Reason("gpu-lost", "GPU is lost")})
+    assert document.of(made, Config(), {}, None).lost == (
+        Lost("GPU-0", "0", "xid-79", XID.words),
+        Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),
+        Lost("", "2", "gpu-lost", "GPU is lost", listed=False),
+    )
+
+
+def test_resources_say_whether_the_kubelet_has_them() -> None:
+    """Units of one that is offered no more stay, so that the kubelet sees zero."""
+    made = board(ONE, TWO)
+    made.offer({"other": ()})
+    assert document.of(made, Config(), {GPU: True}, None).resources == {
+        GPU: Resource(0, True),
+        "other": Resource(0, False),
+    }
+
+
+def test_reservations_name_their_pods() -> None:
+    made = board(ONE)
+    pods = (Pod("ml/train"), Pod(uid="1-2-3"))
+    made.hold(
+        (
+            Hold(GPU, "GPU-0", frozenset({"a", "b"}), "why", pods),
+            Hold(GPU, "GPU-0", frozenset({"c"}), "may be over", (), sure=False),
+            Hold(GPU, "GPU-9", frozenset({"d"}), "not here", pods),
+        )
+    )
+    assert document.of(made, Config(), {}, None).reserved == (Reserved(GPU, "GPU-0", 2, pods, "why"),)
+
+
+def test_memory_limits_are_enforced_or_say_why_not() -> None:
+    made = board(ONE, TWO, config=Config(memory=MemorySharing()))
+    made.limit({"GPU-0": None, "GPU-1": "cgroup v1", "GPU-9": "gone"})
+    assert document.of(made, Config(), {}, None).memory_limits == {
+        "GPU-0": Reason(ENFORCED, ""),
+        "GPU-1": Reason("not-enforced", "cgroup v1"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "sharing"),
+    [
+        (Config(), "none"),
+        (Config(shares=(Share(GPU, 4, GPU),)), "time-slicing"),
+        (Config(shares=(Share(GPU, 4, GPU, mps=True),)), "mps"),
+        (Config(memory=MemorySharing()), "memory"),
+    ],
+)
+def test_the_configuration_in_force_is_in_it(config: Config, sharing: str) -> None:
+    assert document.of(Board(), config, {}, None).configuration.sharing == sharing
+
+
+def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
+    """A MIG device is not: its GPU was cut again. While NVML does not answer, nothing is concluded."""
+    part = Device("MIG-1", "1:0", "H100", "GPU-1", TWO.bus, GIB, profile="1g.10gb")
+    known = {one.uuid: one for one in (ONE, TWO, part)}
+    gone = document.gone({}, known, board(TWO))
+    assert [(one.device, one.code, one.listed) for one in gone.values()] == [("GPU-0", "gone", False)]
+    assert document.gone(gone, {}, board(TWO)) == gone
+    assert document.gone(gone, {}, Board()) == gone
+    assert document.gone(gone, known, board(ONE, TWO)) == {}
+
+
+def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
+    """Those logged so far, in order."""
+    lines = [one.getMessage() for one in caplog.records]
+    return [loads(text) for line in lines if (text := last(f" {line}"))]
+
+
+def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+
+    play(scene)
+    found = statuses(caplog)
+    assert found[0].problem == found[0].not_ready == NOT_LOOKED
+    assert all(one != other for one, other in itertools.pairwise(found))
+    whole = [one for one in found if one.not_ready is None]
+    assert [[lost.code for lost in one.lost] for one in whole] == [[], ["xid-79"], []]
+    assert all(one.resources == {GPU: Resource(2, True)} for one in whole)
+
+
+@pytest.mark.parametrize("level", ["error", "critical"])
+def test_the_status_is_in_the_log_at_every_level(caplog, level: str) -> None:
+    logging.getLogger("gpunode.deviceplugin").setLevel(level.upper())
+    try:
+        Publisher().publish(board(ONE), Config(), {GPU: True}, None)
+    finally:
+        logging.getLogger("gpunode.deviceplugin").setLevel(logging.NOTSET)
+    (status,) = statuses(caplog)
+    assert status.resources == {GPU: Resource(1, True)}
+
+
+def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog) -> None:
+    publisher = Publisher()
+    publisher.publish(board(ONE), Config(), {GPU: True}, None)
+    publisher.refused(BadConfig("flags.x: unknown key"))
+    publisher.publish(board(ONE), Config(), {GPU: True}, None)
+    publisher.taken()
+    refused = [one.configuration.refused for one in statuses(caplog)]
+    assert refused == [None, Reason("config-refused", "flags.x: unknown key"), None]
+
+
+def test_an_old_status_is_logged_again(caplog) -> None:
+    """The log may have been rotated since."""
+    publisher, made = Publisher(), board(ONE)
+    for again in (False, False, True):
+        publisher.publish(made, Config(), {GPU: True}, None, again=again)
+    assert len(statuses(caplog)) == 2
