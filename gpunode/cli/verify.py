@@ -46,7 +46,7 @@ def verify(
         chains = {outcome.host: list(host_links(outcome)) for outcome in outcomes}
         whole = [outcome for outcome in outcomes if _holds(chains[outcome.host])]
         if work.inventory.cluster.plugin is not None:
-            for host, words in _said(work, [one for one in outcomes if _lost(chains[one.host])]).items():
+            for host, words in _reported(work, [one for one in outcomes if _lost(chains[one.host])]).items():
                 chains[host] = [
                     replace(link, cause="\n".join(filter(None, (words, link.cause))))
                     if _lost([link])
@@ -85,11 +85,11 @@ def _lost(links: Sequence[Link]) -> bool:
     return any(link.layer == "NVML" and link.status == "broken" for link in links)
 
 
-def _said(work: Session, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
-    """Why GPUs do not answer, in the words of the device plugin, which has heard their Xid; no host that it says nothing
-    of. A cluster that cannot be asked has its own link."""
+def _reported(work: Session, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
+    """Why GPUs do not answer, as the device plugin reports it, which has heard their Xid; only hosts of which it reports
+    something. A cluster that cannot be asked has its own link."""
     from gpunode.cli import cluster
-    from gpunode.cluster import daemonset, said
+    from gpunode.cluster import daemonset, plugin_status
     from gpunode.errors import ClusterError
 
     facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
@@ -102,8 +102,9 @@ def _said(work: Session, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
             namespace = work.inventory.cluster.namespace
             pods = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
             for host, node in found.items():
-                if node.name in pods:
-                    words[host] = said.trouble(api, node, pods[node.name])
+                if pod := pods.get(node.name):
+                    why = plugin_status.why_missing(plugin_status.read(api, node, pod))
+                    words[host] = why.words if why else plugin_status.earlier(api, node, pod)
     return {host: one for host, one in words.items() if one}
 
 
@@ -129,7 +130,8 @@ def _judged(
     api: Api, work: Session, outcomes: Sequence[Outcome], *, run: bool
 ) -> Mapping[str, Sequence[Link]]:
     from gpunode.cli import cluster, proof
-    from gpunode.cluster import daemonset, expected, identity, mig, plugin, said
+    from gpunode.cluster import daemonset, expected, identity, mig, plugin, plugin_status
+    from gpunode.deviceplugin.status import LAYOUT
     from gpunode.model import Link
     from gpunode.verify import cluster as links
     from gpunode.verify import image
@@ -163,7 +165,7 @@ def _judged(
         capacity = _capacity(api, node, seen[host].gpus, config, namespace, row.pod if row else "")
         if row and capacity.status == "ok":  # of what else the node has, some may be out
             capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.lacks))))
-        refused = trouble and row and trouble.what in row.trouble  # in the plugin's own words
+        refused = trouble and row and row.code == LAYOUT
         chains[host] = [
             links.node_link(node),
             images[host] or links.plugin_link(row, trouble.fix if trouble and refused else fix),
@@ -185,9 +187,10 @@ def _judged(
         for host, node_name in sound.items():
             result, pod, node = by_node[node_name], plugins.get(node_name), found[host]
             failed = not all(one.passed for one in result.results)
-            words = said.trouble(api, node, pod) if pod and failed else ""
-            unlimited = said.unlimited(api, node, pod) if pod and result.shared else ""
-            link = links.pod_link(result, words, unlimited)
+            status = plugin_status.read(api, node, pod) if pod and (failed or result.shared) else None
+            why = plugin_status.why_missing(status) if status and failed else None
+            unlimited = plugin_status.unlimited(status) if status and result.shared else ""
+            link = links.pod_link(result, why.words if why else "", unlimited)
             if link.status == "broken":
                 link = links.with_mig(link, mig.trouble(config, seen[host].gpus, node.labels))
             chains[host].append(link)
@@ -209,17 +212,17 @@ def _capacity(
     shares, trouble = expected.units(config, gpus, node.labels), mig.trouble(config, gpus, node.labels)
     if shares is not None:
         right = all(node.units.get(name, 0) == count for name, count in shares.items())
-        why = "" if right else offer.why_not(api, node, None, namespace)
+        why = None if right else offer.why_not(api, node, None, namespace)
         unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
         fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
         link = links.shares_link(node, shares, why, fix)
     elif expected.unlisted(config, gpus, node.labels):
-        link = links.unlisted_link(node, "" if node.offers else offer.why_not(api, node, None, namespace))
+        link = links.unlisted_link(node, None if node.offers else offer.why_not(api, node, None, namespace))
     elif trouble and trouble.missing:  # nothing is to be offered
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
         return Link("capacity", "broken", text, trouble.what, trouble.fix)
     else:
-        link = links.capacity_link(node, len(gpus), "")
+        link = links.capacity_link(node, len(gpus), None)
         if link.status == "broken":
             why = offer.why_not(api, node, len(gpus), namespace)
             link = links.capacity_link(node, len(gpus), why)

@@ -1,4 +1,4 @@
-"""The annotation of a node in which the device plugin keeps its view, where no plugin keeps it any more.
+"""A node's annotation with the device plugin's status, where no plugin keeps it up to date any more.
 
 A pod that was killed leaves it there; once the plugin has lost its right to nodes, no other can take it away.
 """
@@ -9,22 +9,23 @@ from collections.abc import Mapping
 
 from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
-from gpunode.cluster.nodes import GPU_LABEL, SAID
+from gpunode.cluster.nodes import GPU_LABEL
+from gpunode.deviceplugin.status import ANNOTATION
 
 
 def left(api: Api) -> Mapping[str, str]:
-    """The nodes of gpunode's plugin that have it, and what it says there."""
-    return {node.name: node.said for node in nodes.every(api, labels=f"{GPU_LABEL}=true") if node.said}
+    """The nodes of gpunode's plugin that have it, and its text."""
+    return {node.name: node.plugin_status for node in nodes.every(api, labels=f"{GPU_LABEL}=true") if node.plugin_status}
 
 
 def remove(api: Api) -> Mapping[str, str]:
-    """Take it away; from which nodes, and what it said."""
+    """Take it away; from which nodes, and its text."""
     found = left(api)
     for name in found:
-        api.merge("Node", name, {"metadata": {"annotations": {SAID: None}}})
+        api.merge("Node", name, {"metadata": {"annotations": {ANNOTATION: None}}})
     return found
 
 
 def title(node: str) -> str:
     """How messages name it."""
-    return f"Node {node} annotation {SAID}"
+    return f"Node {node} annotation {ANNOTATION}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpunode.cluster import mps, pods, said
+from gpunode.cluster import mps, plugin_status, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import GENERATION
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import RUNTIME_LABEL, Node
-from gpunode.cluster.said import CONTAINER
+from gpunode.cluster.plugin_status import CONTAINER
+from gpunode.cluster.reason import Reason
 
 NAME = "gpunode-device-plugin"
 NAMES = (NAME, mps.NAME)  # of DaemonSets, without what tells the two of a name apart
@@ -72,22 +73,27 @@ def up(pod: Object | None, current: Mapping[str, str]) -> bool:
     return any(current.get(owner) in {generation, ""} for owner in owners)
 
 
-def why(api: Api, namespace: str, node: Node, pod: Object | None) -> str:
+def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Reason:
     """Why the plugin does not run on a node that it should run on."""
     if pod is None:
-        return _no_pod(api, namespace, node)
+        return Reason("no-pod", _no_pod(api, namespace, node))
     if ending(pod):
-        return "its old pod is still ending"
+        return Reason("pod-ending", "its old pod is still ending")
     trouble = pods.trouble(pod, pods.events(api, pod))
     if not trouble and pods.ready(pod):
-        return "its pod is to be replaced: a new version comes to a tenth of the nodes at a time"
+        return Reason(
+            "pod-replaced", "its pod is to be replaced: a new version comes to a tenth of the nodes at a time"
+        )
     if not trouble and not pods.running(pod):
-        return "its pod is starting"
+        return Reason("pod-starting", "its pod is starting")
     if not trouble:  # it runs, and has nothing that the kubelet could give to pods
-        return mps.trouble(api, namespace, node) or said.unready(api, node, pod) or "it is not ready yet"
+        if waiting := mps.trouble(api, namespace, node):
+            return Reason("mps", waiting)
+        why = plugin_status.why_not_ready(plugin_status.read(api, node, pod))
+        return why or Reason("not-ready", "it is not ready yet")
     if "keeps ending" in trouble and (lines := pods.last_words(api, pod, CONTAINER)):
-        return f"{trouble}; its log: {' / '.join(lines.splitlines())}"
-    return trouble
+        trouble += f"; its log: {' / '.join(lines.splitlines())}"
+    return Reason("pod-trouble", trouble)
 
 
 def _no_pod(api: Api, namespace: str, node: Node) -> str:
@@ -101,9 +107,10 @@ def _no_pod(api: Api, namespace: str, node: Node) -> str:
     return str(warnings[-1]).removeprefix("(combined from similar events): ")
 
 
-def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> str:
+def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> Reason:
     """The reasons of some nodes, each reason once."""
     reasons: dict[str, list[str]] = {}
     for node in waiting:
-        reasons.setdefault(why(api, namespace, node, found.get(node.name)), []).append(node.name)
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+        reasons.setdefault(why(api, namespace, node, found.get(node.name)).words, []).append(node.name)
+    words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return Reason("plugin-waiting", words)

@@ -10,13 +10,13 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
 from gpunode.cluster.refusal import HttpError
+from gpunode.deviceplugin.status import ANNOTATION
 from gpunode.errors import ClusterError
 from gpunode.model import Host
 from gpunode.wording import few
 
 GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
 RUNTIME_LABEL = "gpunode.dev/runtime"  # "class": pods reach GPUs through RuntimeClass nvidia only
-SAID = "gpunode.dev/device-plugin"  # annotation: how the device plugin sees the node's GPUs, as JSON
 ACCELERATOR_LABEL = "accelerator"
 OFFERED = ("nvidia.com/", MEMORY)
 HOSTNAME = "kubernetes.io/hostname"
@@ -57,7 +57,7 @@ class Node:
     applied: Mapping[str, frozenset[str]] = field(
         default_factory=dict
     )  # field manager → labels it has applied
-    said: str = ""  # the annotation in which the device plugin keeps its view; "" where there is none
+    plugin_status: str = ""  # the annotation with the device plugin's status; "" where there is none
     images: tuple[
         str, ...
     ] = ()  # names of those that its runtime has; () where the kubelet may not tell of all
@@ -142,7 +142,7 @@ def parse(item: Object) -> Node:
             for entry in meta.get("managedFields") or []
             if entry.get("operation") == "Apply"
         },
-        said=(meta.get("annotations") or {}).get(SAID, ""),
+        plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
         images=tuple(name for one in images for name in one.get("names") or [])
         if len(images) < LISTED
         else (),

@@ -6,59 +6,64 @@ import time
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from gpunode.cluster import daemonset, mps, nodes, pods, said
+from gpunode.cluster import daemonset, mps, nodes, plugin_status, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
 from gpunode.cluster.nodes import GPU_LABEL, Node
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.watch import Patience, Tell, follow
+from gpunode.deviceplugin.status import Status
 from gpunode.errors import ClusterError
 
 Expected: TypeAlias = int | Mapping[str, int] | str | None
 """What a node is to offer: so many GPUs, so many units of each resource, some of a resource, or anything at all (None)."""
 
 
-def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> str:
-    """Why the node does not offer `expected` GPUs, in one line. Asks the API for pods, events and logs.
+def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reason:
+    """Why the node does not offer `expected` GPUs. Asks the API for pods, events and logs.
 
     None: why it does not offer the shares of GPUs that the plugin's configuration makes.
     """
     if not node.ready:
-        return f"the node is not Ready: {node.why_not_ready}"
+        return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if node.labels.get(GPU_LABEL) != "true":
-        return f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
+        return Reason("no-label", f"the node has no label {GPU_LABEL}=true, so no plugin runs there")
     found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
     pod = daemonset.by_node(found).get(node.name)
     if pod is None or not pods.ready(pod):
         return daemonset.why(api, namespace, node, pod)
-    words = said.last(api, node, pod)
-    node = current(api, node, pod)
+    status = plugin_status.read(api, node, pod)
+    why = plugin_status.why_missing(status)
+    node = current(api, node, pod, status)
     if expected is None:
-        return (
-            mps.trouble(api, namespace, node)
-            or words
-            or "the plugin runs, but the kubelet counts none of them yet"
-        )
-    log = f"; {words}" if words else ""
-    if node.capacity == 0:
-        return f"the plugin runs, but the kubelet does not count its GPUs yet{log}"
+        if waiting := mps.trouble(api, namespace, node):
+            return Reason("mps", waiting)
+        return why or Reason("not-counted", "the plugin runs, but the kubelet counts none of them yet")
     if node.shared and node.allocatable == node.capacity == expected:  # then memory is missing
-        return words or "the plugin offers not all of their memory yet"
-    lost = node.capacity - node.allocatable
-    if lost > 0 and said.holders(words):
-        return f"{lost} of {node.capacity} {_counted(node)} held back: {words}"
-    if node.allocatable == 0:
-        return f"the kubelet offers none of its {node.capacity} GPUs yet{log}"
-    if node.allocatable < node.capacity:
-        return f"{lost} of {node.capacity} {_counted(node)} are unhealthy{log}"
-    return f"the kubelet counts {node.capacity} GPUs, the host has {expected}{log}"
+        return why or Reason("memory-missing", "the plugin offers not all of their memory yet")
+    lost, holders = node.capacity - node.allocatable, why.holders if why else ()
+    cause = (why.words if why else "") or plugin_status.earlier(api, node, pod)
+    cause = f"; {cause}" if cause else ""
+    if node.capacity == 0:
+        words, code = "the plugin runs, but the kubelet does not count its GPUs yet", "not-counted"
+    elif why and lost > 0 and holders:
+        words, code, cause = f"{lost} of {node.capacity} {_counted(node)} reserved: {why}", "reserved", ""
+    elif node.allocatable == 0:
+        words, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
+    elif lost > 0:
+        words, code = f"{lost} of {node.capacity} {_counted(node)} are unhealthy", "unhealthy"
+    else:
+        words, code = f"the kubelet counts {node.capacity} GPUs, the host has {expected}", "count-differs"
+    return Reason(why.code if why else code, words + cause, holders, why.fix if why else "")
 
 
-def current(api: Api, node: Node, pod: Object | None) -> Node:
-    """The node with the `capacity` that it has by the configuration in force, as far as its plugin tells; of an earlier one
-    the kubelet counts what was offered for five minutes more."""
+def current(api: Api, node: Node, pod: Object | None, status: Status | Reason | None = None) -> Node:
+    """The node with the `capacity` that it has by the configuration in force, as far as its plugin reports it; of an
+    earlier one the kubelet counts what was offered for five minutes more."""
     if pod is None or len(node.counted) < 2:
         return node
-    return node.counting(said.offers(api, node, pod) or node.counted)
+    status = status or plugin_status.read(api, node, pod)
+    return node.counting(plugin_status.offered(status) or node.counted)
 
 
 def wait_allocatable(
@@ -86,14 +91,14 @@ def wait_allocatable(
             f"{name} offers {_part(node, expected)}",
             lambda node=node: lacking(api, node, expected, namespace),  # type: ignore[misc]
         )
-        if said.holders(reason):  # that may take days
+        if reason and reason.holders:  # that may take days
             break
     seconds = min(seconds, time.monotonic() - begun)
-    why = lacking(api, node, expected, namespace) if node else "there is no such node"
-    holders = " and ".join(said.holders(why))
+    why = lacking(api, node, expected, namespace) if node else Reason("no-node", "there is no such node")
+    holders = " and ".join(str(pod) for pod in why.holders)
     raise ClusterError(
         f"{name} offers {_part(node, expected)} after {waited + seconds:.0f} s: {why}",
-        hint=f"Nothing to mend; wait for the end of {holders}, or end what runs there."
+        hint=f"Nothing to fix; wait for the end of {holders}, or end what runs there."
         if holders
         else f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
     )
@@ -123,7 +128,7 @@ def _part(node: Node | None, expected: Expected) -> str:
     return f"{node.allocatable if node else 0}{'' if expected is None else f' of {expected}'} GPUs"
 
 
-def lacking(api: Api, node: Node, expected: Expected, namespace: str) -> str:
+def lacking(api: Api, node: Node, expected: Expected, namespace: str) -> Reason:
     """Why the node does not offer what is expected of it."""
     if isinstance(expected, (Mapping, str)):
         return why_not(api, node, None, namespace)

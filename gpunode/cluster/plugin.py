@@ -8,18 +8,21 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, pods, rollout, said
+from gpunode.cluster import annotation, apply, daemonset, expected, nodes, offer, plugin_status, pods, rollout
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import OURS, Object, title
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import GPU_LABEL, Node
-from gpunode.cluster.said import CONTAINER
+from gpunode.cluster.plugin_status import CONTAINER
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.watch import Patience, Tell, follow
+from gpunode.deviceplugin.status import Status
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 
 PLAIN = PluginVoice()
+NO_POD = Reason("no-pod", "")
 NAMED = 3  # nodes whose reasons one sentence holds
 
 
@@ -39,6 +42,7 @@ class Row:
     lacks: str = ""
     note: str = ""
     resource: str = ""  # that capacity and allocatable are of
+    code: str = ""  # of `trouble`
 
     @property
     def wrong(self) -> str:
@@ -191,12 +195,12 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
     known = [
         node for node in nodes.every(api) if node.labels.get(GPU_LABEL) == "true" or node.name in by_node
     ]
-    told = said.standing(api, by_node)
 
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
         waiting = pod is None or daemonset.ending(pod) or not pods.ready(pod)
-        node = offer.current(api, node, pod)
+        published = plugin_status.read(api, node, pod) if pod else NO_POD
+        node = offer.current(api, node, pod, published)
         found = _row(api, namespace, node, pod, waiting, log=True)
         misnamed = expected.misnamed(config, node.labels)
         if not found.trouble and misnamed:
@@ -204,13 +208,13 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         named = expected.memory(config, node.labels)
         offers = node.offers or node.units.get(named)
         if not found.trouble and (not offers or 0 < node.allocatable < node.capacity):
-            return replace(found, lacks=offer.lacking(api, node, named or None, namespace))
-        old = _old(api, node, pod, config)
+            return replace(found, lacks=offer.lacking(api, node, named or None, namespace).words)
+        old = _old(node, published, config)
         found = _counted(found, node, old)
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
         if not found.trouble and lost:
             return replace(found, lacks=f"{lost} not offered: {offer.why_not(api, node, None, namespace)}")
-        lacks = "" if found.trouble else told.get(node.name, "")
+        lacks = "" if found.trouble or waiting else plugin_status.unseen(published)
         return replace(found, lacks=lacks, note=_forgotten({name: node.short[name] for name in old}))
 
     with ThreadPoolExecutor(8) as pool:
@@ -235,11 +239,11 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: Tell) -> tuple[str
     return tuple(title(pod) for pod in left) + removed + said
 
 
-def _old(api: Api, node: Node, pod: Object | None, config: PluginConfig | None) -> tuple[str, ...]:
+def _old(node: Node, status: Status | Reason, config: PluginConfig | None) -> tuple[str, ...]:
     """Resources that the kubelet counts still, and that nobody offers any more: by this configuration none can be, or the
     plugin that runs does not."""
     none = [name for name in node.short if not node.units.get(name)]
-    offers = said.offers(api, node, pod) if none and pod else None
+    offers = plugin_status.offered(status)
     return tuple(
         name
         for name in none
@@ -285,10 +289,10 @@ def _leftovers(api: Api, namespace: str) -> list[Object]:
 def _row(
     api: Api, namespace: str, node: Node, pod: Object | None, waiting: bool, *, log: bool = False
 ) -> Row:
-    trouble = "" if node.ready else f"the node is not Ready: {node.why_not_ready}"
+    trouble = None if node.ready else Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if node.ready and waiting:
         trouble = daemonset.why(api, namespace, node, pod)
-    line = pods.last_words(api, pod, CONTAINER, lines=1) if pod and log else ""
+    line = plugin_status.log_line(pods.last_words(api, pod, CONTAINER, lines=20)) if pod and log else ""
     return Row(
         node=node.name,
         pod=pod["metadata"]["name"] if pod else "",
@@ -296,7 +300,8 @@ def _row(
         restarts=pods.restarts(pod) if pod else 0,
         capacity=node.capacity,
         allocatable=node.allocatable,
-        trouble=trouble,
+        trouble=trouble.words if trouble else "",
+        code=trouble.code if trouble else "",
         last_line=line,
         resource=", ".join(node.counted),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.refusal import ConnectionLost, HttpError
 
 Tell = Callable[
@@ -74,9 +75,9 @@ class Patience:
         self._tell = tell
         self._begun, self._looked = time.monotonic(), 0.0
 
-    def tell(self, so_far: str, why: Callable[[], str]) -> str:
+    def tell(self, so_far: str, why: Callable[[], Reason]) -> Reason | None:
         """Call it as often as one likes. The reason, where it was asked for."""
-        now, reason = time.monotonic(), ""
+        now, reason = time.monotonic(), None
         if now - self._begun < USUAL:
             self._tell(so_far)
         elif now - self._looked >= LOOK:

@@ -18,7 +18,7 @@ from .mps.follow import Follower
 from .offer.board import Board
 from .offer.resources import UNCUT, Unfit, Unit, left_out, offers, uncut
 from .settings.config import Config
-from .status import Reason
+from .status import LAYOUT, Reason
 from .threads import Calls
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Node:
                 raise
             self._board.offer({})
             self._board.leave({})
-            self._board.lack(Reason("layout", str(error)))
+            self._board.lack(Reason(LAYOUT, str(error)))
             self._say("offers", f"nothing is offered: {error}")
 
     def _leave(self, found: Sequence[Device]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 VERSION = 1
 ANNOTATION = "gpunode.dev/device-plugin"
 MARK = "gpunode-device-plugin-status"  # in front of the document in the log
+LAYOUT = "layout"  # code: the GPUs cannot be offered as the configuration asks
 ENFORCED = "enforced"  # code of a memory limit that the driver enforces
 
 

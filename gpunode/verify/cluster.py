@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpunode.cluster import said
 from gpunode.cluster.mig import Trouble
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
 from gpunode.cluster.pods import MEMORY
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Link
 from gpunode.verify.host import LOST
@@ -48,7 +48,7 @@ def plugin_link(row: Row | None, fix: str) -> Link:
     return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 
-def capacity_link(node: Node, expected: int, why: str) -> Link:
+def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
     """The node offers every GPU that its host has; `why` not, if it does not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
     lost = node.short.get(MEMORY, 0) if node.shared else 0
@@ -58,24 +58,25 @@ def capacity_link(node: Node, expected: int, why: str) -> Link:
     if node.allocatable != expected or lost:
         unhealthy = node.allocatable < node.capacity
         fix = LOST if unhealthy else f"kubectl describe node {node.name}"
-        return Link("capacity", "broken", text, why, _held(why) or fix)
+        return Link("capacity", "broken", text, _words(why), _fix(why) or fix)
     return Link("capacity", "ok", text)
 
 
-def shares_link(node: Node, expected: Mapping[str, int], why: str, fix: str = "") -> Link:
+def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Link:
     """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not, and what to do."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
-        fix = _held(why) or fix or f"kubectl describe node {node.name}"
-        return Link("capacity", "broken", f"{text} allocatable", why, fix)
+        fix = _fix(why) or fix or f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", f"{text} allocatable", _words(why), fix)
     return Link("capacity", "ok", f"{text} allocatable")
 
 
-def unlisted_link(node: Node, why: str) -> Link:
+def unlisted_link(node: Node, why: Reason | None) -> Link:
     """The node offers something; what its host has is not known, as MIG devices could not be listed. `why` it offers
     nothing, if so."""
     if not node.offers:
-        return Link("capacity", "broken", "no GPU allocatable", why, f"kubectl describe node {node.name}")
+        fix = f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
     untold = "not compared with what the host has: its MIG devices are not known (see NVML)"
     return Link("capacity", "ok", f"{node.offered} allocatable", untold)
 
@@ -103,28 +104,29 @@ def misnamed_link(node: Node, why: str, label: str) -> Link:
 NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
 
 
-def _held(why: str) -> str:
-    """What to do where GPUs only wait for pods that have them by an earlier configuration; "" where more is wrong."""
-    holders = said.holders(why)
-    if not holders:
-        return ""
-    named = [one for one in holders if not one.startswith(said.UID)]
-    uids = [one.removeprefix(said.UID) for one in holders if one not in named]
-    several, others = len(holders) > 1, said.OTHERS in why
-    pods = [*named, *(f"the pod with UID {uid}" for uid in uids), *["the other pods that have it"] * others]
+def _words(why: Reason | None) -> str:
+    return why.words if why else ""
+
+
+def _fix(why: Reason | None) -> str:
+    """What to do; where GPUs only wait for pods that use them by an earlier configuration, how to end those."""
+    if why is None or not why.holders:
+        return why.fix if why else ""
+    named = [pod.name for pod in why.holders if pod.name]
+    uids = [pod.uid for pod in why.holders if not pod.name]
+    several = len(why.holders) > 1
+    waited = " and ".join([*named, *(f"the pod with UID {uid}" for uid in uids)])
     ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in named)
-    how = (
-        [f"`{ends}` ends {'those named' if others or uids else 'them' if several else 'it'}"] if ends else []
-    )
+    which = "those named" if uids else "them" if several else "it"
+    how = [f"`{ends}` ends {which}"] if ends else []
     how += [f"`{NAMES} | grep {uid}` names it" for uid in uids]
-    ended = f"end{'' if several or others else 's'}"
-    return f"Nothing to mend: it is given again when {' and '.join(pods)} {ended} ({'; '.join(how)})."
+    return f"Nothing to fix: it is free again when {waited} end{'' if several else 's'} ({'; '.join(how)})."
 
 
-def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
+def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Link:
     """vectoradd passed on every GPU that nobody else holds.
 
-    `said`: what the plugin tells of GPUs that are not well; `unlimited`: why shares of memory have no limits.
+    `reported`: what the plugin reports of unhealthy GPUs; `unlimited`: why shares of memory have no limits.
     """
     passed = [one for one in result.results if one.passed]
     users = f"; in use by {', '.join(result.users)}" if result.users else ""
@@ -136,7 +138,7 @@ def pod_link(result: NodeResult, said: str = "", unlimited: str = "") -> Link:
         cause = "\n".join(
             f"{few(pods, 3)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
         )
-        cause += f"\n{said}" if said else ""
+        cause += f"\n{reported}" if reported else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
         return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")

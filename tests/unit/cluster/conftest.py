@@ -12,6 +12,7 @@ import pytest
 from gpunode.cluster import watch
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.kinds import path
+from gpunode.deviceplugin.status import ANNOTATION, MARK, Configuration, Status, dumps
 from gpunode.model import Cluster
 
 from .fake import FakeApi, Object
@@ -88,6 +89,21 @@ def pod(name: str, *, node: str = "", namespace: str = NS, gpus: int = 0, **more
         "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": limits}}]},
         "status": {"phase": "Running", **more},
     }
+
+
+def status(**fields: Any) -> Status:
+    """What a plugin publishes, where nothing is wrong but these."""
+    return Status("2026-01-01T00:00:00Z", Configuration("none", "none", ("envvar",)), **fields)
+
+
+def publish(fake: FakeApi, node: str, published: Status, *, annotation: bool = False) -> None:
+    """The plugin on this node publishes it: in its log, or in the node's annotation alone."""
+    line = f"2026-01-01T00:00:01Z INFO {MARK} {dumps(published)}\n2026-01-01T00:00:02Z INFO allocated\n"
+    fake.logs[f"{DAEMONSET}-{node}", "device-plugin"] = "" if annotation else line
+    if annotation:
+        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
+        fake.update("Pod", f"{DAEMONSET}-{node}", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
+        fake.update("Node", node, metadata={"annotations": {ANNOTATION: dumps(published)}})
 
 
 class PluginController:

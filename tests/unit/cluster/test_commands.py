@@ -13,15 +13,14 @@ from typer.testing import CliRunner, Result
 
 from gpunode import converge
 from gpunode.cli import app, cluster
-from gpunode.cluster import said
-from gpunode.cluster.nodes import SAID
 from gpunode.converge import Visit
+from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Lost, Reason
 from gpunode.errors import Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from tests import cases
 from tests.unit.test_verify import right
 
-from .conftest import DAEMONSET, GPU_NODE, NS, Kubelet, PluginController, add_node
+from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node, publish, status
 from .fake import FakeApi, Fault
 
 Command = Callable[..., Result]
@@ -103,7 +102,8 @@ def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
     PluginController(fake)
     command("plugin", "deploy", "--yes")
     for name in ("inside", "gpu-2"):
-        fake.logs[f"{DAEMONSET}-{name}", "device-plugin"] = f"said on {name}\n"
+        publish(fake, name, status())
+        fake.logs[f"{DAEMONSET}-{name}", "device-plugin"] += f"said on {name}\n"
     said = command("plugin", "status").output
     assert "said on gpu-2" in said
     assert "said on inside" not in said
@@ -137,20 +137,10 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
     assert "there is nothing to remove" in command("plugin", "remove").output
 
 
-def warning(fake: FakeApi, reason: str, message: str) -> None:
-    """What the plugin says in an event about the node `inside`."""
-    fake.put(
-        {
-            "kind": "Event",
-            "metadata": {"name": "said", "namespace": "default"},
-            "involvedObject": {"kind": "Node", "name": "inside", "uid": "inside"},
-            "source": {"component": said.COMPONENT},
-            "type": "Warning",
-            "reason": reason,
-            "message": message,
-            "lastTimestamp": "2026-01-01T00:00:00Z",
-        }
-    )
+def reports(fake: FakeApi, index: int, xid: int) -> None:
+    """The plugin on the node `inside` reports that this GPU had an Xid."""
+    lost = Lost(f"GPU-{index}", str(index), f"xid-{xid}", f"Xid {xid}")
+    publish(fake, "inside", status(lost=(lost,)))
 
 
 ON: dict[str, Any] = {"mig_on": True, "mig_pending": True}
@@ -172,12 +162,12 @@ def test_devices_that_are_out_beside_whole_gpus_are_told_where_the_capacity_hold
     command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     fake.update("Node", "inside", status={"allocatable": {"nvidia.com/gpu.shared": "3"}})
-    warning(fake, "GPUUnhealthy", "GPU 1 is Unhealthy: Xid 79")
+    reports(fake, 1, 79)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert verified.exit_code == 0, verified.output
     assert "✓ capacity  1 of 1 GPUs allocatable" in verified.output
     assert "1 of nvidia.com/gpu.shared not offered" in verified.output
-    assert "the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
+    assert "the plugin reports: GPU 1 (GPU-1) is Unhealthy: Xid 79" in verified.output
 
 
 def test_a_label_that_names_no_configuration_has_its_fix(
@@ -209,11 +199,11 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
     command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
-    warning(fake, "GPUUnhealthy", "GPU 0 is Unhealthy: Xid 48")
+    reports(fake, 0, 48)
     verified = command("verify", "--limit", "gpu-1")
     assert verified.exit_code == 1
     assert "element 7 is 0.0" in verified.output
-    assert "the plugin says: GPU 0 is Unhealthy: Xid 48" in verified.output
+    assert "the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 48" in verified.output
 
 
 def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_pod_failed(
@@ -334,7 +324,7 @@ def test_a_plugin_that_refuses_a_mig_layout_is_mended_on_the_host(
     PluginController(fake, {"inside": {**not_ready, "containerStatuses": [running]}})
     command("plugin", "deploy", "--yes", "--limit", "gpu-1")
     why = "MIG strategy single: MIG is on for some GPUs but off for GPU 0; make them alike, or use MIG strategy mixed"
-    fake.logs[f"{DAEMONSET}-inside", "device-plugin"] = f"INFO not ready: {why}\n"
+    publish(fake, "inside", status(not_ready=Reason(LAYOUT, why)))
     two(monkeypatch, **ON)
     verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
     said = links(verified)["plugin"]
@@ -401,13 +391,8 @@ def test_memory_that_is_not_limited_has_its_reason(
     command("plugin", "deploy", "--yes")
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]})
-    if annotation:
-        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
-        fake.update("Pod", f"{DAEMONSET}-inside", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
-        note = json.dumps({"memoryLimits": {"GPU-0": "the driver is too old", "GPU-1": "enforced"}})
-        fake.update("Node", "inside", metadata={"annotations": {SAID: note}})
-    else:
-        warning(fake, said.BESIDE, "the driver is too old")
+    limits = {"GPU-0": Reason("not-enforced", "the driver is too old"), "GPU-1": Reason(ENFORCED, "")}
+    publish(fake, "inside", status(memory_limits=limits), annotation=annotation)
     verified = command("verify", "--limit", "gpu-1")
     assert verified.exit_code == 0, verified.output
     assert "shares of memory are not limited by the driver: the driver is too old" in verified.output
@@ -426,9 +411,9 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert "✗ NVML" in verified.output
     assert "the plugin" not in verified.output
-    warning(fake, "GPUUnhealthy", "GPU 1 is Unhealthy: Xid 79")
+    reports(fake, 1, 79)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
-    assert "cause     the plugin says: GPU 1 is Unhealthy: Xid 79" in verified.output
+    assert "cause     the plugin reports: GPU 1 (GPU-1) is Unhealthy: Xid 79" in verified.output
     assert verified.exit_code == 1
 
 

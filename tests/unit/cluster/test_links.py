@@ -8,6 +8,7 @@ import pytest
 
 from gpunode.cluster import expected, mig
 from gpunode.cluster.nodes import parse
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
 from gpunode.verify.cluster import capacity_link, pod_link, shares_link
@@ -29,7 +30,7 @@ def test_gpus_shared_by_memory_count_as_gpus(
     fake: FakeApi, whole: int, shared: tuple[int, int] | None, status: str, text: str
 ) -> None:
     """The plugin says how many there are; all of a host's GPUs have to be offered one way or the other."""
-    link = capacity_link(parse(add_node(fake, "a", whole, shared=shared)), 4, "")
+    link = capacity_link(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
     assert (link.status, link.text) == (status, text)
 
 
@@ -295,7 +296,7 @@ def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
 def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
     """Each resource with its own number."""
     node = parse(add_node(fake, "a", 2, gpu_shared=shares))
-    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, "why")
+    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Reason("x", "why"))
     assert (link.status, link.text) == (
         status,
         f"2 of 2 nvidia.com/gpu, {shares} of 4 nvidia.com/gpu.shared allocatable",

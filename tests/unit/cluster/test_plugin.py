@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, said, watch
+from gpunode.cluster import nodes, offer, plugin, watch
 from gpunode.cluster.api import Api
 from gpunode.cluster.difference import Difference
 from gpunode.cluster.kinds import OURS
-from gpunode.deviceplugin.cluster.events import COMPONENT
-from gpunode.deviceplugin.cluster.view import ANNOTATION, View, news, summary
-from gpunode.deviceplugin.gpus.devices import Device
-from gpunode.deviceplugin.kubelet import returns
-from gpunode.deviceplugin.logfmt import Logfmt
-from gpunode.deviceplugin.offer.holds import Hold
-from gpunode.deviceplugin.offer.resources import left_out
-from gpunode.deviceplugin.settings.config import Config
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin import status as document
+from gpunode.deviceplugin.status import ANNOTATION, Lost, Pod, Reserved, Resource
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage, PluginVoice
 from gpunode.verify.cluster import capacity_link, shares_link
 
-from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod
+from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod, publish, status
 from .fake import FakeApi
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:1")
@@ -129,15 +123,11 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     """From "it runs" nobody knows what to do; its own last words say what it waits for."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
-    log = "NVML cannot be used: Driver Not Loaded\n"
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    publish(fake, "a", status(not_ready=document.Reason("driver-not-loaded", "NVML: Driver Not Loaded")))
     rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [row.trouble for row in rollout.rows] == [f"the plugin's log: {log.strip()}"]
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = (
-        "T1 INFO not ready: too early\nT2 INFO not ready: NVML: Driver Not Loaded\nT3 WARNING somewhat else\n"
-    )
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [row.trouble for row in rollout.rows] == ["the plugin is not ready: NVML: Driver Not Loaded"]
+    assert [(row.code, row.trouble) for row in rollout.rows] == [
+        ("driver-not-loaded", "the plugin is not ready: NVML: Driver Not Loaded")
+    ]
 
 
 def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -275,7 +265,7 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "NVML cannot be used: driver not loaded\n"
+    publish(fake, "a", status(problem=document.Reason("driver-not-loaded", "driver not loaded")))
 
     def register(words: str) -> None:
         told.append(words)
@@ -283,7 +273,9 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
 
     node = offer.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
     assert node.allocatable == 2
-    reason = "the plugin runs, but the kubelet does not count its GPUs yet; the plugin's log: NVML cannot be used: driver not loaded"
+    reason = (
+        "the plugin runs, but the kubelet does not count its GPUs yet; the plugin reports: driver not loaded"
+    )
     assert f"a offers 0 of 2 GPUs; {reason}" in told
 
 
@@ -331,7 +323,7 @@ def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[
 
 def why(api: Api, name: str, expected: int) -> str:
     found = next(one for one in nodes.every(api) if one.name == name)
-    return offer.why_not(api, found, expected, NS)
+    return offer.why_not(api, found, expected, NS).words
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -361,163 +353,120 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     assert why(api, "a", 4) == "device-plugin keeps ending: exit code 2; its log: bad configuration: --x"
 
 
-GPU = Device("GPU-1", "1", "Tesla P100", "GPU-1", "0000:3b:00.0", 0)
-
-
-def test_the_plugins_own_words_are_the_cause(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """Its annotation before its events, those before its log; an event that things are well again is no cause."""
-    add_node(fake, "a", 4, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
-    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "INFO the last line\n"
-
-    def say(moment: int, kind: str, message: str, component: str = said.COMPONENT, reason: str = "R") -> None:
-        fake.put(
-            {
-                "kind": "Event",
-                "metadata": {"name": f"said{moment}", "namespace": "default"},
-                "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
-                "source": {"component": component},
-                "type": kind,
-                "reason": reason,
-                "message": message,
-                "lastTimestamp": f"2026-01-01T00:00:0{moment}Z",
-            }
-        )
-
-    say(0, "Warning", "another's words", "kubelet")
-    assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"
-    say(1, "Warning", "GPU 0 is Unhealthy: Xid 79")
-    assert (
-        why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
-    )
-    say(2, "Warning", "containers may exceed what they asked for", reason=said.BESIDE)
-    assert (
-        why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy; the plugin says: GPU 0 is Unhealthy: Xid 79"
-    )
-    say(3, "Normal", "GPU 0 is Healthy again")
-    assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"
-    seen = View({"GPU-1": GPU}, {"nvidia.com/gpu": 4}, {"GPU-1": "Xid 95"})
-    keeps = {"name": "NODE_ANNOTATION", "value": "true"}
-    for text, words in (
-        (summary(seen, Config()), "; the plugin says: GPU-1: Xid 95"),
-        (summary(View(missing="no driver"), Config()), "; the plugin says: no driver"),
-        (
-            summary(View({"GPU-1": GPU}, held={"GPU-1": "for a/b"}), Config()),
-            "; the plugin says: GPU-1: for a/b",
-        ),
-        ("[not ours", ""),
-    ):
-        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
-        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: text}})
-        assert why(api, "a", 4) == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
-        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
-        assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
-
-
-HOLD = Hold(
+XID = Lost("GPU-0", "0", "xid-79", "Xid 79")
+RESERVED = Reserved(
     "nvidia.com/gpu",
     "GPU-1",
-    frozenset(["GPU-1"]),
+    1,
+    (Pod("default/m1"),),
     "container c of pod default/m1 still has 40 GiB of it as aliyun.com/gpu-mem, by an earlier configuration",
 )
 
 
-def logged(caplog: pytest.LogCaptureFixture, before: tuple[Hold, ...], after: tuple[Hold, ...]) -> str:
-    """What the plugin logs when this changes."""
-    caplog.clear()
-    with caplog.at_level("INFO"):
-        returns._tell(before, after)
-    return "".join(f"{Logfmt().format(record)}\n" for record in caplog.records)
-
-
-@pytest.mark.parametrize("by_log", [True, False])
-def test_a_gpu_that_is_held_back_for_a_pod_is_not_called_unhealthy(
-    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture, by_log: bool
+@pytest.mark.parametrize("annotation", [True, False])
+@pytest.mark.parametrize(
+    ("published", "code", "words"),
+    [
+        (status(), "unhealthy", ""),
+        (status(lost=(XID,)), "xid-79", "; the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 79"),
+        (status(problem=document.Reason("layout", "no")), "layout", "; the plugin reports: no"),
+        (status(lost=(XID,), reserved=(RESERVED,)), "xid-79", None),
+    ],
+)
+def test_what_the_plugin_reports_is_the_cause(
+    api: Api,
+    fake: FakeApi,
+    told: list[str],
+    annotation: bool,
+    published: document.Status,
+    code: str,
+    words: str,
 ) -> None:
-    """Whatever was logged since; and nothing is to be mended: the pod has it by an earlier configuration."""
+    """From the annotation as from the log; an annotation that no pod keeps up to date counts for nothing."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
-    log, free = logged(caplog, (), (HOLD,)), logged(caplog, (HOLD,), ())
-    if by_log:
-        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"{log}2026-01-01T00:00:00Z INFO registered\n"
-    else:
-        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
-        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
-        seen = summary(View({"GPU-1": GPU}, held={"GPU-1": HOLD.why}), Config())
-        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: seen}})
-    cause = why(api, "a", 4)
-    assert cause.startswith("1 of 4 nvidia.com/gpu held back: the plugin")
-    assert "pod default/m1 still has 40 GiB" in cause
-    node = nodes.every(api)[0]
-    mend = "Nothing to mend: it is given again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
-    assert capacity_link(node, 4, cause).fix == mend
-    assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == mend
-    mend = capacity_link(node, 4, f"{cause} (2 pods in all)").fix
-    assert "again when default/m1 and the other pods that have it end (" in mend
-    uid = cause.replace("default/m1", "with UID 1-2-3")
-    assert capacity_link(node, 4, uid).fix == (
-        "Nothing to mend: it is given again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
+    publish(fake, "a", published, annotation=annotation)
+    (node,) = nodes.every(api)
+    found = offer.why_not(api, node, 4, NS)
+    assert (found.code, found.holders) == (code, ())
+    if words is not None:
+        assert found.words == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
+    if annotation:
+        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
+        assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
+
+
+@pytest.mark.parametrize("annotation", [True, False])
+def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
+    api: Api, fake: FakeApi, told: list[str], annotation: bool
+) -> None:
+    """Nothing is to be fixed: the pod has it by an earlier configuration."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
+    (node,) = nodes.every(api)
+    cause = offer.why_not(api, node, 4, NS)
+    assert (cause.code, cause.holders) == ("reserved", (Pod("default/m1"),))
+    assert cause.words.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
+    fix = (
+        "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
+    )
+    assert capacity_link(node, 4, cause).fix == fix
+    assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == fix
+    publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
+    (node,) = nodes.every(api)
+    worse = offer.why_not(api, node, 4, NS)
+    assert "gpu-reset" in capacity_link(node, 4, worse).fix, "more is wrong than that"
+
+
+def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    (node,) = nodes.every(api)
+    uid, named = Pod(uid="1-2-3"), Pod("default/m1")
+    assert capacity_link(node, 5, Reason("reserved", "x", (uid,))).fix == (
+        "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
     )
-    mend = capacity_link(node, 4, f"{cause}; {uid}").fix
-    assert mend.startswith(
-        "Nothing to mend: it is given again when default/m1 and the pod with UID 1-2-3 end ("
+    both = capacity_link(node, 5, Reason("reserved", "x", (named, uid))).fix
+    assert both.startswith(
+        "Nothing to fix: it is free again when default/m1 and the pod with UID 1-2-3 end ("
     )
-    assert "(`kubectl delete pod -n default m1` ends those named; `kubectl get pods" in mend
-    ill = f"{cause}; GPU-2: Xid 79"
-    assert "gpu-reset" in capacity_link(node, 4, ill).fix, "more is wrong than that"
-    if by_log:
-        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log + free
-        assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy", "it was given back"
-        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"ERROR unhealthy: Xid 79 device=GPU-2\n{log}"
-        assert why(api, "a", 4).startswith("1 of 4 nvidia.com/gpu are unhealthy; ")
+    assert "(`kubectl delete pod -n default m1` ends those named; `kubectl get pods" in both
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_held_back_for_a_pod_is_not_waited_for(
-    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_reserved_for_a_pod_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
     """The pod may run for days. Where more is wrong than that, the wait goes on."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
-    log = logged(caplog, (), (HOLD,))
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
-    with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* held back") as caught:
+    publish(fake, "a", status(reserved=(RESERVED,)))
+    with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* reserved") as caught:
         offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
-    assert caught.value.hint == "Nothing to mend; wait for the end of default/m1, or end what runs there."
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = f"ERROR unhealthy: Xid 79 device=GPU-2\n{log}"
+    assert caught.value.hint == "Nothing to fix; wait for the end of default/m1, or end what runs there."
+    publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)))
     with pytest.raises(ClusterError, match="after 1 s") as caught:
         offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
     assert "kubectl describe node a" in caught.value.hint
 
 
-def test_a_gpu_that_the_plugin_leaves_out_is_the_cause_whatever_it_has_logged_since(
+def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
-    """It says so once, before it registers: what follows tells nothing of the GPU that is missing."""
+    """And wrong in the plugin's status, which nothing else shows."""
     add_node(fake, "a", 3, labels=GPU_NODE)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
-    (words,) = left_out([replace(GPU, mig_enabled=True)], "mixed")
-    log = f"WARNING {words}\n" + "INFO registered\n" * 10
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
-    assert why(api, "a", 4) == (
-        "the kubelet counts 3 GPUs, the host has 4; the plugin's log: "
-        "WARNING GPU 1 is not offered: MIG is on, but no MIG device of it is to be seen"
-    )
-
-
-def test_what_is_read_is_what_the_plugin_writes() -> None:
-    """Two packages that import nothing of each other agree on names."""
-    assert (nodes.SAID, said.COMPONENT) == (ANNOTATION, COMPONENT)
-    (event,) = news(View(), View({"GPU-1": GPU}, limits={"GPU-1": "an old driver"}))
-    assert event.reason == said.BESIDE
+    uncut = Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
+    publish(fake, "a", status(lost=(uncut,), resources={"nvidia.com/gpu": Resource(3, True)}))
+    words = "GPU 1 (GPU-1) is not offered: MIG is on"
+    assert why(api, "a", 4) == f"the kubelet counts 3 GPUs, the host has 4; the plugin reports: {words}"
+    assert plugin.status(api, NS)[0].wrong == words
 
 
 def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -583,7 +532,7 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
-    fake.logs[living(fake, "a")["metadata"]["name"], "device-plugin"] = "WARNING not offered: no MPS\n"
+    publish(fake, "a", status(lost=(Lost("GPU-0", "0", "mps-absent", "no MPS"),)))
     wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
     with pytest.raises(ClusterError) as caught:
         offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, tell=told.append)
@@ -651,29 +600,32 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
 
 
 MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
-STARTED = "2026-01-01T00:00:00Z INFO starting anew because=changed\n"
 GPUS, SMALL, LARGE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
 
-def registered(*resources: str) -> str:
-    """What the plugin logs when it offers these."""
-    line = "2026-01-01T00:00:01Z INFO registered with the kubelet resource={} units=2 socket=/x version=v1beta1\n"
-    return "".join(line.format(resource) for resource in resources)
+def offering(*resources: str, **fields: Any) -> document.Status:
+    return status(resources={name: Resource(2, True) for name in resources}, **fields)
 
 
 @pytest.mark.parametrize(
-    ("left", "log", "old"),
+    ("left", "published", "old"),
     [
-        (LARGE, registered(LARGE) + STARTED + registered(SMALL), True),  # the GPU is cut in another way
-        (GPUS, STARTED + registered(SMALL), True),  # strategy single before
-        (LARGE, STARTED + registered(SMALL, LARGE), False),
-        (GPUS, STARTED + registered(SMALL, GPUS), False),
-        (LARGE, registered(SMALL), False),  # it began long ago: what is counted now is offered now
+        (LARGE, offering(SMALL), True),  # the GPU is cut in another way
+        (GPUS, offering(SMALL), True),  # strategy single before
+        (LARGE, offering(SMALL, LARGE), False),
+        (GPUS, offering(SMALL, GPUS), False),
+        (LARGE, None, False),  # not known
     ],
 )
-@pytest.mark.parametrize("by_log", [True, False])
+@pytest.mark.parametrize("annotation", [True, False])
 def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
-    api: Api, fake: FakeApi, told: list[str], left: str, log: str, old: bool, by_log: bool
+    api: Api,
+    fake: FakeApi,
+    told: list[str],
+    left: str,
+    published: document.Status | None,
+    old: bool,
+    annotation: bool,
 ) -> None:
     """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
     add_node(fake, "a", labels=GPU_NODE)
@@ -681,13 +633,8 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     plugin.deploy(api, NS, IMAGE, MIXED, seconds=10, tell=told.append)
     counts = {SMALL: "2", left: "2"}
     fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
-    if by_log:
-        fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
-    else:
-        keeps = {"name": "NODE_ANNOTATION", "value": "true"}
-        fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c", "env": [keeps]}]})
-        note = summary(View(units={SMALL: 2} if old else {SMALL: 2, left: 2}), Config())
-        fake.update("Node", "a", metadata={"annotations": {ANNOTATION: note}})
+    if published:
+        publish(fake, "a", published, annotation=annotation)
     (row,) = plugin.status(api, NS, MIXED)
     if old:
         forgets = "the kubelet forgets it within 5 minutes"
@@ -697,9 +644,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
         assert row.note == ""
 
 
-def test_status_counts_what_is_offered_now(
-    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[str]) -> None:
     """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
     add_node(fake, "a", 2, labels=GPU_NODE, shared=(2, 32), gpu_shared=20)
     PluginController(fake)
@@ -712,23 +657,21 @@ def test_status_counts_what_is_offered_now(
     (row,) = plugin.status(api, NS, renamed)
     assert (row.resource, row.capacity, row.allocatable) == ("nvidia.com/gpu.shared", 20, 20)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
-    log = STARTED + registered(GPUS) + logged(caplog, (), (HOLD,))
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = log
+    publish(fake, "a", offering(GPUS, reserved=(RESERVED,)))
     (row,) = plugin.status(api, NS)
     assert (row.resource, row.capacity, row.allocatable) == (GPUS, 2, 0)
-    assert row.wrong.startswith("2 of 2 nvidia.com/gpu held back: ")
+    assert row.wrong.startswith("2 of 2 nvidia.com/gpu reserved: ")
     assert why(api, "a", 2) == row.wrong
 
 
 def test_what_an_earlier_configuration_offered_is_no_trouble(
-    api: Api, fake: FakeApi, told: list[str], caplog: pytest.LogCaptureFixture
+    api: Api, fake: FakeApi, told: list[str]
 ) -> None:
     """The kubelet counts it for 5 minutes more. What the configuration still makes is missed, though."""
     add_node(fake, "a", 16, labels=GPU_NODE, shared=(4, 316))
     PluginController(fake)
     memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
     plugin.deploy(api, NS, IMAGE, memory, seconds=10, tell=told.append)
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "2026-01-01T00:00:00Z INFO registered\n"
     left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
     fake.update("Node", "a", status={"allocatable": left})
     (row,) = plugin.status(api, NS, memory)
@@ -739,16 +682,15 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     some = PluginConfig("version: v1\nsharing: {memory: {devices: [0]}}\n")
     (row,) = plugin.status(api, NS, some)
     assert row.wrong.startswith("16 of nvidia.com/gpu not offered: ")
-    assert "INFO" not in row.wrong
     fake.update("Node", "a", status={"allocatable": {**left, "aliyun.com/gpu-mem": "237"}})
-    fake.logs[f"{DAEMONSET}-a", "device-plugin"] = logged(caplog, (), (HOLD,))
+    publish(fake, "a", offering("aliyun.com/gpu-count", "aliyun.com/gpu-mem", reserved=(RESERVED,)))
     (row,) = plugin.status(api, NS, memory)
     assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
     (node,) = nodes.every(api)
-    link = capacity_link(node, 4, why(api, "a", 4))
+    link = capacity_link(node, 4, offer.why_not(api, node, 4, NS))
     assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert link.status == "broken"
-    assert link.fix.startswith("Nothing to mend: it is given again when default/m1 ends")
+    assert link.fix.startswith("Nothing to fix: it is free again when default/m1 ends")
 
 
 def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
@@ -759,29 +701,11 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
         add_node(fake, name, 4, labels=GPU_NODE)
     PluginController(fake)
     plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
-    running = [{"name": "device-plugin", "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}}]
-    fake.update("Pod", f"{DAEMONSET}-a", NS, status={"containerStatuses": running})
-
-    def say(second: int, reason: str, message: str, kind: str) -> None:
-        event = {
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "lastTimestamp": f"2026-01-01T00:00:0{second}Z",
-        }
-        about = {
-            "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
-            "source": {"component": said.COMPONENT},
-        }
-        fake.put(
-            {"kind": "Event", "metadata": {"name": f"said{second}", "namespace": "default"}, **event, **about}
-        )
-
-    say(1, "ConfigRefused", "another one", "Warning")
-    assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
-    say(3, "ConfigRefused", "it stays as it was: config.yaml:1:25: x", "Warning")
-    assert [row.wrong for row in plugin.status(api, NS)] == ["it stays as it was: config.yaml:1:25: x", ""]
-    say(4, "ConfigTaken", "it can be used again", "Normal")
+    refused = document.Reason("config-refused", "config.yaml:1:25: x")
+    publish(fake, "a", status().refusing(refused))
+    words = "its configuration stays as it was: config.yaml:1:25: x"
+    assert [row.wrong for row in plugin.status(api, NS)] == [words, ""]
+    publish(fake, "a", status())
     assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
 
 

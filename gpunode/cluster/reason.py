@@ -1,0 +1,23 @@
+"""Expected trouble above the kubelet, as a value: made where it is known, shown to people, never parsed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpunode.deviceplugin.status import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is not as it should be. Programs read `code`; `words` are for people and may change.
+
+    `holders`: pods whose end is all that has to be waited for. `fix`: what to do, "" where `words` say it.
+    """
+
+    code: str
+    words: str
+    holders: tuple[Pod, ...] = ()
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return self.words

@@ -1,0 +1,180 @@
+"""What is read of the plugin's status, from where, and what is answered where there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gpunode.cluster import nodes, offer, plugin, plugin_status
+from gpunode.cluster.api import Api
+from gpunode.cluster.plugin_status import COMPONENT, CONTAINER
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.cluster import events
+from gpunode.deviceplugin.status import ENFORCED, MARK, Lost, Resource, Status, dumps
+from gpunode.deviceplugin.status import Reason as Why
+from gpunode.model import PluginImage
+
+from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, publish, status
+from .fake import FakeApi, Fault
+
+LOST = status(lost=(Lost("GPU-0", "0", "xid-79", "Xid 79"),))
+
+
+@pytest.fixture
+def node(api: Api, fake: FakeApi, told: list[str]) -> None:
+    """A node `a` whose plugin runs since 10 o'clock, and of whose four GPUs three are allocatable."""
+    add_node(fake, "a", 4, labels=GPU_NODE)
+    PluginController(fake)
+    plugin.deploy(api, NS, PluginImage("plugin:1"), seconds=10, tell=told.append)
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
+    state = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
+    fake.update(
+        "Pod", f"{DAEMONSET}-a", NS, status={"containerStatuses": [{"name": CONTAINER, "state": state}]}
+    )
+
+
+def read(api: Api) -> Status | Reason:
+    """The status of the node `a`."""
+    (pod,) = api.find("Pod", NS)[0]
+    return plugin_status.read(api, nodes.every(api)[0], pod)
+
+
+def why(api: Api) -> str:
+    """Why the node `a` offers not all of its GPUs."""
+    return offer.why_not(api, nodes.every(api)[0], 4, NS).words
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("annotation", [True, False])
+def test_the_annotation_is_read_where_the_pod_keeps_it_else_the_log(
+    api: Api, fake: FakeApi, annotation: bool
+) -> None:
+    publish(fake, "a", LOST, annotation=annotation)
+    assert read(api) == LOST
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    ("log", "code", "fix"),
+    [
+        ("", "no-status", ""),
+        ("T1 INFO starting\nT2 INFO registered\n", "plugin-older", plugin_status.UPDATE),
+        (
+            f"T1 INFO {MARK} {json.dumps({'version': 2})}\n",
+            "plugin-newer",
+            "Update gpunode on this computer.",
+        ),
+        (f"T1 INFO {MARK} {json.dumps({'units': {}})}\n", "plugin-older", plugin_status.UPDATE),
+        (f"T1 INFO {MARK} {json.dumps({'version': 1})}\n", "bad-status", plugin_status.UPDATE),
+    ],
+)
+def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
+    api: Api, fake: FakeApi, log: str, code: str, fix: str
+) -> None:
+    fake.logs[f"{DAEMONSET}-a", CONTAINER] = log
+    found = read(api)
+    assert isinstance(found, Reason)
+    assert (found.code, found.fix) == (code, fix)
+
+
+@pytest.mark.usefixtures("node")
+def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: FakeApi) -> None:
+    fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "4"}})
+    fake.logs[f"{DAEMONSET}-a", CONTAINER] = "T1 INFO registered\n"
+    (row,) = plugin.status(api, NS)
+    assert row.wrong.startswith("the plugin is older than this gpunode")
+    assert row.last_line == "T1 INFO registered"
+
+
+@pytest.mark.usefixtures("node")
+def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi) -> None:
+    fake.fail("GET", "/log", Fault(403, "Forbidden", "pods/log is forbidden"))
+    found = read(api)
+    assert isinstance(found, Reason)
+    assert found.code == "no-log"
+    assert "pods/log is forbidden" in found.words
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    ("reasons", "shown"),
+    [
+        ([("09:58", "GPUUnhealthy")], True),
+        ([("09:58", "GPUGone")], True),
+        ([("09:57", "GPUUnhealthy"), ("09:58", "GPUHealthy")], False),
+        ([("09:57", "GPUHealthy"), ("09:58", "GPUUnhealthy")], True),
+        ([("10:01", "GPUUnhealthy")], False),  # the status has it
+        ([("09:58", "GPUHeld")], False),
+    ],
+)
+def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_with_its_age(
+    api: Api, fake: FakeApi, reasons: list[tuple[str, str]], shown: bool
+) -> None:
+    """It may be why the GPU is missing now. What the plugin reports now comes first."""
+    publish(fake, "a", status())
+    for clock, reason in reasons:
+        fake.put(
+            {
+                "kind": "Event",
+                "metadata": {"name": f"e{clock[-1]}", "namespace": "default"},
+                "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
+                "source": {"component": COMPONENT},
+                "reason": reason,
+                "message": "some words",
+                "lastTimestamp": f"2026-01-01T{clock}:00Z",
+            }
+        )
+    pattern = r"; before its last start, \d+ h ago, the plugin reported: some words$"
+    assert bool(re.search(pattern, why(api))) == shown
+    publish(fake, "a", LOST)
+    assert why(api).endswith("; the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 79")
+
+
+def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
+    none = Why("not-enforced", "cgroup v1")
+    found = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
+    assert plugin_status.unlimited(found) == "cgroup v1"
+    assert plugin_status.unlimited(Reason("x", "y")) == ""
+
+
+def test_the_last_line_for_people_is_no_status() -> None:
+    assert plugin_status.log_line(f"T1 INFO one\nT2 INFO {MARK} {dumps(LOST)}\n") == "T1 INFO one"
+    assert plugin_status.log_line(f"T2 INFO {MARK} {dumps(LOST)}\n") == ""
+
+
+def test_reader_and_writer_agree_on_names() -> None:
+    assert COMPONENT == events.COMPONENT
+
+
+def other_words(text: str) -> str:
+    """The same document with every sentence for people replaced."""
+    return re.sub(r'"words":"[^"]+"', '"words":"zzz"', text)
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    "published",
+    [
+        LOST,
+        status(problem=Why("layout", "profiles differ")),
+        status(lost=(Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),)),
+        status(resources={"nvidia.com/gpu": Resource(4, False)}, not_ready=Why("not-registered", "x")),
+        status().refusing(Why("config-refused", "x")),
+    ],
+)
+def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status) -> None:
+    """Not on those of the status, nor on those of the log."""
+
+    def judged() -> list[object]:
+        found = offer.why_not(api, nodes.every(api)[0], 4, NS)
+        (row,) = plugin.status(api, NS)
+        return [found.code, found.holders, bool(row.wrong), row.code, row.capacity, row.allocatable]
+
+    publish(fake, "a", published)
+    before = judged()
+    key = f"{DAEMONSET}-a", CONTAINER
+    fake.logs[key] = other_words(fake.logs[key]).replace("allocated", "yyy")
+    assert "zzz" in fake.logs[key]
+    assert judged() == before
