@@ -15,7 +15,11 @@ from gpunode.deviceplugin.status import ANNOTATION
 
 def left(api: Api) -> Mapping[str, str]:
     """The nodes of gpunode's plugin that have it, and its text."""
-    return {node.name: node.plugin_status for node in nodes.every(api, labels=f"{GPU_LABEL}=true") if node.plugin_status}
+    return {
+        node.name: node.plugin_status
+        for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
+        if node.plugin_status
+    }
 
 
 def remove(api: Api) -> Mapping[str, str]:

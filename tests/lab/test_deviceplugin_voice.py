@@ -64,7 +64,7 @@ def talkative(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     ran = gpunode("plugin deploy", "--yes", "--json", inventory=file)
     assert ran.code == 0, ran
     for name, gpus in GPUS.items():
-        wait("the plugin's first words", lambda: note(lab, name).get("units") == {GPU: gpus}, 60)  # noqa: B023
+        wait("the plugin's status", lambda: units(lab, name) == {GPU: gpus}, 60)  # noqa: B023
     yield
     ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
@@ -75,7 +75,7 @@ def whole(lab: Lab) -> Iterator[None]:
     """No node has a label of its own, and all GPUs are there and well, before and after."""
 
     def all_well() -> bool:
-        return everywhere(lab) == GPUS and all(note(lab, name).get("unhealthy") == {} for name in GPUS)
+        return everywhere(lab) == GPUS and all(note(lab, name).get("lost") == [] for name in GPUS)
 
     wait("all GPUs of both nodes", all_well, 120)
     yield
@@ -134,9 +134,14 @@ def note(lab: Lab, name: str) -> dict[str, Any]:
     return dict(json.loads(node(lab, name)["metadata"].get("annotations", {}).get(NOTE, "{}")))
 
 
+def units(lab: Lab, name: str) -> dict[str, int]:
+    """Units of each resource, as the annotation has them."""
+    return {resource: one["units"] for resource, one in note(lab, name).get("resources", {}).items()}
+
+
 def sharing(lab: Lab, name: str) -> str:
     """The way of sharing that is in force, as the annotation says."""
-    return str(note(lab, name).get("modes", {}).get("sharing"))
+    return str(note(lab, name).get("configuration", {}).get("sharing"))
 
 
 def count(lab: Lab, name: str, reason: str, words: str) -> int:
@@ -157,8 +162,12 @@ def test_an_unhealthy_gpu_is_told_where_people_look(lab: Lab, gpunode: Callable[
             assert said["type"] == "Warning"
             assert "GPU 0 (" in said["message"]
             assert "is Unhealthy: Xid 95: uncontained memory error; reset the GPU" in said["message"]
-            wait("the annotation", lambda: len(note(lab, name).get("unhealthy", {})) == 1, SECONDS)  # noqa: B023
-            assert note(lab, name)["units"] == {GPU: gpus}
+            wait(
+                "the annotation",
+                lambda: [one["code"] for one in note(lab, name)["lost"]] == ["xid-95"],
+                SECONDS,
+            )  # noqa: B023
+            assert units(lab, name) == {GPU: gpus}
         wait(
             "the kubelets to hear of it", lambda: all(everywhere(lab)[name] < GPUS[name] for name in GPUS), 60
         )
@@ -171,7 +180,7 @@ def test_an_unhealthy_gpu_is_told_where_people_look(lab: Lab, gpunode: Callable[
             assert "Xid 95: uncontained memory error; reset the GPU" in broken["cause"]
     for name in GPUS:
         wait("the end of it", lambda: count(lab, name, "GPUHealthy", "Xid 95") > well[name], RECOVERY + 60)  # noqa: B023
-        wait("the annotation", lambda: note(lab, name).get("unhealthy") == {}, SECONDS)  # noqa: B023
+        wait("the annotation", lambda: note(lab, name).get("lost") == [], SECONDS)  # noqa: B023
 
 
 def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab) -> None:
