@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, results, said, vectoradd
+from gpunode.cluster import nodes, offer, plugin, plugin_status, results, vectoradd
 from gpunode.cluster.api import Api, connect
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
@@ -81,7 +81,7 @@ class Fleet:
 
     def log(self, machine: Machine, *, previous: bool = False) -> str:
         row = self.row(machine)
-        return self.api.log(NS, row.pod, said.CONTAINER, previous=previous)
+        return self.api.log(NS, row.pod, plugin_status.CONTAINER, previous=previous)
 
     def address(self, machine: Machine) -> str:
         pod = self.api.get("Pod", self.row(machine).pod, NS) or {}
