@@ -33,6 +33,11 @@ class Job:
         return len(self.results) == len(self.names)
 
     @property
+    def waiting(self) -> list[str]:
+        """Pods without a result."""
+        return [name for name in self.names if name not in self.results]
+
+    @property
     def found(self) -> list[Result]:
         return [one for name in self.names for one in self.results[name]]
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 from gpunode.cluster import asks, nodes, pods
 from gpunode.cluster.api import Api
@@ -22,7 +24,7 @@ from gpunode.cluster.kinds import Object
 from gpunode.cluster.manifests import rendered
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.results import NodeResult, Result, Target, reported
-from gpunode.cluster.watch import Tell, follow
+from gpunode.cluster.watch import Tell, changes, follow
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage
 
@@ -31,6 +33,7 @@ CONTAINER = "vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two searches for reasons
 PULL = 30.0  # seconds in which a kubelet tries to pull an image some times
+AT_ONCE = 16  # nodes whose pods are made side by side
 GONE = 30.0  # seconds to wait until deleted pods have given their GPUs back
 
 
@@ -54,8 +57,8 @@ def run(
     known = {node.name: node for node in nodes.every(api)}
     jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
-        for job in jobs:
-            this.start(job, known.get(job.target.node))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda job: this.start(job, known.get(job.target.node)), jobs))
         this.wait(jobs)
     finally:
         this.clean()
@@ -80,10 +83,10 @@ class _Run:
         self.seconds, self.tell, self.config = seconds, tell, config
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
-        self.count = 0
         self.pulling: dict[
             str, float
         ] = {}  # uid of a pod -> since when its image was seen not to be pulled; monotonic
+        self.numbers = count()
 
     def start(self, job: Job, node: Node | None) -> None:
         """Create the node's pods, or note why there are none."""
@@ -121,8 +124,7 @@ class _Run:
             job.unseen.add(name)
 
     def create(self, node: Node, ask: asks.Ask) -> str:
-        name = f"vectoradd-{self.id}-{self.count}"
-        self.count += 1
+        name = f"vectoradd-{self.id}-{next(self.numbers)}"
         self.api.create(self.pod(name, node, ask))
         return name
 
@@ -159,31 +161,40 @@ class _Run:
     def wait(self, jobs: Sequence[Job]) -> None:
         """Gather results until every pod has one; at the deadline, the reasons of those without."""
         looked = 0.0
-        found: dict[str, Object] = {}
+        found: Mapping[str, Object] = {}
         for job in jobs:
             job.unseen.clear()
-        for found in follow(
+        of = {name: job for job in jobs for name in job.names}
+        running = {job.target.node: job for job in jobs}  # that wait for a pod
+        # An event costs what its own node's pods cost, however many nodes there are.
+        for found, changed in changes(
             self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, tell=self.tell
         ):
-            for job in jobs:
+            for job in jobs if changed is None else [of[changed]] if changed in of else []:
                 self.gather(job, found)
-            waiting = [name for job in jobs for name in job.names if name not in job.results]
-            if not waiting:
+                of.update(dict.fromkeys(job.names, job))
+                if job.done:
+                    running.pop(job.target.node, None)
+            if not running:
                 return
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
-                why = self.why(found.get(waiting[0]))
-                count = sum(len(job.names) for job in jobs)
-                self.tell(f"{count - len(waiting)} of {count} pods done; {waiting[0]}: {why}")
+                self.report(jobs, found)
         for job in jobs:
-            for name in job.names:
-                if name not in job.results:
-                    why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
-                    job.results[name] = [Result(job.target.node, name, "", "", False, self.seconds, why, ())]
+            for name in job.waiting:
+                why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
+                job.results[name] = [Result(job.target.node, name, "", "", False, self.seconds, why, ())]
 
-    def gather(self, job: Job, found: dict[str, Object]) -> None:
+    def report(self, jobs: Sequence[Job], found: Mapping[str, Object]) -> None:
+        """Say how many pods are done, and what the first of the others waits for."""
+        waiting = [name for job in jobs for name in job.waiting]
+        every = sum(len(job.names) for job in jobs)
+        why = self.why(found.get(waiting[0]))
+        self.tell(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
+
+    def gather(self, job: Job, found: Mapping[str, Object]) -> None:
         """The results of pods that are done; when all of the node's are, more are made, or its GPUs given back."""
-        job.unseen -= found.keys()
+        job.unseen -= {name for name in job.unseen if name in found}
         for name in tuple(job.names):
             if name in job.results or name in job.unseen:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.kinds import Object
@@ -35,10 +35,25 @@ def follow(
 
     Outlives restarts of the API server. The first look is not forgiven: what is refused then is refused.
     """
+    for seen, _ in changes(api, kind, namespace, seconds=seconds, labels=labels, fields=fields, tell=tell):
+        yield dict(seen)
+
+
+def changes(
+    api: Api,
+    kind: str,
+    namespace: str | None = None,
+    *,
+    seconds: float,
+    labels: str = "",
+    fields: str = "",
+    tell: Tell = lambda _: None,
+) -> Iterator[tuple[Mapping[str, Object], str | None]]:
+    """The same without a copy each time, and the name of the one object that has changed since; None: any may have."""
     end = time.monotonic() + seconds
     items, version = api.find(kind, namespace, labels=labels, fields=fields)
     seen = {item["metadata"]["name"]: item for item in items}
-    yield dict(seen)
+    yield seen, None
     while (left := end - time.monotonic()) > 0:
         try:
             if not version:
@@ -55,7 +70,7 @@ def follow(
                     seen.pop(item["metadata"]["name"], None)
                 else:
                     seen[item["metadata"]["name"]] = item
-                yield dict(seen)
+                yield seen, item["metadata"]["name"]
                 if time.monotonic() >= end:
                     return
         except (ConnectionLost, HttpError) as error:
@@ -65,7 +80,7 @@ def follow(
             tell(error.message)
             time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             continue
-        yield dict(seen)
+        yield seen, None
 
 
 class Patience:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from threading import Barrier
 
 import pytest
 
 from gpunode.cluster import vectoradd
 from gpunode.cluster.api import Api
+from gpunode.cluster.job import Job
 from gpunode.cluster.results import NodeResult, Target
 from gpunode.model import PluginConfig, PluginImage
 
@@ -576,3 +580,48 @@ def test_shares_of_gpus_are_covered_with_the_whole_ones(
     assert result.passed, result
     assert [next(iter(limits)) for limits in kubelet.asked] == asked
     assert result.together == "GPU-2"
+
+
+def test_an_event_is_handled_by_its_own_node_alone(
+    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many nodes and pods there are: a run of 1,000 nodes has as many events as pods."""
+    nodes = {f"n{number}": [f"GPU-{number}"] for number in range(12)}
+    for name in nodes:
+        add_node(fake, name, 1)
+    Kubelet(fake, nodes)
+    log: list[str] = []
+    gather, follow = vectoradd._Run.gather, vectoradd.changes
+
+    def spied(*arguments: object, **more: object) -> Iterator[tuple[Mapping[str, object], str | None]]:
+        for found, changed in follow(*arguments, **more):  # type: ignore[arg-type]
+            log.append("event" if changed else "all")
+            yield found, changed
+
+    def gathered(this: vectoradd._Run, job: Job, found: Mapping[str, object]) -> None:
+        log.append("look")
+        gather(this, job, found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vectoradd, "changes", spied)
+    monkeypatch.setattr(vectoradd._Run, "gather", gathered)
+    results = run(api, told, *(Target(name, tuple(uuids)) for name, uuids in nodes.items()))
+    assert all(one.passed for one in results)
+    looks = "".join({"event": "e", "all": "a", "look": "."}[one] for one in log)
+    assert re.fullmatch(r"(a\.{12}|e\.{0,1})+", looks)
+
+
+def test_pods_of_many_nodes_are_made_side_by_side(
+    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the other here: one after the other, they would never be made."""
+    for name in ("a", "b"):
+        add_node(fake, name, 1)
+    Kubelet(fake, {"a": ["GPU-1"], "b": ["GPU-2"]})
+    both, create = Barrier(2), vectoradd._Run.create
+
+    def together(this: vectoradd._Run, *arguments: object) -> str:
+        both.wait(20)
+        return create(this, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vectoradd._Run, "create", together)
+    assert all(one.passed for one in run(api, told, Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))
