@@ -32,10 +32,10 @@ def label(
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
     from gpunode import converge
-    from gpunode.cli import cluster
     from gpunode.cluster import labels, nodes
     from gpunode.compat import gpus
     from gpunode.errors import ClusterError, UsageError
+    from gpunode.rollout import nodes as placed
 
     if not accelerator:
         raise UsageError(
@@ -44,18 +44,18 @@ def label(
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
-        api = cluster.connect(work.inventory)
+        api = placed.connect(work.inventory)
         outcomes = work.each(converge.look)
         work.report.troubles([one for one in outcomes if one.facts is None])
         seen = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts is not None}
         hosts = [host for host in work.hosts if host.name in seen]
-        found, missing = cluster.find(api, hosts, seen, seconds=0, tell=work.report.note)
+        found, missing = placed.find(api, hosts, seen, seconds=0, tell=work.report.note)
         told = {outcome.host: outcome for outcome in outcomes}
         rows = []
         refused = False
         for host in hosts:
             if host.name not in found:
-                work.report.problem(cluster.no_node(told[host.name], missing[host.name]), host.name)
+                work.report.problem(placed.no_node(told[host.name], missing[host.name]), host.name)
                 continue
             node = found[host.name]
             wish = {} if remove else labels.accelerator(gpus(seen[host.name].pci))

@@ -44,8 +44,8 @@ def plan(
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode import converge
-    from gpunode.cli import cluster, drift
     from gpunode.errors import ClusterError
+    from gpunode.rollout import nodes, planned
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
@@ -58,14 +58,14 @@ def plan(
             hosts = [host for host, outcome in zip(run.hosts, outcomes, strict=True) if outcome.error is None]
             facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
             try:
-                api = cluster.connect(run.inventory)
-                planned = drift.plan(api, run.inventory, hosts, facts, run.report, diff=diff, strict=False)
-                objects, failed = planned.objects, 1 if planned.conflicts else 0
+                api = nodes.connect(run.inventory)
+                waiting = planned.plan(api, run.inventory, hosts, facts, run.report, diff=diff, strict=False)
+                objects, failed = waiting.objects, 1 if waiting.conflicts else 0
             except ClusterError as error:  # the hosts' plans are told, and counted
                 run.report.problem(error)
                 failed = error.exit_code
         else:
-            run.report.note(cluster.WITHOUT_PLUGIN)
+            run.report.note(nodes.WITHOUT_PLUGIN)
         run.report.summary(outcomes, cluster=objects)
     code = failed or exit_code(outcomes)
     if exit_with and (objects or any(outcome.plan for outcome in outcomes)):

@@ -35,28 +35,30 @@ def deploy(
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
-    from gpunode.cli import cluster, drift, proof
     from gpunode.cluster import expected, plugin
+    from gpunode.errors import ClusterError
+    from gpunode.rollout import bring_up, nodes, planned
+    from gpunode.rollout.listener import tells
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
-        image = cluster.image_of(work.inventory)  # or nothing is begun
-        api = cluster.connect(work.inventory)
-        namespace, tell = work.inventory.cluster.namespace, cluster.tells(work.report)
-        found, missing = cluster.find_or_ask(api, work, tell)
-        troubles: cluster.Troubles = missing
+        image = nodes.image_of(work.inventory)  # or nothing is begun
+        api = nodes.connect(work.inventory)
+        namespace, tell = work.inventory.cluster.namespace, tells(work.report)
+        found, missing = nodes.find_or_ask(api, work, tell)
+        troubles: nodes.Troubles = missing
         names: dict[str, str] = {}
         refused = False
         if found:
-            planned = drift.show(api, work.inventory, work.hosts, found, work.report)
-            hosts = [host for host in work.hosts if host.name in found.keys() - planned.conflicts.keys()]
-            if hosts and planned.objects:
+            waiting = planned.show(api, work.inventory, work.hosts, found, work.report)
+            hosts = [host for host in work.hosts if host.name in found.keys() - waiting.conflicts.keys()]
+            if hosts and waiting.objects:
                 accepted(work.report, f"Apply to the cluster ({api.access.context})?", yes=yes)
-            conflicts = cluster.label(api, hosts, found)
+            conflicts = nodes.label(api, [(host, found[host.name]) for host in hosts])
             names = {host.name: found[host.name].name for host in hosts if host.name not in conflicts}
             troubles = {**missing, **conflicts}
-            refused = bool(planned.conflicts)  # of which `show` has told
+            refused = bool(waiting.conflicts)  # of which `show` has told
         good = True
         if names:
             rollout = plugin.deploy(
@@ -65,14 +67,14 @@ def deploy(
                 image,
                 work.inventory.cluster.plugin_config,
                 work.inventory.cluster.plugin_voice,
-                seconds=cluster.PLUGIN_SECONDS,
+                seconds=bring_up.PLUGIN_SECONDS,
                 tell=tell,
                 only=list(names.values()),
             )
             good = rollout.good
             config = work.inventory.cluster.plugin_config
             labels = {
-                node.name: {**node.labels, **cluster.wished(host)}
+                node.name: {**node.labels, **nodes.wished(host)}
                 for host in work.hosts
                 if (node := found.get(host.name))
             }
@@ -81,8 +83,10 @@ def deploy(
                 for row in rollout.rows
                 if not row.trouble
             }
-            late = proof.offered(api, work.inventory, counts, tell)
-            troubles |= {host: late[node] for host, node in names.items() if node in late}
+            late = bring_up.waited(api, namespace, counts, tell)
+            for host, name in names.items():
+                if why := late.get(name):
+                    troubles[host] = ClusterError(why.words, hint=why.fix)
             work.report.rows(
                 "object",
                 ("action", "object"),
@@ -112,17 +116,18 @@ def status(
 
     Example: gpunode plugin status inventory.yaml --limit gpu-01
     """
-    from gpunode.cli import cluster
     from gpunode.cluster import plugin
+    from gpunode.rollout import nodes
+    from gpunode.rollout.listener import tells
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
-        api = cluster.connect(work.inventory)
+        api = nodes.connect(work.inventory)
         rows = plugin.status(api, work.inventory.cluster.namespace, work.inventory.cluster.plugin_config)
-        missing: cluster.Troubles = {}
+        missing: nodes.Troubles = {}
         if limit or exclude:
-            found, missing = cluster.find_or_ask(api, work, cluster.tells(work.report))
+            found, missing = nodes.find_or_ask(api, work, tells(work.report))
             names = {node.name for node in found.values()}
             rows = tuple(row for row in rows if row.node in names)
         _rows(work.report, rows)
@@ -149,14 +154,15 @@ def remove(
     Example: gpunode plugin remove inventory.yaml
     """
     from gpunode import report
-    from gpunode.cli import cluster
     from gpunode.cluster import plugin
     from gpunode.errors import Declined
+    from gpunode.rollout import bring_up, nodes
+    from gpunode.rollout.listener import tells
 
     read = loaded(inventory)
     out = report.make(json=json, quiet=quiet)
-    api = cluster.connect(read)
-    tell, stays = cluster.tells(out), list[str]()
+    api = nodes.connect(read)
+    tell, stays = tells(out), list[str]()
     there = plugin.removable(api, read.cluster.namespace, tell=stays.append)
     for why in stays if not (yes and there) else ():  # else it is told when it is so
         tell(why)
@@ -169,7 +175,7 @@ def remove(
             raise Declined(
                 "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
             )
-    removed = plugin.remove(api, read.cluster.namespace, seconds=cluster.PLUGIN_SECONDS, tell=tell)
+    removed = plugin.remove(api, read.cluster.namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     out.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 

@@ -40,19 +40,20 @@ def provision(
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
-    from gpunode.cli import cluster, proof
+    from gpunode.rollout import bring_up, nodes
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
         wanted = work.inventory.cluster.plugin is not None
-        api = cluster.connect(work.inventory) if wanted else None  # before any host is touched
+        api = nodes.connect(work.inventory) if wanted else None  # before any host is touched
         outcomes = _hosts(work, api, yes=yes, batch=batch, max_fail=max_fail)
         code = exit_code(outcomes)
         good = any(outcome.status in ("right", "changed") for outcome in outcomes)
         if api is not None and good:
             try:
-                code = proof.bring_up(api, work.inventory, work.hosts, outcomes, work.report, run=run) or code
+                members = bring_up.bring_up(api, work.inventory, work.hosts, outcomes, work.report, run=run)
+                code = code if bring_up.succeeded(members) else 1
             except ClusterError as error:
                 work.report.problem(error)
                 code = error.exit_code
@@ -63,7 +64,7 @@ def provision(
 def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_fail: int) -> list[Outcome]:
     """Rounds of plan and apply over all hosts, until no plan is left or a host does not converge."""
     from gpunode import converge
-    from gpunode.cli import cluster, drift
+    from gpunode.rollout import nodes, planned
 
     def look(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
         return converge.follow(visit, converge.look(visit, tell), tell)
@@ -72,12 +73,12 @@ def _hosts(work: Session, api: Api | None, *, yes: bool, batch: int | None, max_
     work.report.plans(list(outcomes.values()))
     objects = 0
     if api is None:
-        work.report.note(cluster.WITHOUT_PLUGIN)
+        work.report.note(nodes.WITHOUT_PLUGIN)
     else:
         hosts = [host for host in work.hosts if outcomes[host.name].status in ("right", "planned")]
         facts = {name: outcome.facts for name, outcome in outcomes.items() if outcome.facts}
         if hosts:
-            objects = drift.plan(api, work.inventory, hosts, facts, work.report).objects
+            objects = planned.plan(api, work.inventory, hosts, facts, work.report).objects
     for number in range(1, converge.ROUNDS + 1):
         waiting = [
             host

@@ -38,20 +38,21 @@ def vectoradd(
 
     Example: gpunode run vectoradd inventory.yaml --limit gpu-01 --logs
     """
-    from gpunode.cli import cluster, proof
     from gpunode.cluster.results import Target
+    from gpunode.rollout import nodes, prove
+    from gpunode.rollout.listener import tells
 
     with session(
         inventory, limit=limit, exclude=exclude, json=json, quiet=quiet, forks=forks, ask_sudo=ask_sudo
     ) as work:
-        api, out = cluster.connect(work.inventory), work.report
-        found, missing = cluster.find_or_ask(api, work, cluster.tells(out))
+        api, out = nodes.connect(work.inventory), work.report
+        found, missing = nodes.find_or_ask(api, work, tells(out))
         for host, error in missing.items():
             out.problem(error, host)
-        results = proof.vectoradd(
-            api, work.inventory, [Target(node.name) for node in found.values()], out, image=image
+        results = prove.vectoradd(
+            api, work.inventory, [Target(node.name) for node in found.values()], tells(out), image=image
         )
-        proof.show(results, out)
+        prove.show(results, out)
         if logs:
             for result in results:
                 for one in result.results:

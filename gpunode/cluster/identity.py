@@ -14,6 +14,9 @@ from gpunode.errors import ClusterError
 from gpunode.model import Facts, Host
 
 
+ANOTHER_MACHINE = "another-machine"  # code of such a reason
+
+
 class Mistaken(ClusterError):
     """A host goes for a node that is another machine, or that another host goes for; waiting mends neither."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpunode.deviceplugin.status import Pod
+from gpunode.errors import ClusterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,8 @@ class Reason:
 
     def __str__(self) -> str:
         return self.words
+
+
+def of(code: str, error: ClusterError) -> Reason:
+    """An error that ends only one host's part."""
+    return Reason(code, error.message, fix=error.hint)

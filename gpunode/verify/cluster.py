@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpunode.cluster.identity import ANOTHER_MACHINE
 from gpunode.cluster.mig import Trouble
 from gpunode.cluster.nodes import Node
 from gpunode.cluster.plugin import Row
@@ -35,6 +36,14 @@ def node_link(node: Node) -> Link:
             f"kubectl uncordon {node.name}",
         )
     return Link("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
+
+
+def missing_link(why: Reason) -> Link:
+    """The host is no node of the cluster, or goes for another machine's."""
+    if why.code == ANOTHER_MACHINE:
+        return Link("node", "broken", "its node is another machine's", why.words, why.fix)
+    fix = f"{why.fix} A kubelet that has not joined says why in `journalctl -u kubelet` on the host."
+    return Link("node", "broken", "the cluster has no such node", why.words, fix)
 
 
 def plugin_link(row: Row | None, fix: str) -> Link:

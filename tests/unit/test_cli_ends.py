@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpunode import converge, inventory
-from gpunode.cli import app, cluster, drift
+from gpunode.cli import app
 from gpunode.converge import Visit
 from gpunode.errors import ClusterError, UsageError
 from gpunode.model import Link, Outcome, Plan, Reboot, Status, StepPlan
+from gpunode.rollout import nodes, planned
 from gpunode.verify import coverage
 from tests.unit.test_verify import right
 
@@ -99,13 +100,13 @@ def test_drift_of_the_cluster_is_told_as_that_of_hosts(
 ) -> None:
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
-    def planned(*_: object, **__: object) -> drift.Planned:
+    def waiting(*_: object, **__: object) -> planned.Planned:
         if objects is None:
             raise ClusterError("it does not answer")
-        return drift.Planned(objects, {"a": ClusterError("no")} if conflict else {})
+        return planned.Planned(objects, {"a": ClusterError("no")} if conflict else {})
 
-    monkeypatch.setattr(cluster, "connect", lambda _: None)
-    monkeypatch.setattr(drift, "plan", planned)
+    monkeypatch.setattr(nodes, "connect", lambda _: None)
+    monkeypatch.setattr(planned, "plan", waiting)
     ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
     assert ended.exit_code == code
     assert last(ended)["cluster"] == objects

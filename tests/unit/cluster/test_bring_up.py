@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cli import cluster, drift, proof
 from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.results import NodeResult, Result
@@ -25,6 +24,10 @@ from gpunode.model import (
     PluginImage,
     Ssh,
 )
+from gpunode.rollout import bring_up as stages
+from gpunode.rollout import nodes as placed
+from gpunode.rollout import planned as drift
+from gpunode.rollout import prove
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node, pod
@@ -32,6 +35,11 @@ from .fake import FakeApi, Fault
 
 HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
+
+
+def bring_up(*arguments: Any, run: bool) -> int:
+    """The exit code of its part in `provision`."""
+    return 0 if stages.succeeded(stages.bring_up(*arguments, run=run)) else 1
 
 
 MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
@@ -64,7 +72,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     add_node(fake, "b")
     PluginController(fake)
 
-    code = proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    code = bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
 
     assert code == 1
     assert "a: somebody else set pool=theirs" in capsys.readouterr().err
@@ -77,10 +85,10 @@ def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason is that they are no nodes, not that no node has the plugin's label."""
-    monkeypatch.setattr(cluster, "REGISTER_SECONDS", 0.0)
+    monkeypatch.setattr(placed, "REGISTER_SECONDS", 0.0)
     add_node(fake, "other")
 
-    assert proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    assert bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
     said = capsys.readouterr().err
     assert "a: no node of the cluster has its hostname `a`" in said
     assert "b: no node of the cluster has its hostname `b`" in said
@@ -348,9 +356,7 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     assert second.facts
     second = replace(second, facts=replace(second.facts, gpus=(), **lacks))
 
-    code = proof.bring_up(
-        api, INVENTORY, HOSTS, [first, second], report.make(json=False, quiet=True), run=True
-    )
+    code = bring_up(api, INVENTORY, HOSTS, [first, second], report.make(json=False, quiet=True), run=True)
 
     assert code == 1
     assert f"b: {words}" in capsys.readouterr().err
@@ -366,9 +372,7 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
     kubelet = Kubelet(fake, {"a": ["a-0", "a-1"], "b": ["b-0", "b-1"]})
     kubelet.broken.add("b-1")
 
-    code = proof.bring_up(
-        api, INVENTORY, HOSTS, with_gpus("0", "1"), report.make(json=True, quiet=True), run=True
-    )
+    code = bring_up(api, INVENTORY, HOSTS, with_gpus("0", "1"), report.make(json=True, quiet=True), run=True)
 
     assert code == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -411,7 +415,7 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     gpus = tuple(replace(gpu, memory_mib=16 * 1024) for gpu in first.facts.gpus)
     first = replace(first, facts=replace(first.facts, gpus=gpus))
 
-    code = proof.bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+    code = bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
@@ -430,7 +434,7 @@ def test_how_many_gpus_were_tested_and_who_has_the_others_is_said(
     PluginController(fake)
     Kubelet(fake, {"a": ["a-1"]})
 
-    code = proof.bring_up(
+    code = bring_up(
         api, INVENTORY, HOSTS[:1], with_gpus("0", "1")[:1], report.make(json=True, quiet=True), run=True
     )
 
@@ -448,7 +452,7 @@ def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str
         Result("a", "pod-2", "GPU-1", "H100", True, 1.0, "", ()),
         Result("a", "pod-3", "GPU-1", "H100", False, 1.0, "wrong", ()),
     ]
-    proof.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
+    prove.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["uuid"], one["result"], one["pods"], one["seconds"]) for one in lines] == [
         ("GPU-0", "passed", 2, 2.0),
@@ -472,9 +476,7 @@ def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(
     parts = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2))
     first = replace(first, facts=replace(first.facts, gpus=(replace(whole, mig=parts, mig_on=True), other)))
 
-    code = proof.bring_up(
-        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True
-    )
+    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
@@ -495,9 +497,7 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     uncut = replace(gpus[1], mig_on=True, mig_pending=True)
     first = replace(first, facts=replace(first.facts, gpus=(*gpus[:whole], uncut)))
 
-    code = proof.bring_up(
-        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True
-    )
+    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True)
 
     assert code == 1
     said = capsys.readouterr()
@@ -522,9 +522,7 @@ def test_a_host_whose_mig_devices_are_not_known_is_verified_by_what_its_node_off
     unknown = replace(other, mig=None, mig_on=True, mig_pending=True)
     first = replace(first, facts=replace(first.facts, gpus=(whole, unknown)))
 
-    code = proof.bring_up(
-        api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True
-    )
+    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True)
 
     said = capsys.readouterr()
     assert code == 0, said
@@ -539,7 +537,7 @@ def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(
     add_node(fake, "b")
     PluginController(fake)
 
-    proof.bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
+    bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (error,) = [line for line in lines if line["type"] == "error"]
@@ -569,9 +567,7 @@ def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
     first, _ = with_gpus("0", "1")
     refused = Outcome("b", "refused", error="no NVIDIA GPU on the PCI bus", hint="Check that it is seated.")
 
-    code = proof.bring_up(
-        api, INVENTORY, HOSTS, [first, refused], report.make(json=True, quiet=True), run=True
-    )
+    code = bring_up(api, INVENTORY, HOSTS, [first, refused], report.make(json=True, quiet=True), run=True)
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rows = [(line["host"], line["result"], line["proof"]) for line in lines if line["type"] == "verified"]
@@ -598,7 +594,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused by name and not waited for; the node's own host has its labels, and no others."""
-    monkeypatch.setattr(cluster, "REGISTER_SECONDS", 3600.0)
+    monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
     add_node(fake, "a")
     fake.update("Node", "a", status={"nodeInfo": ITS_OWN})
     PluginController(fake)
@@ -613,7 +609,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     assert "stolen" not in said.out
     assert list(planned.conflicts) == ["b"]
 
-    assert proof.bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
+    assert bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
     assert why in capsys.readouterr().err
     assert fake.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
@@ -622,13 +618,11 @@ def test_two_hosts_that_are_one_node_are_both_refused(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is known to be wrong; each is named with the other."""
-    monkeypatch.setattr(cluster, "REGISTER_SECONDS", 3600.0)
+    monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
     add_node(fake, "a")
     PluginController(fake)
 
-    code = proof.bring_up(
-        api, INVENTORY, HOSTS, claiming("a"), report.make(json=False, quiet=True), run=False
-    )
+    code = bring_up(api, INVENTORY, HOSTS, claiming("a"), report.make(json=False, quiet=True), run=False)
 
     assert code == 1
     said = capsys.readouterr().err

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpunode import converge
-from gpunode.cli import app, cluster
+from gpunode.cli import app
 from gpunode.converge import Visit
 from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Lost, Reason
 from gpunode.errors import Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
+from gpunode.rollout import bring_up
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -36,7 +37,7 @@ def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         }
     )
     (tmp_path / "inventory.yaml").write_text(config)
-    monkeypatch.setattr(cluster, "PLUGIN_SECONDS", 2.0)
+    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
 
     def look(visit: Visit, _: Any) -> Outcome:
         assert visit.host.name == "gpu-1", "only a host that no node is found for is asked"

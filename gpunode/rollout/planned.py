@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gpunode.cli import cluster
+from gpunode.cluster import difference, identity, images, plugin, refusal
+from gpunode.cluster import nodes as cluster_nodes
+from gpunode.cluster.api import Api
+from gpunode.cluster.difference import Difference
+from gpunode.cluster.nodes import Node
 from gpunode.errors import ClusterError
 from gpunode.model import Facts, Host, Inventory
+from gpunode.rollout import nodes
+from gpunode.rollout.listener import Listener
 from gpunode.wording import few
-
-if TYPE_CHECKING:
-    from gpunode.cluster.api import Api
-    from gpunode.cluster.difference import Difference
-    from gpunode.cluster.nodes import Node
-    from gpunode.report import Report
 
 FEW = 2  # objects that a note names
 NAMED = 5  # nodes that it names
@@ -26,7 +25,7 @@ class Planned:
     """What of the cluster waits: how many objects change, nodes among them, and hosts whose labels would be refused."""
 
     objects: int
-    conflicts: cluster.Troubles
+    conflicts: nodes.Troubles
 
 
 def plan(
@@ -34,22 +33,20 @@ def plan(
     inventory: Inventory,
     hosts: Sequence[Host],
     facts: Mapping[str, Facts],
-    report: Report,
+    listener: Listener,
     *,
     diff: bool | None = None,
     strict: bool = True,
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
     of them are no nodes yet."""
-    from gpunode.cluster import identity
-
-    found, missing = cluster.find(api, hosts, facts, seconds=0, tell=lambda _: None)
-    planned = show(api, inventory, hosts, found, report, diff=diff, strict=strict, loaded=True)
+    found, missing = nodes.find(api, hosts, facts, seconds=0, tell=lambda _: None)
+    planned = show(api, inventory, hosts, found, listener, diff=diff, strict=strict, loaded=True)
     mistaken = {host: error for host, error in missing.items() if isinstance(error, identity.Mistaken)}
     for host, error in mistaken.items():
-        report.problem(error, host)
+        listener.problem(error, host)
     if absent := [host for host in missing if host not in mistaken]:
-        report.note(
+        listener.note(
             f"{few(absent, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
             "it is; if it is one under another name, say so with `node:` in the inventory."
         )
@@ -61,7 +58,7 @@ def show(
     inventory: Inventory,
     hosts: Sequence[Host],
     found: Mapping[str, Node],
-    report: Report,
+    listener: Listener,
     *,
     diff: bool | None = None,
     strict: bool = True,
@@ -70,35 +67,33 @@ def show(
     """Show what deploying the plugin on the nodes would change. `diff`: with what is new or removed whole, or (False)
     without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will be on
     these nodes."""
-    from gpunode.cluster import plugin
-
     wish = inventory.cluster
     objects = plugin.plan(
-        api, wish.namespace, cluster.image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
+        api, wish.namespace, nodes.image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
     )
-    cluster.warn(api, inventory, hosts, found, report)
-    _imageless(api, inventory, found, report, loaded=loaded)
+    nodes.warn(api, inventory, hosts, found, listener)
+    _imageless(api, inventory, found, listener, loaded=loaded)
     labels, conflicts = _labels(api, hosts, found, strict=strict)
     changes = [one for one in (*objects, *labels) if one.action not in ("same", "foreign")]
-    report.cluster(api.access.context, changes, diff=diff)
-    _untried([*objects, *labels], report)
+    listener.cluster(api.access.context, changes, diff=diff)
+    _untried([*objects, *labels], listener)
     for host, error in conflicts.items():
-        report.problem(error, host)
+        listener.problem(error, host)
     return Planned(len(changes), conflicts)
 
 
 def _imageless(
-    api: Api, inventory: Inventory, found: Mapping[str, Node], report: Report, *, loaded: bool
+    api: Api, inventory: Inventory, found: Mapping[str, Node], listener: Listener, *, loaded: bool
 ) -> None:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
-    from gpunode.cluster import images, nodes
-
-    image, here = cluster.image_of(inventory), {node.name: node for node in found.values()}
-    every = {node.name: node for node in nodes.every(api, labels=f"{nodes.GPU_LABEL}=true")} | here
+    image, here = nodes.image_of(inventory), {node.name: node for node in found.values()}
+    every = {
+        node.name: node for node in cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
+    } | here
     places = [node for name, node in every.items() if not (loaded and name in here)]
     without = images.unloaded(api, inventory.cluster.namespace, image, places)
     if without:
-        report.note(
+        listener.note(
             f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet tells. The plugin's pods "
             "would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these hosts loads it."
         )
@@ -106,20 +101,18 @@ def _imageless(
 
 def _labels(
     api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, strict: bool
-) -> tuple[list[Difference], cluster.Troubles]:
+) -> tuple[list[Difference], nodes.Troubles]:
     """What `label` would do, node by node; and host → why it would be refused."""
-    from gpunode.cluster import difference, nodes, refusal
-
     would: list[Difference] = []
-    conflicts: cluster.Troubles = {}
+    conflicts: nodes.Troubles = {}
     untried = ""  # why no node can be asked about: what one may do to a node one may do to all
     for host in hosts:
-        node, wish = found.get(host.name), cluster.wished(host)
+        node, wish = found.get(host.name), nodes.wished(host)
         if node is None:
             continue
-        if not untried or nodes.holds(node, wish):
+        if not untried or cluster_nodes.holds(node, wish):
             try:
-                changes = nodes.label(api, node, wish, dry_run=True)
+                changes = cluster_nodes.label(api, node, wish, dry_run=True)
                 would.append(difference.labelled(node.name, changes))
                 continue
             except ClusterError as error:
@@ -127,11 +120,11 @@ def _labels(
                 if not untried:
                     conflicts[host.name] = error
                     continue
-        would.append(difference.labelled(node.name, nodes.lacking(node, wish), untried))
+        would.append(difference.labelled(node.name, cluster_nodes.lacking(node, wish), untried))
     return would, conflicts
 
 
-def _untried(would: Sequence[Difference], report: Report) -> None:
+def _untried(would: Sequence[Difference], listener: Listener) -> None:
     """Tell of which objects the API server could not say what would become of them."""
     reasons: dict[str, list[Difference]] = {}
     for one in would:
@@ -141,4 +134,4 @@ def _untried(would: Sequence[Difference], report: Report) -> None:
         what = ", ".join(one.what for one in these) if len(these) <= FEW else f"{len(these)} objects"
         there = any(one.action != "created" for one in these)
         rest = " What gpunode sets was compared with what is there; more is not known." if there else ""
-        report.note(f"The API server could not try {what}: {reason}.{rest}")
+        listener.note(f"The API server could not try {what}: {reason}.{rest}")

@@ -1,23 +1,26 @@
-"""The cluster's part of a command: the nodes that hosts are, and their labels; told through the report."""
+"""Which nodes of the cluster the hosts are, and their labels."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
+from gpunode import converge
+from gpunode.cluster import identity, images, nodes, rivals
+from gpunode.cluster.api import Api
+from gpunode.cluster.api import connect as api_of
+from gpunode.cluster.caution import cautions
+from gpunode.cluster.identity import ANOTHER_MACHINE
+from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node
+from gpunode.cluster.reason import Reason, of
 from gpunode.errors import ClusterError
-from gpunode.model import Event, Facts, Host, Inventory, Outcome, PluginImage
-
-if TYPE_CHECKING:
-    from gpunode.cli.session import Session
-    from gpunode.cluster.api import Api
-    from gpunode.cluster.nodes import Node
-    from gpunode.report import Report
+from gpunode.model import Facts, Host, Inventory, Outcome, PluginImage
+from gpunode.rollout.listener import Fleet, Listener
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
-PLUGIN_SECONDS = 180.0
-PODS_SECONDS = 180.0
+AT_ONCE = 16  # nodes that are labelled side by side
 
 WITHOUT_PLUGIN = (
     "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
@@ -30,8 +33,6 @@ Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its 
 
 def connect(inventory: Inventory) -> Api:
     """The inventory's cluster, seen to answer. Raises ClusterError with the cause."""
-    from gpunode.cluster.api import connect as api_of
-
     api = api_of(inventory.cluster)
     api.version()
     return api
@@ -48,22 +49,8 @@ def image_of(inventory: Inventory) -> PluginImage:
     return inventory.cluster.plugin
 
 
-def tells(report: Report) -> Callable[[str], None]:
-    """A listener for the cluster room's sentences that leaves out repetitions."""
-    said: list[str] = [""]
-
-    def tell(sentence: str) -> None:
-        if sentence != said[0]:
-            said[0] = sentence
-            report.event(Event("stage", None, sentence))
-
-    return tell
-
-
 def wished(host: Host) -> dict[str, str]:
     """The labels gpunode keeps on the node of a host it provisioned."""
-    from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL
-
     runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}
     return {GPU_LABEL: "true", **runtime, **host.labels}
 
@@ -77,8 +64,6 @@ def find(
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Node], Troubles]:
     """host → its node, waiting for those that are not registered or not Ready yet; and host → why there is none."""
-    from gpunode.cluster import identity, nodes
-
     end = time.monotonic() + seconds
     while True:
         found: dict[str, Node] = {}
@@ -102,12 +87,9 @@ def find(
         time.sleep(1)
 
 
-def find_or_ask(api: Api, work: Session, tell: Callable[[str], None]) -> tuple[dict[str, Node], Troubles]:
+def find_or_ask(api: Api, work: Fleet, tell: Callable[[str], None]) -> tuple[dict[str, Node], Troubles]:
     """host → its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
-    from gpunode import converge
-    from gpunode.cluster import identity
-
     found, missing = find(api, work.hosts, {}, seconds=0, tell=tell)
     strangers = [host for host in work.hosts if host.name in missing and not host.node]
     if not strangers:
@@ -141,36 +123,40 @@ def no_node(outcome: Outcome, error: ClusterError) -> ClusterError:
     )
 
 
-def label(api: Api, hosts: Sequence[Host], found: Mapping[str, Node]) -> Troubles:
-    """Keep gpunode's labels on the hosts' nodes; host → why it was refused."""
-    from gpunode.cluster import nodes
+def missing(error: ClusterError) -> Reason:
+    """Why a host has no node."""
+    return of(ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node", error)
 
-    conflicts: Troubles = {}
-    for host in hosts:
-        if host.name in found:
-            try:
-                nodes.label(api, found[host.name], wished(host))
-            except ClusterError as error:
-                conflicts[host.name] = error
-    return conflicts
+
+def label(api: Api, pairs: Iterable[tuple[Host, Node | None]]) -> Troubles:
+    """Keep gpunode's labels on the hosts' nodes; host → why it was refused."""
+
+    def one(pair: tuple[Host, Node | None]) -> tuple[str, ClusterError | None]:
+        host, node = pair
+        try:
+            if node is not None:
+                nodes.label(api, node, wished(host))
+        except ClusterError as error:
+            return host.name, error
+        return host.name, None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {host: error for host, error in pool.map(one, pairs) if error is not None}
 
 
 def warn(
-    api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], report: Report
+    api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], listener: Listener
 ) -> None:
     """Tell of other device plugins, and of what the plugin's image and configuration would come to without a word."""
-    from gpunode.cluster import images, rivals
-    from gpunode.cluster.caution import cautions
-
     for rival, count in rivals.every(api).items():
-        report.note(
+        listener.note(
             f"{rival}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
             "node, the one that started last wins: remove that one first; running pods keep their GPUs."
         )
-    nodes = [
+    members = [
         (host, node, {**node.labels, **wished(host)}) for host in hosts if (node := found.get(host.name))
     ]
-    for caution in cautions(inventory.cluster.plugin_config, nodes):
-        report.note(caution)
+    for caution in cautions(inventory.cluster.plugin_config, members):
+        listener.note(caution)
     if floating := images.floating(image_of(inventory)):
-        report.note(floating)
+        listener.note(floating)

@@ -1,0 +1,201 @@
+"""How far each host's chain holds, from the PCI bus to a finished CUDA pod: the hosts' links, then the cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gpunode.cluster import daemonset, expected, mig, offer, plugin, plugin_status
+from gpunode.cluster.api import Api
+from gpunode.cluster.kinds import Object
+from gpunode.cluster.plugin import Row
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.settings.config import LABEL
+from gpunode.deviceplugin.status import LAYOUT
+from gpunode.errors import ClusterError
+from gpunode.model import Host, Inventory, Layer, Link, Outcome
+from gpunode.rollout import nodes, prove
+from gpunode.rollout.listener import Listener, tells
+from gpunode.rollout.member import Member
+from gpunode.verify import cluster as links
+from gpunode.verify import first_broken, host_links, image
+
+ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
+
+Chain = tuple[Link, ...]
+
+
+def chains(
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    outcomes: Sequence[Outcome],
+    listener: Listener,
+    *,
+    run: bool,
+) -> Mapping[str, Chain]:
+    """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
+    below = {outcome.host: tuple(host_links(outcome)) for outcome in outcomes}
+    if inventory.cluster.plugin is None:
+        return below
+    members = tuple(Member(host, outcome) for host, outcome in zip(hosts, outcomes, strict=True))
+    reported = _reported(inventory, [one for one in members if _lost(below[one.host.name])], listener)
+    below = {host: _explained(chain, reported.get(host, "")) for host, chain in below.items()}
+    above = _above(inventory, [one for one in members if holds(below[one.host.name])], listener, run=run)
+    unknown = _unknown(ABOVE)
+    return {host: tuple(first_broken([*chain, *above.get(host, unknown)])) for host, chain in below.items()}
+
+
+def holds(chain: Sequence[Link]) -> bool:
+    return not any(link.status == "broken" for link in chain)
+
+
+def _lost(chain: Sequence[Link]) -> bool:
+    """Whether GPUs do not answer the driver."""
+    return any(link.layer == "NVML" and link.status == "broken" for link in chain)
+
+
+def _explained(chain: Chain, why: str) -> Chain:
+    """The chain with what the plugin reports of GPUs that do not answer."""
+    return tuple(
+        replace(link, cause="\n".join(filter(None, (why, link.cause)))) if why and _lost([link]) else link
+        for link in chain
+    )
+
+
+def _unknown(layers: Sequence[Layer]) -> Chain:
+    return tuple(Link(layer, "unknown", "") for layer in layers)
+
+
+def _reported(inventory: Inventory, members: Sequence[Member], listener: Listener) -> Mapping[str, str]:
+    """Why GPUs do not answer, as the device plugin reports it, which has heard their Xid; only hosts of which it reports
+    something. A cluster that cannot be asked has its own link."""
+    words: dict[str, str] = {}
+    if members:
+        with suppress(ClusterError):
+            api = nodes.connect(inventory)
+            pods = _plugins(api, inventory.cluster.namespace)
+            for one in _placed(api, members, listener):
+                if one.node and (pod := pods.get(one.node.name)):
+                    why = plugin_status.why_missing(plugin_status.read(api, one.node, pod))
+                    words[one.host.name] = why.words if why else plugin_status.earlier(api, one.node, pod)
+    return words
+
+
+def _above(
+    inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
+) -> Mapping[str, Chain]:
+    """The cluster's links of the hosts whose own links hold."""
+    if not members:
+        return {}
+    try:
+        api = nodes.connect(inventory)
+        return _judged(api, inventory, members, listener, run=run)
+    except ClusterError as error:
+        text = "the Kubernetes API does not answer as it should"
+        broken = Link("node", "broken", text, error.message, error.hint)
+        return {one.host.name: (broken, *_unknown(ABOVE[1:])) for one in members}
+
+
+def _judged(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
+) -> Mapping[str, Chain]:
+    placed = _placed(api, members, listener)
+    rows = {
+        row.node: row
+        for row in plugin.status(api, inventory.cluster.namespace, inventory.cluster.plugin_config)
+    }
+    judged = {one.host.name: _links(api, inventory, one, rows) for one in placed}
+    if run:
+        sound = [one for one in placed if holds(judged[one.host.name])]
+        for host, link in _pods(api, inventory, sound, listener).items():
+            judged[host] = (*judged[host], link)
+    layers = ABOVE if run else ABOVE[:-1]
+    return {host: (*chain, *_unknown(layers[len(chain) :])) for host, chain in judged.items()}
+
+
+def _placed(api: Api, members: Sequence[Member], listener: Listener) -> list[Member]:
+    """The members with their nodes, or with the reason why they have none."""
+    seen = [one for one in members if one.outcome.facts]
+    facts = {one.host.name: one.outcome.facts for one in seen if one.outcome.facts}
+    there, missing = nodes.find(api, [one.host for one in seen], facts, seconds=0, tell=listener.note)
+    return [
+        replace(one, node=node, labels=node.labels)
+        if (node := there.get(one.host.name))
+        else one.out(nodes.missing(missing[one.host.name]))
+        for one in seen
+    ]
+
+
+def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row]) -> Chain:
+    """Node, plugin and capacity."""
+    if one.node is None:
+        return (links.missing_link(one.reason or Reason("no-node", "")),)
+    row, trouble = rows.get(one.node.name), mig.trouble(inventory.cluster.plugin_config, one.gpus, one.labels)
+    capacity = _capacity(api, inventory, one, row.pod if row else "")
+    if row and capacity.status == "ok":  # of what else the node has, some may be out
+        capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.lacks))))
+    fix = trouble.fix if trouble and row and row.code == LAYOUT else "gpunode provision"
+    return links.node_link(one.node), image(one.outcome) or links.plugin_link(row, fix), capacity
+
+
+def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
+    """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
+    config, namespace, gpus, node = (
+        inventory.cluster.plugin_config,
+        inventory.cluster.namespace,
+        one.gpus,
+        one.node,
+    )
+    assert node is not None
+    if misnamed := expected.misnamed(config, node.labels):
+        return links.misnamed_link(node, misnamed, LABEL)
+    shares, trouble = expected.units(config, gpus, node.labels), mig.trouble(config, gpus, node.labels)
+    if shares is not None:
+        right = all(node.units.get(name, 0) == count for name, count in shares.items())
+        why = None if right else offer.why_not(api, node, None, namespace)
+        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
+        fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
+        link = links.shares_link(node, shares, why, fix)
+    elif expected.unlisted(config, gpus, node.labels):
+        link = links.unlisted_link(node, None if node.offers else offer.why_not(api, node, None, namespace))
+    elif trouble and trouble.missing:  # nothing is to be offered
+        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
+        return Link("capacity", "broken", text, trouble.what, trouble.fix)
+    else:
+        link = links.capacity_link(node, len(gpus), None)
+        if link.status == "broken":
+            why = offer.why_not(api, node, len(gpus), namespace)
+            link = links.capacity_link(node, len(gpus), why)
+    return links.with_mig(link, trouble)
+
+
+def _pods(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
+) -> Mapping[str, Link]:
+    """The last link: what vectoradd shows on the nodes of these hosts."""
+    config = inventory.cluster.plugin_config
+    aims = [expected.target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]
+    if not aims:
+        return {}
+    results = {result.node: result for result in prove.vectoradd(api, inventory, aims, tells(listener))}
+    pods = _plugins(api, inventory.cluster.namespace)
+    found = {}
+    for one in members:
+        if one.node is None:
+            continue
+        result, pod = results[one.node.name], pods.get(one.node.name)
+        failed = not all(each.passed for each in result.results)
+        status = plugin_status.read(api, one.node, pod) if pod and (failed or result.shared) else None
+        why = plugin_status.why_missing(status) if status and failed else None
+        unlimited = plugin_status.unlimited(status) if status and result.shared else ""
+        link = links.pod_link(result, why.words if why else "", unlimited)
+        if link.status == "broken":
+            link = links.with_mig(link, mig.trouble(config, one.gpus, one.labels))
+        found[one.host.name] = link
+    return found
+
+
+def _plugins(api: Api, namespace: str) -> Mapping[str, Object]:
+    """The plugin's pods by node."""
+    return daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
