@@ -11,6 +11,7 @@ import pytest
 from gpunode import converge, desired, pipeline
 from gpunode.cluster.nodes import parse
 from gpunode.cluster.plugin import Row
+from gpunode.cluster.reason import Reason
 from gpunode.model import Facts, Host, Link, Outcome, PluginImage
 from gpunode.verify import cluster, host_links, image
 from tests import cases
@@ -203,7 +204,7 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
     node = parse({"metadata": {"name": "a", "uid": "u"}, "status": counts})
     row = Row("a", "plugin-x", "Running", 0, 2, 1, "", "", "1 of 2 GPUs are unhealthy")
     assert cluster.plugin_link(row, "gpunode provision").status == "ok"
-    link = cluster.capacity_link(node, 2, row.lacks)
+    link = cluster.capacity_link(node, 2, Reason("unhealthy", row.lacks))
     assert (link.status, link.cause) == ("broken", "1 of 2 GPUs are unhealthy")
     assert "reset" in link.fix
     assert "provision" not in link.fix
