@@ -13,7 +13,6 @@ from gpunode.cluster.nodes import Node
 from gpunode.errors import ClusterError
 from gpunode.model import Facts, Host
 
-
 ANOTHER_MACHINE = "another-machine"  # code of such a reason
 
 
