@@ -138,6 +138,7 @@ def test_every_type_of_json_line_is_documented() -> None:
     sources = [
         ROOT / "gpunode/converge.py",
         *(ROOT / "gpunode/cli").glob("*.py"),
+        *(ROOT / "gpunode/rollout").glob("*.py"),
         ROOT / "gpunode/report/lines.py",
     ]
     types = {
