@@ -27,7 +27,7 @@ from gpunode.render import Unfit
 from gpunode.steps import containerd, docker
 from tests import cases
 
-SECONDS = 60
+SECONDS = 300  # for a machine that has much else to do; what is waited for is there in one or two
 SOCKET = "/run/containerd/containerd.sock"
 FILES = {"containerd": Path(containerd.FILE), "docker": Path(docker.FILE)}
 
@@ -171,7 +171,7 @@ def containerd_running() -> dict[str, Any]:
                     request_serializer=bytes,
                     response_deserializer=bytes,
                 )
-                answer = call(b"\x08\x01", timeout=20, wait_for_ready=process.popen.poll() is None)
+                answer = call(b"\x08\x01", timeout=SECONDS, wait_for_ready=process.popen.poll() is None)
                 config = json.JSONDecoder().raw_decode(
                     answer[answer.index(b'{"containerd":') :].decode(errors="replace")
                 )[0]
@@ -188,11 +188,13 @@ def docker_running() -> dict[str, Any]:
     found: dict[str, Any] = {"info": None}
     with started("dockerd") as (process, log):
         while time.monotonic() < process.deadline and process.popen.poll() is None:
-            if "API listen on" in log.read_text(errors="replace"):
+            if Path("/run/docker.sock").exists():
                 answer = subprocess.run(
                     ["docker", "info", "--format", "{{json .}}"], capture_output=True, check=False
                 )
-                info = json.loads(answer.stdout)
+                info = json.loads(answer.stdout or "{}")
+                if not info.get("ServerVersion"):
+                    continue  # the socket is made before it is served
                 names = (
                     "Runtimes",
                     "DefaultRuntime",
@@ -227,11 +229,12 @@ def started(program: str) -> Iterator[tuple[Process, Path]]:
         "dockerd": ("/run/docker", "/var/lib/docker"),
     }
     for folder in folders[program]:
-        while os.path.ismount(folder):  # dockerd makes its data folder one
-            subprocess.run(["umount", "--lazy", folder], check=True)
+        unmount = ["umount", "--lazy", folder]  # dockerd binds its data folder to itself
+        while not subprocess.run(unmount, stderr=subprocess.DEVNULL, check=False).returncode:
+            pass
         subprocess.run(["rm", "-rf", folder], check=True)
-    for pid in ("/run/docker.pid", "/var/run/docker.pid"):
-        Path(pid).unlink(missing_ok=True)
+    for left in ("/run/docker.pid", "/run/docker.sock"):
+        Path(left).unlink(missing_ok=True)
     with log.open("wb") as file:
         popen = subprocess.Popen(
             [program], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
