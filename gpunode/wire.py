@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import secrets
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -248,12 +249,16 @@ def encode_change(change: Change) -> dict[str, Any]:
 
 def _payload(archive: str) -> dict[str, Any]:
     status = Path(archive).stat()
-    return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
+    with _READING:  # the cache alone would let every thread that comes meanwhile read it, too
+        return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
+
+
+_READING = threading.Lock()
 
 
 @functools.lru_cache(maxsize=8)
 def _digest(archive: str, _size: int, _mtime: int) -> str:
-    """Read once a run, however many hosts get it."""
+    """Read once a run, however many hosts get it at the same time."""
     digest = hashlib.sha256()
     with Path(archive).open("rb") as file:
         while chunk := file.read(1 << 20):

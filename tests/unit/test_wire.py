@@ -7,7 +7,9 @@ import json
 import shutil
 import subprocess
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -371,3 +373,29 @@ def test_every_job_has_a_nonce_of_its_own() -> None:
 def test_the_real_agent_is_sent_small() -> None:
     """It travels on every exec: it must fit into sshd's first window with room to spare."""
     assert len(wire.encode(wire.probe_job(Watch()))) < 32 * 1024
+
+
+def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads begin together, each in its host's thread."""
+    archive = tmp_path / "plugin.tar"
+    archive.write_bytes(b"x" * 5)
+    image = LoadImage("a:1", "sha256:1", str(archive), "docker", "why")
+    opened: list[Path] = []
+    together, real = Barrier(8), Path.open
+
+    def slow(path: Path, *arguments: Any) -> Any:
+        opened.append(path)
+        Event().wait(0.3)  # a slow disk: the others come meanwhile
+        return real(path, *arguments)
+
+    def ask(number: int) -> Any:
+        together.wait(20)
+        return wire.apply_job(f"run{number}", "anna", [image], None)["payloads"]
+
+    monkeypatch.setattr(Path, "open", slow)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert answers == [[{"size": 5, "sha256": digest("xxxxx")}]] * 8
+    assert opened.count(archive) == 1
