@@ -160,7 +160,8 @@ def run(*argv: str, timeout: Optional[float] = 30, stdin: Any = subprocess.DEVNU
             process.poll()
         return Answer(124, "", "%s did not answer within %d seconds" % (argv[0], timeout or 0))
     except BaseException:  # an abort
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         raise
     return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 

@@ -500,6 +500,19 @@ def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
+def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes when the command has ended and has been waited for: there is nothing to kill."""
+
+    def interrupted(process: subprocess.Popen[bytes], **_: object) -> None:
+        process.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent, "ENV", host.environment)
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.run("true")
+
+
 def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself(docker: Host) -> None:
     """One that hangs in the kernel, say."""
     docker.start(docker.job(write('{"a": 1}'), WAITS, GUARDED))
