@@ -503,8 +503,10 @@ def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:
 def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal comes when the command has ended and has been waited for: there is nothing to kill."""
 
+    communicate = subprocess.Popen.communicate
+
     def interrupted(process: subprocess.Popen[bytes], **_: object) -> None:
-        process.wait()
+        communicate(process)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(agent, "ENV", host.environment)
