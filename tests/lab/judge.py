@@ -205,6 +205,7 @@ def docker_running() -> dict[str, Any]:
                 )
                 names += ("RegistryConfig", "DockerRootDir", "Debug", "Labels", "ExperimentalBuild")
                 found["info"] = {name: info.get(name) for name in names}
+                found["info"]["Labels"] = sorted(info.get("Labels") or ())  # dockerd has them in no order
                 break
             time.sleep(0.02)
         found["log"] = [
