@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -70,7 +71,7 @@ class Human:
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
-        for outcome in outcomes:
+        for outcome in _alike(outcomes, diff=diff):
             self._say(_planned(outcome, width, diff=diff))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
@@ -136,6 +137,15 @@ class Human:
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text says it
         self.note(text)
+
+
+def _alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
+    """One for each plan that reads differently, under the names of all hosts that have it."""
+    groups: dict[tuple[Part, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        nameless = outcome if outcome.error else replace(outcome, host="")
+        groups.setdefault(tuple(_planned(nameless, 0, diff=diff)), []).append(outcome)
+    return [replace(same[0], host=", ".join(one.host for one in same)) for same in groups.values()]
 
 
 def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:

@@ -343,3 +343,25 @@ def test_an_error_that_ends_the_command_is_plain_too(
     assert {one for one in told if not one.isprintable()} == {"\n"}
     assert "hunter2" not in told
     assert r"a\x1b[2Jb" in told
+
+
+def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What differs in anything stays apart, and so does what failed."""
+
+    def planned(host: str, content: str) -> Outcome:
+        file = WriteFile("/etc/x", content, "why")
+        return Outcome(host, "planned", plan=Plan(host, (StepPlan("docker", (file,)),)))
+
+    outcomes = [planned("a", "1\n"), planned("b", "2\n"), planned("c", "1\n"), Outcome("d", "right")]
+    outcomes += [
+        Outcome("e", "right"),
+        Outcome("f", "refused", error="no"),
+        Outcome("g", "refused", error="no"),
+    ]
+    make(json=False, quiet=True).plans(outcomes)
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
+    assert heads == ["a, c", "b", "d, e  = nothing to do", "f  ✗ refused  no", "g  ✗ refused  no"]
+    assert sum("/etc/x" in line for line in lines) == 2
