@@ -871,6 +871,8 @@ def put(
     """Write a file so that it is there wholly or not at all. `check` sees the new file before it takes the name."""
     real = below(path)
     temporary = "%s/.%s.gpunode-%s" % (os.path.dirname(real), os.path.basename(real), run_name)
+    if os.path.lexists(temporary):
+        os.unlink(temporary)  # of this run when it was killed, or the machine went down
     try:
         with open(
             temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
@@ -2082,13 +2084,13 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
     if holder is not None:
         this = Run(holder["run"])
         yield dict(holder, type="aborting", doing=doing(this))
-        os.kill(holder["pid"], signal.SIGTERM)
+        send_signal(holder["pid"], signal.SIGTERM)
         begun = said = time.monotonic()
         while (lock_holder() or {}).get("run") == this.name:
             if time.monotonic() - begun > patience:
                 if systemd():
                     run("systemctl", "kill", "--signal=KILL", "gpunode-%s.service" % this.name)
-                os.kill(holder["pid"], signal.SIGKILL)
+                send_signal(holder["pid"], signal.SIGKILL)
                 begun = time.monotonic()
             if time.monotonic() - said > beat:
                 said = time.monotonic()
@@ -2104,6 +2106,14 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
             yield {"type": "progress", "text": sentence}
         lock.close()
     yield {"type": "end", "ok": True}
+
+
+def send_signal(pid: int, number: int) -> None:
+    """To a process that may have ended by now."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
 
 
 def doing(this: Run) -> str:

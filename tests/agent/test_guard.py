@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -133,6 +134,16 @@ def test_files_are_put_back_at_a_boot(docker: Host, cut: Callable[[Host], None])
     assert docker.calls().count(RESTART) == before
     assert not [path for path in docker.path("/etc/systemd").rglob("*") if not path.is_dir()]
     assert not docker.path(f"{RECORD}/agent.py").exists()
+
+
+def test_putting_back_that_was_cut_off_itself_is_begun_anew(docker: Host) -> None:
+    """The machine went down in the middle of it: half of the file lies beside the one that it was to replace."""
+    killed_before_the_restart(docker)
+    docker.write("/etc/docker/.daemon.json.gpunode-run1", "{")
+    goes_down(docker)
+    assert f"put back {DAEMON}" in as_unit(docker, "boot").stdout
+    assert docker.read(DAEMON) == "{}"
+    assert [path.name for path in docker.path("/etc/docker").iterdir()] == ["daemon.json"]
 
 
 def test_the_next_apply_finds_what_no_boot_put_back(docker: Host) -> None:
@@ -525,6 +536,24 @@ def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself
     assert f"put back {DAEMON}" in told(messages)
     assert docker.read(DAEMON) == "{}"
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
+
+
+def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host) -> None:
+    """Between the look at the lock and the signal, or since systemd has killed it."""
+    killed_before_the_restart(docker)
+    assert docker.started[0].wait(30) == 0
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    docker.write("/run/gpunode/lock", json.dumps({"run": "run1", "by": "anna@desk", "pid": ended.pid}), 0o600)
+    with docker.path("/run/gpunode/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        aborting = docker.start(wire.abort_job())
+        assert aborting.stdout
+        while b"aborting" not in aborting.stdout.readline():
+            assert aborting.poll() is None
+    out, errors = aborting.communicate()
+    assert b"put back " + DAEMON.encode() in out, errors
+    assert docker.read(DAEMON) == "{}"
 
 
 def test_an_abort_puts_back_what_a_killed_apply_left(docker: Host) -> None:
