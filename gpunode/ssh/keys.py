@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
@@ -81,7 +82,12 @@ class Keys:
     def _identity(self, path: Path, *, named: bool = False) -> Identity | None:
         with self._lock:
             if path not in self._read:
-                self._read[path] = _identity(path)
+                try:
+                    self._read[path] = _identity(path)
+                except OSError:  # a folder, or a file of another user: ssh goes on without it
+                    if named:
+                        raise
+                    self._read[path] = None
             identity = self._read[path]
         if named and identity is None:
             raise FileNotFoundError(2, "No such file", str(path))
@@ -163,6 +169,8 @@ def _identity(path: Path) -> Identity | None:
         return Identity(path, public, encrypted=True)
     except (ValueError, UnknownKeyType):
         return Identity(path, public)
+    except UnsupportedAlgorithm:  # a cipher that cryptography has not, of a key that is encrypted
+        return Identity(path, public, encrypted=True)
     return Identity(path, private.asbytes(), private)
 
 

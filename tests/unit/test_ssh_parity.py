@@ -263,6 +263,9 @@ LOGINS = [
     Login("first file is missing", "in", "IdentityFile none-such\nIdentityFile GOOD"),
     Login("first file does not open it", "in", "IdentityFile BAD\nIdentityFile GOOD"),
     Login("first file is no key", "in", "IdentityFile JUNK\nIdentityFile GOOD"),
+    Login("first file is a folder", "in", "IdentityFile FOLDER\nIdentityFile GOOD"),
+    Login("first file has a rare cipher", "in", "IdentityFile RARE\nIdentityFile GOOD"),
+    Login("rare cipher, the agent has the key", "in", "IdentityFile RARE\nIdentitiesOnly yes", ["GOOD"]),
     Login("only files that are missing", "out", "IdentityFile none-such"),
     Login("public half, the agent has the key", "in", "IdentityFile GOOD.pub\nIdentitiesOnly yes", ["GOOD"]),
     Login("public half, no agent", "out", "IdentityFile PUBLIC.pub"),
@@ -292,7 +295,8 @@ def keys(sshd: Sshd, tmp_path: Path) -> Path:
     """A folder of keys."""
     folder = tmp_path / "keys"
     (folder / "gpu-01").mkdir(parents=True)
-    for name in ("GOOD", "LOCKED", "gpu-01/ops"):
+    (folder / "FOLDER").mkdir()
+    for name in ("GOOD", "LOCKED", "RARE", "gpu-01/ops"):
         (folder / name).write_bytes(sshd.key.read_bytes())
         (folder / name).chmod(0o600)
     public = subprocess.run(
@@ -300,6 +304,11 @@ def keys(sshd: Sshd, tmp_path: Path) -> Path:
     )
     subprocess.run(
         ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", folder / "LOCKED"], check=True, capture_output=True
+    )
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-Z", "3des-cbc", "-N", "secret", "-f", folder / "RARE"],
+        check=True,
+        capture_output=True,
     )
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "BAD"], check=True)
     (folder / "GOOD.pub").write_text(public.stdout)
@@ -317,7 +326,7 @@ def test_the_keys_that_ssh_offers_are_offered(
     """The host is opened where ssh opens it."""
     config = tmp_path / "config"
     text = case.config.replace("HERE", str(keys)).replace("AGENT", str(tmp_path / "agent"))
-    for name in ("none-such", "GOOD", "BAD", "JUNK", "PUBLIC", "LOCKED", "FIDO"):
+    for name in ("none-such", "GOOD", "BAD", "JUNK", "PUBLIC", "LOCKED", "RARE", "FOLDER", "FIDO"):
         text = text.replace(f"IdentityFile {name}", f"IdentityFile {keys / name}")
     config.write_text(
         f"Host gpu-01\n{text}\nHostName 127.0.0.1\nPort {sshd.port}\nUser ops\nUserKnownHostsFile {sshd.known_hosts}\n"
