@@ -35,11 +35,13 @@ PATTERNS = [
         # A line of its own, to its end.
         rf"^(?P<name>[ \t+-]*(?:export[ \t]+)?{NAME}{TO}{SCHEME})(?P<value>(?![\"'{{\[|>&*\\])\S(?:[^\n]*\S)?)",
         # Within a line: a variable, a field of several, a header, a flag and its argument.
-        rf"(?P<name>{NAME}=)(?P<value>{BARE})",
+        rf"(?P<name>{NAME}[ \t]*=[ \t]*)(?P<value>{BARE})",
         rf"(?P<name>[\"'{{,(][ \t]*{NAME}{TO}{SCHEME})(?P<value>{BARE})",
         rf"(?P<name>\bauthorization{TO}[\"'\[]*(?:Basic|Bearer|Digest|Token)[ \t]+)(?P<value>[^\s\"']+)",
         r"(?P<name>\b(?:Basic|Bearer)[ \t]+)(?P<value>(?-i:(?=[\w.~+/-]*[A-Z\d])[\w.~+/-]{8,}=*(?![\w\"'=])))",
         rf"(?P<name>(?<!\S)--(?:{LONG}|{SHORT})[ \t]+)(?P<value>(?=\S*[^\sA-Za-z])[^\s\"'-][^\s\"']*)",
+        # Who logs in at a proxy, where it is named without a scheme.
+        rf"(?P<name>proxy{TO}[\"']?)(?P<value>[^\s\"'@:/]{{1,99}}:(?!//)[^\s\"']{{1,999}})(?=@(?!sha256:))",
         # A query of a URL; netrc, which apt's auth.conf is; a JSON web token, wherever it is.
         r"(?P<name>[?&](?:[\w.-]*-)?(?:code|key|sig|signature)=)(?P<value>[^&\s\"'#]+)",
         r"(?P<name>\b(?:machine|login)\s+\S+\s+(?:login\s+\S+\s+)?(?:password|account)\s+)(?P<value>\S+)",
@@ -58,7 +60,8 @@ PLAIN = re.compile(
 )
 # One of these is in all that is left out; most of what is shown has none.
 HINT = re.compile(
-    r"auth|pass|psk|pwd|secret|token|credential|cookie|docker|art-api|key|basic|bearer|eyJ|sig|code=", re.I
+    r"auth|pass|psk|pwd|secret|token|credential|cookie|docker|art-api|key|proxy|basic|bearer|eyJ|sig|code=",
+    re.I,
 )
 
 
