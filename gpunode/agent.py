@@ -1866,6 +1866,7 @@ def work(this: Run) -> None:
             detail = CHANGES[change["kind"]](this, change)
             this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
     except (Exception, KeyboardInterrupt) as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is now put back is not interrupted
         ok = False
         this.send(undo(this, failure(error)).message(this.n))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -1880,7 +1881,7 @@ def work(this: Run) -> None:
 
 
 def interrupt(_number: int, _frame: Any) -> None:
-    """What SIGTERM does, once: what is then put back is not interrupted."""
+    """What SIGTERM does, once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -538,6 +538,19 @@ def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
+def test_what_a_failure_puts_back_is_not_interrupted_by_an_abort(docker: Host) -> None:
+    """Who follows hears of the failure, and of the files."""
+    waits = 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
+    docker.unit(DOCKER, f'grep -q bad "$GPUNODE_ROOT{DAEMON}" || {waits}\n{START}')
+    follower = docker.start(docker.job(write('"bad"'), GUARDED))
+    wait_until(lambda: docker.calls().count(RESTART) == 2)
+    os.kill(worker(docker), signal.SIGTERM)
+    docker.write("/state/go", "")
+    out, _ = follower.communicate()
+    failed = next(json.loads(line) for line in out.splitlines() if b'"failed"' in line)
+    assert (failed["code"], failed["restored"]) == ("unit-failed", [DAEMON])
+
+
 def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host) -> None:
     """Between the look at the lock and the signal, or since systemd has killed it."""
     killed_before_the_restart(docker)
