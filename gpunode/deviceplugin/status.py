@@ -125,7 +125,10 @@ def dumps(status: Status) -> str:
 
 def loads(text: str) -> Status:
     """Raises UnknownVersion for a document of another version, ValueError for anything else."""
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("a status is a JSON object")  # noqa: TRY004
     if found.get("version") != VERSION:

@@ -83,6 +83,7 @@ def test_another_version_is_refused_by_name(version: object) -> None:
         dumps(WHOLE).replace('"units"', '"unit"'),
         dumps(WHOLE).replace('"uid"', '"id"'),
         dumps(WHOLE)[:-1],
+        pytest.param("[" * 100000, id="deep"),
     ],
 )
 def test_what_is_no_status_is_an_error_without_a_version(text: str) -> None:
