@@ -94,7 +94,7 @@ def main() -> None:
             raise
         line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
         typer.echo(
-            f"{line}gpunode: interrupted; a change that a host has begun goes on there: the next run follows it, gpunode abort ends it",
+            f"{line}gpunode: interrupted; test pods are removed. A change that a host has begun continues there: the next run follows it, `gpunode abort` ends it",
             err=True,
         )
         sys.stdout.flush()

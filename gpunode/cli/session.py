@@ -25,7 +25,7 @@ groups:
   gpu:
     hosts: [gpu-01, gpu-02]     # names that ssh reaches
     ssh: {user: ops}            # may become root by sudo
-# The cluster's part needs the device plugin's image; docs/deviceplugin.md says how to build it:
+# The cluster's part needs the device plugin's image; docs/deviceplugin.md says how to build and save it:
 # cluster: {plugin: {archive: plugin.tar}}
 END"""
 
@@ -71,14 +71,14 @@ class Session:
 
 
 def loaded(path: Path) -> Inventory:
-    """The inventory. One that nobody named and that is not there is explained by an example."""
+    """The inventory. The usual one that is not there is explained by an example."""
     from gpunode import inventory as inventories
 
     if path == options.INVENTORY and not path.exists():
-        words = shlex.join(["gpunode", *sys.argv[1:]])
+        words = [word for word in sys.argv[1:] if word != str(path)]
         raise UsageError(
             f"there is no {path} in this folder",
-            hint=f"Name yours: `{words} FILE`. Or write one here:\n\n{EXAMPLE}",
+            hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`. Or write one here:\n\n{EXAMPLE}",
         )
     return inventories.load(path)
 

@@ -25,7 +25,7 @@ AT_ONCE = 16  # nodes that are labelled side by side
 WITHOUT_PLUGIN = (
     "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
     "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; docs/deviceplugin.md says how to "
-    "build that file."
+    "make that file."
 )
 
 Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its part in the cluster

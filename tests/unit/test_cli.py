@@ -53,7 +53,7 @@ def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
-    assert "goes on there" in done.stderr
+    assert "continues there" in done.stderr
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

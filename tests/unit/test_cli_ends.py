@@ -181,7 +181,15 @@ def test_a_fleet_is_told_in_one_sentence(chains: Mapping[str, list[Link]], text:
     assert coverage.sentence(chains) == text
 
 
-@pytest.mark.parametrize("words", [("verify",), ("label", "--accelerator"), ("plugin", "remove")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify",),
+        ("label", "--accelerator"),
+        ("plugin", "remove"),
+        ("abort", "inventory.yaml", "--limit", "a"),
+    ],
+)
 def test_a_command_without_an_inventory_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -191,7 +199,8 @@ def test_a_command_without_an_inventory_names_the_way_out(
     error = CliRunner().invoke(app, [*words]).exception
     assert isinstance(error, UsageError)
     assert "no inventory.yaml" in error.message
-    assert f"`gpunode {' '.join(words)} FILE`" in error.hint
+    others = [word for word in words if word != "inventory.yaml"]
+    assert f"`gpunode {' '.join(others)} FILE`" in error.hint
     written = re.search(r"cat > inventory.yaml <<'END'\n(.*?\n)END\n", f"{error}\n", re.DOTALL)
     assert written
     Path("inventory.yaml").write_text(written[1])
