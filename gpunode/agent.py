@@ -1265,13 +1265,18 @@ def attend(this: Run, command: List[str], pass_fds: Tuple[int, ...] = ()) -> Tup
 
 def end(process: "subprocess.Popen[bytes]") -> None:
     """End a program and all that it started, if it has not ended; dpkg is given time to write down how far it is."""
+    if process.poll() is not None:
+        return  # what a package has started goes on
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
+        deadline = time.monotonic() + 10
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            continue
+            os.killpg(process.pid, number)
+            while time.monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)  # apt-get may end before what it has started
+                time.sleep(0.05)
+        except ProcessLookupError:
+            return
 
 
 def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:

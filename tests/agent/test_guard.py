@@ -538,6 +538,18 @@ def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
+def test_an_abort_ends_what_apt_started_and_does_not_listen(docker: Host) -> None:
+    """apt-get ends at once; a package's script that ignores the signal would go on changing the host."""
+    script = "trap '' TERM; > \"$GPUNODE_ROOT/state/begun\"; while :; do sleep 0.1; done"
+    pid = '> "$GPUNODE_ROOT/state/pid"'
+    docker.apt(install=f"( {script} ) &\necho $! {pid}\nwait\n")
+    docker.start(docker.job(WAITS))
+    wait_until(docker.path("/state/begun").exists)
+    abort(docker)
+    left = Path("/proc", docker.read("/state/pid").strip(), "cmdline")
+    assert not left.exists() or left.read_bytes() == b""  # b"": nobody has asked yet how it ended
+
+
 def test_what_a_failure_puts_back_is_not_interrupted_by_an_abort(docker: Host) -> None:
     """Who follows hears of the failure, and of the files."""
     waits = 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
