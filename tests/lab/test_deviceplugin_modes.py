@@ -148,7 +148,7 @@ def registered(lab: Lab, node: str) -> None:
     """Wait until the plugin that runs now is registered: what the API says of the node may be of the one before."""
     wait(
         f"the plugin on {node} to register",
-        lambda: "registered with the kubelet" in plugin_log(lab, node),
+        lambda: "INFO registered with the kubelet" in plugin_log(lab, node),
         30,
     )
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.lab
 GPUS = {"legacy": 2, "modern": 4}
 GPU = "nvidia.com/gpu"
 PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
-REGISTERED = "registered with the kubelet"
+REGISTERED = "INFO registered with the kubelet"
 RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 

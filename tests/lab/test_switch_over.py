@@ -26,7 +26,7 @@ CONFIG = SAMPLE.read_text().replace("replicas: 10", "replicas: 2")
 SHARES = 8
 CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 THEIRS = "DaemonSet kube-system/nvidia-device-plugin-daemonset, on 1 node, offers NVIDIA GPUs too."
-REGISTERED = "registered with the kubelet"
+REGISTERED = "INFO registered with the kubelet"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 

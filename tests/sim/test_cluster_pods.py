@@ -71,7 +71,7 @@ def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
     assert old.pod.startswith("gpunode-device-plugin-")
     assert "class" not in old.pod
     assert new.pod.startswith("gpunode-device-plugin-class-")
-    assert "registered with the kubelet" in deployed.log(OLD)
+    assert "INFO registered with the kubelet" in deployed.log(OLD)
     assert {one.action for one in plugin.plan(deployed.api, NS, PluginImage(IMAGE))} == {"same"}
 
 
@@ -326,9 +326,9 @@ def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
 def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
     """It forgets its plugins, the plugin notices the new socket and registers again: no pod is restarted."""
     before = deployed.row(OLD)
-    registered = deployed.log(OLD).count("registered with the kubelet")
+    registered = deployed.log(OLD).count("INFO registered with the kubelet")
     deployed.restart(OLD, "kubelet.service")
-    until(lambda: deployed.log(OLD).count("registered with the kubelet") > registered)
+    until(lambda: deployed.log(OLD).count("INFO registered with the kubelet") > registered)
     deployed.wait(OLD, 2)
     assert deployed.row(OLD).pod == before.pod
     assert deployed.row(OLD).restarts == 0
