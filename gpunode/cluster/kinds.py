@@ -48,6 +48,8 @@ KINDS = {
     "Pod": Kind("v1", "pods", True),
     "Event": Kind("v1", "events", True),
     "ConfigMap": Kind("v1", "configmaps", True),
+    "Secret": Kind("v1", "secrets", True),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
 }
 
 
