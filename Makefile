@@ -15,11 +15,11 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
-# check and sim while the labs come up, then lab-test, which says what is wrong with them.
+# Runs check and sim while the labs start, then lab-test, which reports their errors.
 test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
 	@$(BIN)/python -m tests.lab test --labs $(LABS)
 
-# pip unpacks and compiles everything by itself, which takes ten times as long as uv; but only pip reads pip.conf.
+# uv is ten times as fast, but only pip reads pip.conf.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 
@@ -31,7 +31,7 @@ UNIT := -m "not lab and not gpu" --ignore tests/sim
 check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	# The demo is for a Mac, too.
+	# The demo also runs on macOS.
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin & other=$$!; $(BIN)/mypy && wait $$other
 	$(BIN)/lint-imports
 	$(PYTEST) $(UNIT)
@@ -42,7 +42,7 @@ unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
 	$(PYTEST) -m "not lab and not gpu" tests/sim
 
-# As many labs as the tests run side by side on; fewer where there is no room for them.
+# The number of labs for parallel tests; fewer if the machine has no room for them.
 test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "lab or gpu" --timeout 900
@@ -52,10 +52,10 @@ LABS := 1
 lab: $(VENV)/.ready ## Bring the lab up: control plane, two hosts, apt repository; safe to repeat
 	@mkdir -p .lab; $(BIN)/python -m tests.lab up --labs $(LABS) || { status=$$?; test $$status = 77 || exit $$status; }
 
-lab-down: ## Stop the lab and remove what it made, but its cache
+lab-down: ## Stop the lab and remove everything except its cache
 	$(PYTHON) -m tests.lab down
 
-format: $(VENV)/.ready ## Format the code and mend what ruff can
+format: $(VENV)/.ready ## Format the code and fix what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -76,5 +76,5 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-clean: ## Remove what make made in this checkout, but the lab
+clean: ## Remove the build outputs of this checkout, but not the lab
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

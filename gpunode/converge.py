@@ -1,7 +1,7 @@
-"""One host's story: probe → decide → plan → apply → probe again.
+"""Converges one host: probe → decide → plan → apply → probe.
 
-A round is one exec: the answer to an apply holds a fresh probe. What is known only after an act (a driver after
-a reboot) is planned in the next round, and shown and accepted like the first.
+A round is one exec: the answer to an apply holds new facts. Changes that depend on them (a driver after a reboot) are
+planned in the next round, which is shown and accepted like the first.
 """
 
 from __future__ import annotations
@@ -15,55 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode import desired, diff, facts, pipeline, reach, wire
+from gpunode.agent.failures import HINTS
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
-from gpunode.model import Change, Event, Facts, Host, LoadImage, Outcome, PluginImage, Reboot
+from gpunode.model import Change, Event, Facts, Host, LoadImage, OnEvent, Outcome, PluginImage, Reboot
 from gpunode.password import Password
+from gpunode.wording import Advice, Command
 
 ROUNDS = 3
 REBOOT_SECONDS = 900.0
+PROVISION = Command("provision")
 RECONNECT_SECONDS = 60.0
 
-# What to do next, by the agent's failure codes.
-HINTS = {
-    "apt-locked": "Let the other package manager finish, then run again.",
-    "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
-    "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
-    "repository-expired": "The mirror is stale, or the host's clock is wrong.",
-    "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
-    "sources-broken": "Mend the list file that apt complains about, then run again.",
-    "package-missing": "Check `repositories` in the inventory: they do not hold this package.",
-    "version-missing": "Choose one of the versions that are there, or leave the version open.",
-    "dependencies": "Something installed stands against it; see `apt-get install` of these packages on the host.",
-    "would-remove": "gpunode removes nothing that was not in the plan: remove it by hand if it may go.",
-    "would-downgrade": "Ask for that version in the inventory (`driver`, `toolkit`) if it is wanted.",
-    "apt-failed": "Try `apt-get update` and the installation by hand on the host; mend what it complains about.",
-    "dpkg-failed": "Mend what the package's script complains about, `dpkg --configure -a` on the host, then run again.",
-    "headers-missing": "Install the running kernel's headers, or boot a kernel that has them.",
-    "disk-full": "Make room on that file system, then run again.",
-    "read-only": "The file system is mounted read-only, often after an I/O error: see `dmesg` on the host.",
-    "os-error": "Mend what the host's system complains about (and `sudo: true` if it is a permission), then run again.",
-    "changed-underneath": "Somebody changed it after the plan was made: run again to plan on what is there now.",
-    "check-failed": "The file was left as it was; mend what its program complains about.",
-    "unit-failed": "Mend what its words complain about (`journalctl -u` on the host has more), then run again.",
-    "module-in-use": "Stop what uses the GPUs (drain the node), then run again.",
-    "module-failed": "`dmesg | grep NVRM` on the host says more.",
-    "image-failed": "Mend what the runtime complains about, or check that the archive holds the image it is to hold.",
-    "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
-    "reboot-failed": "Reboot it by hand, or mend what `systemctl reboot` complains about; then run again.",
-    "packages-hang": "Find out what it waits for (`dpkg --audit`, `journalctl` on the host), then run again: what dpkg "
-    "left half done is finished first.",
-    "aborted": "Run again: it plans from what is there now.",
-    "interrupted": "Run again: it plans from what is there now.",
-    "internal": "Please report it with these lines; the changes before it stay made.",
-    "unsupported-package-manager": "gpunode installs packages with apt so far; install them by hand, with `driver: none`.",
-}
-
-Tell = Callable[[Event], None]
 Dial = Callable[[Host], reach.Connection]
 
 
 class Visit:
-    """A host during a run: its one connection, opened when first needed and kept until closed."""
+    """A host during a run, with its one connection: opened by the first job, kept until closed."""
 
     def __init__(
         self, host: Host, dial: Dial, image: PluginImage | None, password: Password | None = None
@@ -76,17 +43,16 @@ class Visit:
         self._connection: reach.Connection | None = None
 
     def ask(self, job: Mapping[str, Any], archives: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-        """Run one job with the agent; yields its messages."""
+        """Run one job with the agent; yields its messages. Raises AgentFailed when the agent refuses the job."""
         if self._connection is None:
             self._connection = self._dial(self.host)
         try:
-            yield from reach.talk(
-                self.host,
-                self._connection,
-                job,
-                archives=archives,
-                password=self._password,
-            )
+            for message in reach.talk(
+                self.host, self._connection, job, archives=archives, password=self._password
+            ):
+                if message["type"] == "failed" and message["n"] is None:
+                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[message["code"]])
+                yield message
         except Unreachable:
             self.close()
             raise
@@ -98,14 +64,14 @@ class Visit:
             self._connection = None
 
 
-def look(visit: Visit, tell: Tell) -> Outcome:
+def look(visit: Visit, tell: OnEvent) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
     tell(Event("stage", visit.host.name, "probe"))
     return planned(visit.host, _probe(visit), visit.image)
 
 
-def follow(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
-    """When an earlier apply is still under way on the host, wait for its end and look again."""
+def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """If an earlier apply still runs on the host, wait for its end and probe again."""
     run = outcome.facts.running if outcome.facts else None
     if run is None:
         return outcome
@@ -116,11 +82,11 @@ def follow(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
     return look(visit, tell)
 
 
-def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
-    """Apply `outcome.plan` and plan again from what is then there.
+def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """Apply `outcome.plan`, then plan again from the new state.
 
-    The outcome is `changed`, with the plan that is left (empty when the host is right), or `failed`. A connection
-    that is lost meanwhile is made again and the apply, which goes on on the host, is followed to its end.
+    The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
+    lost, the apply continues on the host; this reconnects and follows it to its end.
     """
     host, plan = visit.host, outcome.plan
     if not plan or outcome.facts is None:
@@ -148,13 +114,19 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
             raise Refused(
                 host.name,
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
-                hint="Wait for that run to end; `gpunode provision` then plans afresh. `gpunode abort` ends it.",
+                hint=Advice(
+                    "Wait for that run to end; `",
+                    PROVISION,
+                    "` then plans again. `",
+                    Command("abort"),
+                    "` ends it.",
+                ),
             )
         elif kind == "unknown":
             raise ConnectionLost(
                 host.name,
-                "the connection was lost before the work had begun: nothing was changed",
-                hint="Run it again.",
+                "the connection was lost before the apply began: nothing was changed",
+                hint="Run again.",
             )
         elif kind == "facts":
             seen = facts.parse(message["facts"])
@@ -173,7 +145,7 @@ def apply(visit: Visit, outcome: Outcome, tell: Tell) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The apply that an abort ended, with what it was doing; empty where none ran. `results`: files put back, and why not."""
+    """The apply that an abort ended; empty if none ran. `results`: restored files, and those that could not be."""
 
     by: str = ""
     since: str = ""
@@ -181,8 +153,8 @@ class Ended:
     results: tuple[str, ...] = ()
 
 
-def abort(visit: Visit, tell: Tell) -> Ended:
-    """End the apply under way on the host. It puts back files whose restart it has not seen to be good."""
+def abort(visit: Visit, tell: OnEvent) -> Ended:
+    """End the running apply on the host. It restores files whose restart was not verified."""
     tell(Event("stage", visit.host.name, "abort"))
     ended = Ended()
     for message in visit.ask(wire.abort_job()):
@@ -208,13 +180,13 @@ def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> HostErro
 
 
 def _messages(
-    visit: Visit, job: Mapping[str, Any], run: str, tell: Tell, archives: Sequence[str] = ()
+    visit: Visit, job: Mapping[str, Any], run: str, tell: OnEvent, archives: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The messages of an apply to its end, through connections that break."""
+    """The messages of an apply to its end, across lost connections."""
     count = 0
     deadline = None
     while True:
-        skip = count  # an apply that is followed tells its story from the start
+        skip = count  # `follow` sends the messages from the first one
         try:
             for message in visit.ask(job, archives):
                 if skip:
@@ -230,16 +202,18 @@ def _messages(
                 raise ConnectionLost(
                     visit.host.name,
                     f"the connection was lost while changing the host: {error.message}",
-                    hint="The work goes on there; `gpunode provision` follows it when the host answers again.",
+                    hint=Advice(
+                        "The apply continues there; `", PROVISION, "` follows it when the host answers again."
+                    ),
                 ) from error
             if isinstance(error, ConnectionLost):
-                tell(Event("stage", visit.host.name, "connection lost, the work goes on; connecting again"))
+                tell(Event("stage", visit.host.name, "connection lost; the apply continues; reconnecting"))
             time.sleep(1)
             job, archives = wire.follow_job(run), ()
 
 
-def _reboot(visit: Visit, run: str, boot_id: str, tell: Tell) -> tuple[Facts, Mapping[str, Any] | None]:
-    """Wait until the host is back with another boot id; with the failure's message where it refused to go."""
+def _reboot(visit: Visit, run: str, boot_id: str, tell: OnEvent) -> tuple[Facts, Mapping[str, Any] | None]:
+    """Wait until the host is back with another boot id; with the failure's message if it did not reboot."""
     visit.close()
     deadline = time.monotonic() + REBOOT_SECONDS
     tell(Event("stage", visit.host.name, "reboot"))
@@ -247,7 +221,7 @@ def _reboot(visit: Visit, run: str, boot_id: str, tell: Tell) -> tuple[Facts, Ma
         time.sleep(2)
         try:
             seen = _probe(visit)
-            # What became of the reboot is known after the apply's end has been told: its record says it.
+            # A reboot fails after the apply's `end`, so only its record has that failure.
             story = [] if seen.boot_id != boot_id else list(visit.ask(wire.follow_job(run)))
         except PasswordRefused:
             raise
@@ -259,7 +233,7 @@ def _reboot(visit: Visit, run: str, boot_id: str, tell: Tell) -> tuple[Facts, Ma
     raise Unreachable(
         visit.host.name,
         f"it did not come back within {REBOOT_SECONDS / 60:.0f} minutes of its reboot",
-        hint="Look at its console; then run `gpunode provision` again.",
+        hint=Advice("Check its console; then run `", PROVISION, "` again."),
     )
 
 
@@ -278,7 +252,7 @@ def _probe(visit: Visit) -> Facts:
 
 
 def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
-    """What is to change on a host that is seen like this, or why nothing may be."""
+    """The outcome for these facts: planned, right, or refused."""
     try:
         wish = desired.decide(host, seen, image)
         plan = pipeline.plan(host, seen, wish)

@@ -1,4 +1,4 @@
-"""A change for people: one line, and what changes inside a file. Keys and secrets appear by their size only."""
+"""A change as text: its headline, and a file's unified diff. Keys and secrets appear as their size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gpunode.model import (
     KernelModule,
     LoadImage,
     Packages,
+    PackageSpec,
     Reboot,
     RemoveFile,
     Service,
@@ -44,7 +45,7 @@ def _packages(change: Packages) -> str:
     parts = ["read the package lists anew"] if change.refresh else []
     if change.remove:
         parts.append(f"remove {', '.join(change.remove)}")
-    names = [package.partition("=")[0] for package in change.install]
+    names = [spec.name for spec in change.install]
     held = (
         f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""
     )
@@ -55,12 +56,12 @@ def _packages(change: Packages) -> str:
     return "; ".join(parts)
 
 
-def _versions(install: tuple[str, ...]) -> str:
-    """Names with their versions; a version that all share is said once."""
-    versions = {package.partition("=")[2] for package in install}
+def _versions(install: tuple[PackageSpec, ...]) -> str:
+    """Names with their versions; a version that all share appears once."""
+    versions = {spec.version for spec in install}
     if len(install) > 1 and len(versions) == 1 and "" not in versions:
-        return f"{', '.join(package.partition('=')[0] for package in install)} {versions.pop()}"
-    return ", ".join(package.replace("=", " ") for package in install)
+        return f"{', '.join(spec.name for spec in install)} {versions.pop()}"
+    return ", ".join(str(spec) for spec in install)
 
 
 def lines(change: Change) -> list[str]:

@@ -1,32 +1,39 @@
-"""What can go wrong, as one tree. Every error says what failed, where, and what to do next.
+"""The errors of gpunode, as one tree. Every error says what failed, where, and what to do next.
 
 * GpunodeError                 exit code
-  + UsageError                 2    the options of a command do not fit together
+  + UsageError                 2    the options of a command contradict each other
   + InventoryError             2    mistakes in the inventory, all of them at once
-  + TemplateError              2    a template does not render
-  + HostError                  1    something about one host
+  + TemplateError              2    a template is missing or does not render
+  + CannotPlan                 4    no correct state exists for this host (planning; becomes a refused outcome)
+  + HostError                  1    one host failed
     - Unreachable              3    no connection: network, host key, authentication, jump host
-      - ConnectionLost         3    the connection went away in the middle
+      - ConnectionLost         3    the connection broke during the work
     - SudoRefused              1    connected, but not allowed to become root
-      - PasswordRefused        1    sudo did not accept the password: it is not tried again
+      - PasswordRefused        1    sudo did not accept the password; it is tried on no other host
     - AgentUnusable            1    the host cannot run the agent (no python3, no json module)
     - AgentFailed              1    the agent ran and reported an error
-    - Refused                  4    no right state exists for this host, or reaching it would break it
-  + ClusterError               1    the Kubernetes API: unreachable, forbidden, never became ready
-  + Declined                   4    the person said no
+    - Refused                  4    gpunode does not change this host as it is
+  + ClusterError               1    the Kubernetes API could not do what was asked
+    - HttpError                1    it answered with an HTTP error (cluster.api)
+    - ApiConnectionLost        1    it cannot be reached, or the connection broke (cluster.api)
+    - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
+  + DemoFailed                 1    the simulation could not start (sim)
+  + Declined                   4    the user answered no
 
-Only the command line catches GpunodeError, and `fleet` those of a host; anything else is a bug and keeps its
-traceback, in a host's story as that host's failure.
+The command line catches GpunodeError; `fleet` catches HostError and makes it the host's outcome. Anything else is a bug and
+keeps its traceback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpunode.model import Layer
 
 
 class GpunodeError(Exception):
-    """An expected failure. `hint` is the next thing to do, in one sentence."""
+    """An expected failure. `hint` is the next thing to do, in the imperative."""
 
     exit_code = 1
 
@@ -40,13 +47,13 @@ class GpunodeError(Exception):
 
 
 class UsageError(GpunodeError):
-    """The command line asks for nothing that can be done."""
+    """The options of a command contradict each other."""
 
     exit_code = 2
 
 
 class InventoryError(GpunodeError):
-    """The inventory cannot be used; `problems` holds one line per mistake, nothing was contacted."""
+    """The inventory cannot be used. `problems` has one line per mistake; no host was contacted."""
 
     exit_code = 2
 
@@ -65,7 +72,7 @@ class TemplateError(GpunodeError):
 
 
 class HostError(GpunodeError):
-    """Something about one host failed; `host` is its name as the user wrote it."""
+    """One host failed; `host` is its name in the inventory."""
 
     def __init__(self, host: str, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -79,7 +86,7 @@ class Unreachable(HostError):
 
 
 class ConnectionLost(Unreachable):
-    """The connection went away in the middle; what was begun on the host goes on there."""
+    """The connection broke during the work. Work already started on the host continues."""
 
 
 class SudoRefused(HostError):
@@ -87,11 +94,11 @@ class SudoRefused(HostError):
 
 
 class PasswordRefused(SudoRefused):
-    """Sudo did not accept the password, here or on the host that tried it first."""
+    """Sudo did not accept the password, on this host or on one that tried it before."""
 
 
 class AgentUnusable(HostError):
-    """The host's python cannot run the agent."""
+    """The host's python3 cannot run the agent."""
 
 
 class AgentFailed(HostError):
@@ -99,26 +106,13 @@ class AgentFailed(HostError):
 
 
 class Refused(HostError):
-    """gpunode will not touch this host as it stands; the message says why, the hint the way out.
-
-    `layer` is the link of verify's chain that it is about.
-    """
+    """gpunode does not change this host as it is. `layer` is the link of verify's chain that the reason belongs to."""
 
     exit_code = 4
 
-    def __init__(self, host: str, message: str, *, hint: str = "", layer: str = "") -> None:
+    def __init__(self, host: str, message: str, *, hint: str = "", layer: Layer | None = None) -> None:
         super().__init__(host, message, hint=hint)
         self.layer = layer
-
-
-@contextmanager
-def about(layer: str) -> Iterator[None]:
-    """A refusal in here that names no link of its own is about this one."""
-    try:
-        yield
-    except Refused as refused:
-        refused.layer = refused.layer or layer
-        raise
 
 
 class ClusterError(GpunodeError):
@@ -126,6 +120,6 @@ class ClusterError(GpunodeError):
 
 
 class Declined(GpunodeError):
-    """The person who was asked said no."""
+    """The user answered no."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""From the agent's answer to Facts. A section that is missing or failed is empty; `errors` says why it failed."""
+"""Facts from the agent's answer. A section that is missing or failed is empty; `errors` has the reason."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ Frozen values, built once at the edge and passed by hand. Imports nothing of gpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-# --- Host: what the inventory says about one machine -------------------------------------------------
+# --- Host: one machine, as the inventory describes it ------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A package repository of one's own (mirror, air gap). `key` is the armoured public key's text."""
+    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text."""
 
     uri: str
     key: str
@@ -37,7 +37,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine and what is wished of it. `node` is its Kubernetes name where it differs from the host's own."""
+    """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
 
     name: str
     ssh: Ssh
@@ -52,6 +52,10 @@ class Host:
     labels: Mapping[str, str] = field(default_factory=dict)
     driver_repository: Repository | None = None
     toolkit_repository: Repository | None = None
+    work: Literal["wait", "drain", "kill"] = (
+        "wait"  # what becomes of pods and processes that a change would end
+    )
+    work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class PluginImage:
 
     @property
     def pull(self) -> str:
-        """A pod's imagePullPolicy: what was loaded is never asked for elsewhere, where others may have taken its name."""
+        """A pod's imagePullPolicy: a loaded image is never pulled, as a registry may have another of its name."""
         return "IfNotPresent" if self.archive is None else "Never"
 
 
@@ -80,8 +84,8 @@ class PluginConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginVoice:
-    """What the device plugin tells the cluster. Each takes rights, or a place of the host, that it has not without it."""
+class PluginPublish:
+    """What the device plugin publishes. Each option needs additional RBAC rules or a port of the host."""
 
     events: bool = True  # about its node: a Role in the namespace `default`
     annotation: bool = False  # of its node: it may then change all nodes
@@ -97,7 +101,7 @@ class Cluster:
     namespace: str = "gpunode"
     plugin: PluginImage | None = None
     plugin_config: PluginConfig | None = None
-    plugin_voice: PluginVoice = PluginVoice()
+    plugin_publish: PluginPublish = PluginPublish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Inventory:
     cluster: Cluster
 
 
-# --- Watch: what a probe is asked to look at ----------------------------------------------------------
+# --- Watch: what a probe reads ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +263,7 @@ class Kubelet:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An apply that is under way on the host, or ended without anybody watching."""
+    """An apply that is under way on the host, or that ended after its connection was lost."""
 
     id: str
     since: float
@@ -283,7 +287,7 @@ class Facts:
     module_banner: str | None  # first line of /proc/driver/nvidia/version
     library_version: str | None  # suffix of the file behind libnvidia-ml.so.1
     gpus: tuple[Gpu, ...]
-    smi_error: str | None  # what nvidia-smi said when it failed
+    smi_error: str | None  # nvidia-smi's message when it failed
     packages: Mapping[str, Package]
     files: Mapping[str, File]
     units: Mapping[str, Unit]
@@ -299,6 +303,12 @@ class Facts:
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------
+#
+# `why` is for the user who accepts the plan. `fault` is what is wrong until the change is made, for verify: None: the same
+# as `why`; "": nothing of its own, as the change follows from the one before it.
+
+Runtime: TypeAlias = Literal["docker", "containerd"]
+Checker: TypeAlias = Runtime | Literal["systemd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +331,9 @@ class WriteFile:
     why: str
     before: str | None = None
     mode: int = 0o644
-    check: Literal["docker", "containerd", "systemd"] | None = None
+    check: Checker | None = None
     expected: Expected | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,23 +343,40 @@ class RemoveFile:
     path: str
     before: str
     why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSpec:
+    """A package to install. `version` is exact (1.20.1-1) or a pattern (580.*), in its package system's notation;
+    "" takes any."""
+
+    name: str
+    version: str = ""
+    origin: Literal["nvidia", "distribution"] = "distribution"  # whose repository has it, or a mirror of that
+    downgrade: bool = False  # installed even where a newer one has to go for it
+
+    def __str__(self) -> str:
+        """For people: `nvidia-open-580 580.*`."""
+        return f"{self.name} {self.version}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """`install` entries are `name`, `name=version` or `name=580.*`; `hold` is done after installing."""
+    """Install, remove, hold; `hold` is done after installing. `refresh` reads what the sources hold first."""
 
     why: str
-    install: tuple[str, ...] = ()
+    install: tuple[PackageSpec, ...] = ()
     remove: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
     refresh: bool = False
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
-    the files this run changed for it (`guards`) are restored, and it is restarted as it was if it had worked before."""
+    the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before."""
 
     unit: str
     why: str
@@ -356,6 +384,7 @@ class Service:
     restart: bool = False
     guards: tuple[str, ...] = ()
     note: str = ""  # what else the restart touches: containers, GPU users
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +394,7 @@ class KernelModule:
     why: str
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,31 +404,80 @@ class LoadImage:
     reference: str
     image_id: str
     archive: str
-    runtime: Literal["docker", "containerd"]
+    runtime: Runtime
     why: str
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reboot:
-    """Restart the machine; the run goes on when its boot id has changed."""
+    """Restart the machine; the run continues when its boot id has changed."""
 
     why: str
+    fault: str | None = None
 
 
 Change: TypeAlias = WriteFile | RemoveFile | Packages | Service | KernelModule | LoadImage | Reboot
+
+# --- The kubelet's start: how a host's files would start it ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one kind of kubelet keeps what it is started with."""
+
+    unit: str
+    config: str  # its configuration file where its command names none
+    variable: str  # takes arguments of the user's own
+    variable_files: tuple[str, ...]  # where the packages expect that variable, the preferred one first
+    files: tuple[str, ...]  # other environment files
+    drop_in: str  # is written where no file can set the variable
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSetting:
+    """One setting of [Service]. `start` and `stop` are where its value's text begins and ends, continued lines included."""
+
+    key: str
+    value: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletStart:
+    """What systemd would start now. `words`: the program and its arguments, () where it can start none."""
+
+    place: Place
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    setters: Mapping[str, str]  # the file that each variable's value comes from
+    command: tuple[str, UnitSetting] | None  # the ExecStart= that counts, and its file
+    units: tuple[
+        str, ...
+    ]  # files of unit and drop-ins, in the order in which they are read; so are the two below
+    environment_files: tuple[str, ...]
+    config_files: tuple[str, ...]
+    config_path: str  # the main one, there or not
+    config: Mapping[str, Any]
+    config_gates: Mapping[str, bool]
+    gates: Mapping[str, bool]  # of configuration and arguments together
+    problem: str | None  # a mistake in one of the files, as `file:line: cause`
+
 
 # --- Desired and Plan --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DriverWish:
-    """The driver that fits this host's GPUs. `packages` as `Packages.install` takes them, in order of `rounds`."""
+    """The driver that fits this host's GPUs."""
 
     branch: int
     flavour: Literal["open", "proprietary"]
-    version: str  # 580.178.04 when pinned, else the pattern 580.*
-    pin: tuple[str, ...]  # installed first: the package that keeps apt on this branch
-    packages: tuple[str, ...]
+    version: str  # in full (580.178.04) where the inventory names it; "": any of the branch
+    pin: tuple[PackageSpec, ...]  # installed first: what keeps the package system on this branch
+    headers: tuple[PackageSpec, ...]  # of the kernel: only building a module needs them
+    packages: tuple[PackageSpec, ...]  # the driver's own
     why: str
 
 
@@ -415,15 +494,16 @@ class Source:
 class Desired:
     """What is right for one host, decided from its wishes, its facts and the compat tables."""
 
-    runtime: Literal["docker", "containerd"]
+    runtime: Runtime
     runtime_mode: Literal["default", "class", "none"]
     gates: Mapping[str, bool | None]  # None: must not be set
     gate_reasons: Mapping[str, str]
     driver: DriverWish | None = None
-    toolkit: tuple[str, ...] = ()  # name=version
+    toolkit: tuple[PackageSpec, ...] = ()
     sources: tuple[Source, ...] = ()
     image: PluginImage | None = None
     notes: tuple[str, ...] = ()
+    kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,27 +536,8 @@ class Plan:
 Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", "unreachable", "declined"]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one host's story ended. `plan` is what is left (or would be done); `error` and `hint` when it is bad.
-
-    `layer` is the link of verify's chain that a refusal is about.
-    """
-
-    host: str
-    status: Status
-    facts: Facts | None = None
-    desired: Desired | None = None
-    plan: Plan | None = None
-    applied: tuple[Change, ...] = ()
-    error: str | None = None
-    hint: str = ""
-    layer: str = ""
-    seconds: float = 0.0
-
-
 Layer: TypeAlias = Literal[
-    "ssh",  # only where the host's answer is missing, or not whole
+    "ssh",  # only where the host's answer is missing or incomplete
     "PCI",
     "module",
     "library",
@@ -492,8 +553,27 @@ Layer: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one host's run ended. `plan` is what is left (or would be done); `error` and `hint` when it failed.
+
+    `layer` is the link of verify's chain that a refusal is about.
+    """
+
+    host: str
+    status: Status
+    facts: Facts | None = None
+    desired: Desired | None = None
+    plan: Plan | None = None
+    applied: tuple[Change, ...] = ()
+    error: str | None = None
+    hint: str = ""
+    layer: Layer | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
-    """One link of the chain from the PCI bus to a finished pod. `unknown`: it follows from an earlier broken one."""
+    """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked."""
 
     layer: Layer
     status: Literal["ok", "broken", "unknown"]
@@ -504,9 +584,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened: the same values feed the live view and the JSON lines. `data` is plain JSON."""
+    """An event of a run, for the live view and the JSON lines. `data` is plain JSON."""
 
     type: str  # stage | change | progress | outcome | link | summary | …
     host: str | None = None
     message: str = ""
     data: Mapping[str, object] = field(default_factory=dict)
+
+
+OnEvent: TypeAlias = Callable[[Event], None]

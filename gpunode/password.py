@@ -1,4 +1,4 @@
-"""The sudo password: it answers one question a host, and no second host before one has accepted it."""
+"""The sudo password of a run: sent once per host, and to one host at a time until one has accepted it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from gpunode.errors import PasswordRefused
 
 PROMPT = "gpunode asks for the sudo password: "
-# Sudo puts PROMPT in place of a plain "Password: "; LDAP's and Kerberos's modules keep theirs.
+# sudo replaces a plain "Password: " with PROMPT; LDAP and Kerberos modules keep their own.
 _ASKS = re.compile(rb"assword[^\n]*:[ \t]*\Z")
 _REFUSES = re.compile(rb"try again|incorrect password")
 
 
 class Password:
-    """One password for all hosts of a run. Until a host has accepted it, they try it one after the other."""
+    """One password for all hosts of a run. Thread-safe."""
 
     def __init__(self, text: str) -> None:
         self.line = text.encode() + b"\n"
@@ -25,9 +25,9 @@ class Password:
 
 
 class Question:
-    """What sudo asks on one host. As a context it lasts from before the command to its end.
+    """sudo's prompt on one host. As a context manager it spans the command.
 
-    Entering waits for the host's turn, and raises PasswordRefused where trying would be one failed login more.
+    Entering waits for the host's turn. Raises PasswordRefused where another try would be another failed login.
     """
 
     def __init__(self, password: Password, host: str) -> None:
@@ -53,7 +53,7 @@ class Question:
         self._release()
 
     def answer(self) -> Iterator[bytes]:
-        """What goes to standard input, as sudo asks; ends when sudo is content, or its command has ended."""
+        """The input for sudo: the password when it asks. Ends when sudo accepts it or the command ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked or self.passed or self._ended)
             if not self._asked or self.passed or self._ended:
@@ -64,7 +64,7 @@ class Question:
             self._changed.wait_for(lambda: self.passed or self.refused or self._ended)
 
     def hear(self, chunk: bytes) -> None:
-        """Take a piece of standard error: sudo asks there, and says that it does not accept the answer."""
+        """Read a chunk of standard error, where sudo prompts and rejects."""
         with self._changed:
             self._seen = (self._seen + chunk)[-4096:]
             if not self._sent:
@@ -75,7 +75,7 @@ class Question:
             self._changed.notify_all()
 
     def ready(self) -> None:
-        """Root's program runs: what is sent from now on is its own."""
+        """Called when root's program runs: sudo is done."""
         with self._changed:
             self.passed = True
             if self._sent:
@@ -84,13 +84,13 @@ class Question:
         self._release()
 
     def end(self) -> None:
-        """The command has ended; its standard error may still come."""
+        """Called when the command has ended; its standard error may still arrive."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def refusal(self) -> PasswordRefused:
-        """The error for this host."""
+        """The error for this host, which names the host that rejected the password."""
         elsewhere = next(iter(self._password.refused - {self._host}), None)
         if self._host in self._password.refused or elsewhere is None:
             return PasswordRefused(

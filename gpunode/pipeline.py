@@ -1,48 +1,53 @@
-"""The steps of a run in their order: its table of contents."""
+"""The steps of a run, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import MappingProxyType, ModuleType
+from typing import NamedTuple, Protocol
 
 from gpunode import compat
 from gpunode.errors import Refused
-from gpunode.model import Change, Desired, Facts, Host, Plan, PluginImage, Reboot, StepPlan, Watch
-from gpunode.render import Unfit
-from gpunode.steps import containerd, docker, driver, image, kubelet, nouveau, repository, toolkit
+from gpunode.kubelets import step as kubelet
+from gpunode.model import Change, Desired, Facts, Host, Layer, Plan, PluginImage, Reboot, StepPlan, Watch
+from gpunode.planning import CannotPlan
+from gpunode.runtimes import RUNTIMES
+from gpunode.steps import driver, image, nouveau, repository, toolkit
 
-STEPS: tuple[tuple[str, ModuleType], ...] = (
-    ("repository", repository),
-    ("nouveau", nouveau),
-    ("driver", driver),
-    ("toolkit", toolkit),
-    ("docker", docker),
-    ("containerd", containerd),
-    ("kubelet", kubelet),
-    ("image", image),
-)
-# The link of verify's chain that a step's refusal is about.
-LAYERS = MappingProxyType(
-    {
-        "repository": "toolkit",
-        "nouveau": "module",
-        "driver": "module",
-        "toolkit": "toolkit",
-        "docker": "runtime",
-        "containerd": "runtime",
-        "kubelet": "kubelet",
-        "image": "plugin",
-    }
+
+class Planner(Protocol):
+    """A component's module: what a probe reads for it, and its changes; () when the host is right."""
+
+    WATCH: Watch
+
+    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
+
+
+class Step(NamedTuple):
+    """`layer`: the link of verify's chain that a refusal of this step is about."""
+
+    name: str
+    layer: Layer
+    planner: Planner
+
+
+STEPS: tuple[Step, ...] = (
+    Step("repository", "toolkit", repository),
+    Step("nouveau", "module", nouveau),
+    Step("driver", "module", driver),
+    Step("toolkit", "toolkit", toolkit),
+    *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
+    Step("kubelet", "kubelet", kubelet),
+    Step("image", "plugin", image),
 )
 
 
 def watch(image: PluginImage | None) -> Watch:
-    """What a probe must look at for all steps."""
-    modules = [module for _, module in STEPS]
+    """What a probe reads for all steps."""
+    watched = [step.planner.WATCH for step in STEPS]
     return Watch(
-        files=_unique(path for module in modules for path in module.FILES),
-        units=_unique((*(unit for module in modules for unit in module.UNITS), *compat.distributions())),
-        packages=_unique(pattern for module in modules for pattern in module.PACKAGES),
+        files=_unique(path for one in watched for path in one.files),
+        units=_unique((*(unit for one in watched for unit in one.units), *compat.distributions())),
+        packages=_unique(pattern for one in watched for pattern in one.packages),
         images=(image.reference,) if image else (),
     )
 
@@ -52,14 +57,14 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
-    """The changes that make the host right, in the order they are made; a reboot comes last, and once."""
+    """The changes that make the host right, in order; at most one reboot, at the end."""
     steps: list[StepPlan] = []
     reboots: list[Reboot] = []
-    for name, module in STEPS:
+    for name, layer, planner in STEPS:
         try:
-            changes: tuple[Change, ...] = module.plan(facts, desired)
-        except Unfit as unfit:
-            raise Refused(host.name, unfit.message, hint=unfit.hint, layer=LAYERS[name]) from unfit
+            changes = planner.plan(facts, desired)
+        except CannotPlan as error:
+            raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:

@@ -1,6 +1,6 @@
-"""How the agent is reached: one small protocol, and what it says once it is there.
+"""Runs the agent on a host: the Connection protocol, and `talk`, which sends one job and yields its messages.
 
-A Connection starts one command and gives its output; `ssh.py` makes them over SSH, `Local` on this machine.
+A Connection starts one command and returns its output: `ssh.SshConnection` over SSH, `Local` on this machine.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from gpunode.model import Host
 from gpunode.password import Password, Question
 
 CHUNK = 256 * 1024
-# The agent gives its readings half of that, and says every ten seconds that an apply goes on.
+# The agent limits its own commands to half of that, and reports every ten seconds that an apply continues.
 SILENT_SECONDS = 120.0
-HANGS_SECONDS = 2.0  # a command that was given up and killed has ended by then, or hangs
+HANGS_SECONDS = 2.0  # a killed command has ended by then, or hangs
 
 
 class Remote(Protocol):
-    """One command that is running: its standard output line by line, then how it ended."""
+    """A running command: its standard output line by line, then its exit status."""
 
     def lines(self) -> Iterator[bytes]: ...
 
     def end(self) -> tuple[int | None, str]:
-        """Exit status (None when the connection was lost) and standard error."""
+        """Exit status (None if the connection was lost) and the end of standard error."""
         ...
 
 
 class Connection(Protocol):
-    """A host that commands can be started on, one at a time."""
+    """A host that runs commands, one at a time."""
 
     def start(
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
     ) -> Remote:
-        """`heard` gets standard error as it comes, from another thread."""
+        """Start a command. `heard` is called with chunks of standard error, in another thread."""
         ...
 
     def close(self) -> None: ...
@@ -86,7 +86,7 @@ class LocalRemote:
                 heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
-        """Standard output by lines; ends early when it is given up. Raises Flood."""
+        """Lines of standard output; ends early after `give_up`. Raises Flood."""
         yield from streams.lines(self._chunks())
         self._errors.check()
 
@@ -100,7 +100,7 @@ class LocalRemote:
                 yield chunk
 
     def end(self) -> tuple[int | None, str]:
-        """As of a lost connection when it was given up; what then still hangs is left alone."""
+        """Exit status and standard error; after `give_up` the status is None and a hanging process is left alone."""
         status = None
         while status is None and not self._given_up:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,12 +115,12 @@ class LocalRemote:
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):  # of what it never took
+                    with contextlib.suppress(BrokenPipeError):  # input that it never read
                         stream.close()
         return (None if self._given_up else status), self._errors.text()
 
     def give_up(self) -> None:
-        """End the reading. The command may hang in the kernel, or be root's through sudo."""
+        """Stop reading, and kill the command if that is possible: it may hang in the kernel or belong to root."""
         with self._lock:
             if not self._ended:
                 self._given_up = True
@@ -161,11 +161,10 @@ def talk(
     password: Password | None = None,
     silence: float = SILENT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
-    """Run one job with the agent on `host`; yields its messages as they come.
+    """Run one job with the agent on `host`; yields its messages as they arrive.
 
-    Raises AgentUnusable, SudoRefused or AgentFailed when there is no complete answer, ConnectionLost when the
-    connection went away before its end. When for so many seconds of `silence` no answer came and nothing was taken,
-    the host is given up, and the connection with it: Unreachable.
+    Raises AgentUnusable, SudoRefused or AgentFailed without a complete answer, and ConnectionLost if the connection broke
+    before its end. Raises Unreachable and closes the connection after `silence` seconds without input or output.
     """
     watchdog = Watchdog(silence, connection.close)  # which ends the reading
     question = Question(password, host.name) if password is not None and host.sudo else None
@@ -179,7 +178,7 @@ def talk(
         for archive in archives:
             with Path(archive).open("rb") as file:
                 while chunk := file.read(CHUNK):
-                    watchdog.heard()  # it took what was sent before
+                    watchdog.heard()  # it has read what was sent before
                     yield chunk
 
     noise: list[bytes] = []
@@ -199,8 +198,8 @@ def talk(
             connection.close()
             raise AgentFailed(
                 host.name,
-                f"it sent {flood} instead of an answer, and was given up",
-                hint="Look at what its login shell prints, and at what else answers in python3's place.",
+                f"the host sent {flood} instead of an answer",
+                hint="Check what its login shell prints, and that python3 on it is Python.",
             ) from flood
         except Unreachable:
             if not watchdog.bit:
@@ -209,8 +208,8 @@ def talk(
     if watchdog.bit and not complete:
         raise Unreachable(
             host.name,
-            f"it took the connection and gave no answer for {silence:.0f} seconds",
-            hint="Look at its load, its disks and its network, then run again.",
+            f"the host accepted the connection, then gave no answer for {silence:.0f} seconds",
+            hint="Check its load, disks and network, then run again.",
         )
     if question is not None and question.refused:
         raise question.refusal()
@@ -223,7 +222,7 @@ def talk(
 
 
 class Watchdog:
-    """Calls `bite` once when nothing was heard for `seconds`; `bit` says so."""
+    """Calls `bite` once if `heard` is not called for `seconds`; `bit` is True afterwards."""
 
     def __init__(self, seconds: float, bite: Callable[[], None]) -> None:
         self.bit = False

@@ -1,15 +1,15 @@
-"""Text of hosts and clusters without its secrets, of which only the size is told. Pure.
+"""Replaces the secrets in text from hosts and clusters by their size. Pure.
 
-They are written in many ways: in JSON, TOML, YAML, ini, environment files, units, URLs, apt's lines, HTTP's headers,
-netrc, command lines, and in a program's message about one of these. So no format is parsed: a secret is found by its name
-or its shape, and of two readings that counts which tells less.
+Secrets appear in many formats: JSON, TOML, YAML, ini, environment files, units, URLs, apt's lists, HTTP headers, netrc,
+command lines, and error messages about these. So no format is parsed: a secret is found by its name or its shape, and an
+ambiguous text is redacted.
 """
 
 from __future__ import annotations
 
 import re
 
-# A name that ends in one of these is a secret's; the short ones only as words of their own: not `compass`.
+# Names that end like this hold a secret; the short ones only as separate words: not `compass`.
 LONG = (
     r"[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credentials?|cookie|authorization|docker(?:cfg|configjson)|art-api"
     r"|(?:access|account|api|encryption|private|secret|shared)[_-]?key|key-data)"
@@ -40,7 +40,7 @@ PATTERNS = [
         rf"(?P<name>\bauthorization{TO}[\"'\[]*(?:Basic|Bearer|Digest|Token)[ \t]+)(?P<value>[^\s\"']+)",
         r"(?P<name>\b(?:Basic|Bearer)[ \t]+)(?P<value>(?-i:(?=[\w.~+/-]*[A-Z\d])[\w.~+/-]{8,}=*(?![\w\"'=])))",
         rf"(?P<name>(?<!\S)--(?:{LONG}|{SHORT})[ \t]+)(?P<value>(?=\S*[^\sA-Za-z])[^\s\"'-][^\s\"']*)",
-        # Who logs in at a proxy, where it is named without a scheme.
+        # The login of a proxy address without a scheme.
         rf"(?P<name>proxy{TO}[\"']?)(?P<value>[^\s\"'@:/]{{1,99}}:(?!//)[^\s\"']{{1,999}})(?=@(?!sha256:))",
         # A query of a URL; netrc, which apt's auth.conf is; a JSON web token, wherever it is.
         r"(?P<name>[?&](?:[\w.-]*-)?(?:code|key|sig|signature)=)(?P<value>[^&\s\"'#]+)",
@@ -52,13 +52,15 @@ NAMED = re.compile(NAME, re.IGNORECASE)
 TEXT = re.compile(STRING, re.DOTALL)
 BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 URL = re.compile(r"\"[\w+.-]{2,20}://[^\"\s]*|'[\w+.-]{2,20}://[^'\s]*|[\w+.-]{2,20}://[^\"\s]*")
-LOGIN = re.compile(r"(?:[\w+]*ssh|sftp|rsync)", re.IGNORECASE)  # schemes in which a name alone is no secret
-# Settings, paths of files, and what was left out already, are no secrets.
+LOGIN = re.compile(
+    r"(?:[\w+]*ssh|sftp|rsync)", re.IGNORECASE
+)  # schemes with a user name alone, which is no secret
+# No secrets: settings, file paths, text that is already redacted.
 PLAIN = re.compile(
     r"(?:true|false|null|none|yes|no|on|off|~)?|(?:/[\w.-]+)+\.(?:asc|conf|crt|gpg|json|key|pem|txt|ya?ml)|\0\d+\0",
     re.IGNORECASE,
 )
-# One of these is in all that is left out; most of what is shown has none.
+# Every secret has one of these near it; most text has none, and is returned at once.
 HINT = re.compile(
     r"auth|pass|psk|pwd|secret|token|credential|cookie|docker|art-api|key|proxy|basic|bearer|eyJ|sig|code=",
     re.I,
@@ -66,7 +68,7 @@ HINT = re.compile(
 
 
 def redacted(text: str) -> str:
-    """The text with keys, passwords and tokens replaced by what they are and how long. Doing it twice changes nothing."""
+    """The text with keys, passwords and tokens replaced by their kind and length. Idempotent."""
     if "-----BEGIN" in text:
         text = BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
     if "://" not in text and not HINT.search(text):
@@ -78,17 +80,17 @@ def redacted(text: str) -> str:
 
 
 def hidden(secret: str) -> str:
-    """What stands for a secret."""
+    """The replacement for a secret."""
     return f"<secret, {len(secret)} characters>"
 
 
 def secret(name: str) -> bool:
-    """Whether a field or a variable of this name holds one."""
+    """True if a field or variable of this name holds a secret."""
     return NAMED.fullmatch(name) is not None
 
 
 def _mark(secret: str) -> str:
-    """What stands for it meanwhile: one word, so that nothing is found in it."""
+    """The placeholder between passes: one word that no pattern matches."""
     return f"\0{len(secret)}\0"
 
 
@@ -109,8 +111,7 @@ def _string(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """A URL, or several with something between, without who logs in there and the password: an `@` or a `/` in one
-    should be encoded, and often is not."""
+    """One or more URLs without user names and passwords. An `@` or a `/` in them is often not encoded."""
     scheme, *rests = text.split("://")
     parts = [scheme]
     for rest in rests:

@@ -1,20 +1,20 @@
-"""What hosts send, within bounds: no host can fill this machine's memory, or keep it reading for ever."""
+"""Limits on what hosts send: no host can fill this machine's memory or keep it reading forever."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 LINE_BYTES = 8 << 20  # one message; a host's facts are some hundred kilobytes
-NOISE_BYTES = 1 << 20  # all that is no message: banners, a shell's remarks, standard error
-KEPT_BYTES = 64 << 10  # of standard error, to explain a failure
+NOISE_BYTES = 1 << 20  # everything else: banners, shell output, standard error
+KEPT_BYTES = 64 << 10  # the end of standard error, for error messages
 
 
 class Flood(Exception):
-    """A host sent more than any answer needs; the text says of what."""
+    """A host exceeded a limit; the text names it."""
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks cut into lines, each with its newline; the last may lack one. Raises Flood for a line without end."""
+    """The lines in these chunks with their newlines; the last may have none. Raises Flood for an endless line."""
     rest = bytearray()
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -31,21 +31,21 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Errors:
-    """Standard error: its last part, and how much there was."""
+    """The end of standard error, and its total size."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._size = 0
 
     def add(self, chunk: bytes) -> bool:
-        """Keep a chunk; False when there was too much, and reading should end."""
+        """Add a chunk; False if the limit is exceeded and reading should stop."""
         self._size += len(chunk)
         self._kept += chunk
         del self._kept[:-KEPT_BYTES]
         return self._size <= NOISE_BYTES
 
     def check(self) -> None:
-        """Raise Flood when there was too much."""
+        """Raise Flood if the limit was exceeded."""
         if self._size > NOISE_BYTES:
             raise Flood(f"more than {NOISE_BYTES >> 20} MiB on standard error")
 

@@ -1,8 +1,8 @@
-"""How the controller and the agent talk: the command, what goes in, what comes out, and what silence means.
+"""The protocol between gpunode and the agent: the command, its input, its output, and the errors of a missing answer.
 
-In: sudo's password line where it asks for one, and then, once the bootstrap is ready, `gpunode-agent 1 LENGTH LENGTH`,
+In: sudo's password line where it asks for one; then, once the bootstrap is ready, `gpunode-agent 1 LENGTH LENGTH`,
 the agent's source (zlib), the job (JSON), image archives.
-Out: anything the host's shell likes to say, the bootstrap's line, then one JSON object a line between two marker lines.
+Out: anything that the host's shell prints, the bootstrap's line, then one JSON object a line between two marker lines.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gpunode import streams
+from gpunode.agent import bundle
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, PasswordRefused, SudoRefused
-from gpunode.model import Change, LoadImage, RemoveFile, Watch, WriteFile
+from gpunode.model import Change, LoadImage, Packages, RemoveFile, Watch, WriteFile
 from gpunode.password import PROMPT
 
-# One line without quotes, backslashes or exclamation marks, so that every login shell passes it on as it is.
-# Its own line says that sudo has asked what it had to: what comes from then on is read by this program.
+# One line without quotes, backslashes or exclamation marks, so that every login shell passes it on unchanged.
+# It prints READY when sudo has its password: from then on this program reads the input.
 BOOTSTRAP = (
     "import sys;from importlib.util import find_spec as s;"
     "m=[n for n in (#json#,#zlib#,#fcntl#,#subprocess#,#concurrent#,#typing#)"
@@ -38,7 +38,7 @@ BOOTSTRAP = (
     "g=dict(__name__=#agent#);exec(compile(p,#agent.py#,#exec#),g);g[#main#](p,j)"
 ).replace("#", '"')
 
-# Root's python is not taken from a PATH that the user, or whoever is in the user's account, has set. The order is that
+# Root's python is not taken from a PATH that the user, or an attacker in the user's account, has set. The order is that
 # of every distribution's own PATH.
 PYTHONS = ("/usr/local/bin/python3", "/usr/bin/python3", "/usr/libexec/platform-python")
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,7 +51,7 @@ _NO_SUDO = "@gpunode-no-sudo"
 
 
 def command(sudo: bool, password: bool) -> str:
-    """What to execute on the host. `password`: sudo may ask for one, by PROMPT, and reads it from standard input."""
+    """The command to execute on the host. `password`: sudo may ask for one with PROMPT and reads it from stdin."""
     run, found = '"$p" -I -S -c "$1"', '{ [ -n "$p" ] || p=$(command -v python3)'
     own = f"{found} || {{ echo {_NO_PYTHON}; exit 1; }}; exec {run}; }}"
     start = own
@@ -70,11 +70,11 @@ def command(sudo: bool, password: bool) -> str:
 
 @functools.cache
 def _program() -> bytes:
-    return zlib.compress(resources.files("gpunode").joinpath("agent.py").read_bytes(), 9)
+    return zlib.compress(bundle.program().encode(), 9)
 
 
 def encode(job: Mapping[str, Any]) -> bytes:
-    """What goes to the command's standard input; the job's image archives follow it, in their order."""
+    """The command's standard input; the job's image archives follow it, in their order."""
     program, body = _program(), json.dumps(job, separators=(",", ":")).encode()
     return b"gpunode-agent 1 %d %d\n" % (len(program), len(body)) + program + body
 
@@ -86,10 +86,10 @@ def decode(
     heard: Callable[[], None] = lambda: None,
     ready: Callable[[], None] = lambda: None,
 ) -> Generator[dict[str, Any], None, bool]:
-    """The agent's messages out of the command's output, as they come; True when they came to their end.
+    """The agent's messages from the command's output, as they come; returns True if the answer is complete.
 
-    Everything else goes to `noise`, and so does a message that a lost connection cut short. `heard` is called for what
-    belongs to an answer, `ready` when the bootstrap reads its input. Raises Flood for more than any answer needs.
+    Everything else goes to `noise`, as does a message that a lost connection cut short. `heard` is called for each line
+    of the answer, `ready` when the bootstrap reads its input. Raises Flood for more than any answer needs.
     """
     begin, end = f"@gpunode-begin {nonce}".encode(), f"@gpunode-end {nonce}".encode()
     begun = complete = False
@@ -100,7 +100,7 @@ def decode(
             if answered > ANSWER_BYTES:
                 raise streams.Flood(f"more than {ANSWER_BYTES >> 20} MiB")
             heard()
-            if message["type"] != "alive":  # that has done its work by having come
+            if message["type"] != "alive":  # `heard` was its only purpose
                 yield message
             continue
         noisy += len(line)
@@ -124,65 +124,65 @@ def _message(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         message: dict[str, Any] = json.loads(line)
-    except (ValueError, RecursionError):  # something else printed it
+    except (ValueError, RecursionError):  # another program printed it
         return None
     return message if "type" in message else None
 
 
 def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) -> HostError:
-    """Why the agent did not give a whole answer, from what was said instead."""
-    said = [line.decode(errors="replace").strip() for line in noise]
-    for line in said:
+    """Why the agent's answer is incomplete, from the other output."""
+    printed = [line.decode(errors="replace").strip() for line in noise]
+    for line in printed:
         if line.startswith(_NO_PYTHON) and line != _NO_PYTHON:
             return AgentUnusable(
                 host,
-                f"its only python3 is {line.split(maxsplit=1)[1]}, and gpunode lets root run none but "
+                f"its only python3 is {line.split(maxsplit=1)[1]}, and gpunode runs as root only "
                 f"{', '.join(PYTHONS[:-1])} or {PYTHONS[-1]}",
                 hint=f"Install the distribution's python3, or as root link that one to {PYTHONS[0]}; or log in as root.",
             )
         if line.startswith(_NO_PYTHON):
             return AgentUnusable(
                 host,
-                "there is no python3 on it",
+                "it has no python3",
                 hint="Install it: `apt install python3` or `dnf install python3`.",
             )
         if line.startswith(_NO_SUDO):
             return SudoRefused(
-                host, "there is no sudo on it", hint="Log in as root, or install sudo; or say `sudo: false`."
+                host, "it has no sudo", hint="Log in as root, install sudo, or set `sudo: false`."
             )
         if line.startswith(_UNUSABLE):
             version, *missing = line.split()[1:]
             if missing == ["3.6"]:
                 return AgentUnusable(
-                    host, f"its python3 is {version}, 3.6 or newer is needed", hint="Install a newer python3."
+                    host, f"its python3 is {version}; 3.6 or newer is needed", hint="Install a newer python3."
                 )
             return AgentUnusable(
                 host,
-                f"its python3 ({version}) lacks the module{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
-                hint="Install the whole of it: `apt install python3` (python3-minimal is not enough).",
+                f"its python3 ({version}) has no module{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
+                hint="Install all of it: `apt install python3` (python3-minimal is not enough).",
             )
     refused = _sudo(host, stderr)
     if refused:
         return refused
-    words = "\n".join(line for line in [*said, *stderr.splitlines()] if line.strip())[-800:]
+    words = "\n".join(line for line in [*printed, *stderr.splitlines()] if line.strip())[-800:]
     ended = "lost its connection" if status is None else f"ended with exit status {status}"
     return AgentFailed(
-        host, f"the agent {ended} and gave no whole answer; what was said:\n{words or '(nothing)'}"
+        host, f"the agent {ended} before its answer was complete; output:\n{words or '(none)'}"
     )
 
 
 def _sudo(host: str, stderr: str) -> SudoRefused | None:
-    """sudo's refusal, in its own English words (the command sets LC_ALL=C)."""
+    """sudo's refusal, by its English messages (the command sets LC_ALL=C)."""
     needs = r"a password is required|a terminal is required|no tty present|must have a tty"
     if re.search(r"incorrect password|Sorry, try again|no password was provided", stderr):
         return PasswordRefused(
-            host, "sudo does not accept the password", hint="Run it again with the right one."
+            host, "sudo does not accept the password", hint="Run again with the right password."
         )
     if re.search(needs, stderr):
         return SudoRefused(
             host,
-            "sudo wants a password (or a terminal)",
-            hint="Run it with -K to be asked for it, or allow this user NOPASSWD in sudoers.",
+            "sudo needs a password (or a terminal)",
+            hint="Run again with -K to enter the password, or allow this user NOPASSWD in sudoers.",
         )
     if re.search(r"not in the sudoers file|is not allowed to (execute|run)|may not run sudo", stderr):
         return SudoRefused(
@@ -200,12 +200,12 @@ def _sudo(host: str, stderr: str) -> SudoRefused | None:
 
 
 def probe_job(watch: Watch) -> dict[str, Any]:
-    """Look at everything, answered by one `facts` message."""
+    """Read all facts; answered by one `facts` message."""
     return {"op": "probe", "nonce": secrets.token_hex(8), "watch": asdict(watch)}
 
 
 def apply_job(run: str, by: str, changes: Sequence[Change], watch: Watch | None) -> dict[str, Any]:
-    """Make the changes in order, then look. Reads the archives of LoadImage changes, to name their digests."""
+    """Make the changes in order, then probe. Reads the archives of LoadImage changes for their digests."""
     payloads: list[dict[str, Any]] = []
     encoded = []
     for change in changes:
@@ -226,21 +226,24 @@ def apply_job(run: str, by: str, changes: Sequence[Change], watch: Watch | None)
 
 
 def follow_job(run: str) -> dict[str, Any]:
-    """The messages of an apply that is under way, or has ended, from its first to its last."""
+    """Send the messages of a running or ended apply, from its first to its last."""
     return {"op": "follow", "nonce": secrets.token_hex(8), "run": run}
 
 
 def abort_job() -> dict[str, Any]:
-    """End the apply under way, if there is one."""
+    """End the running apply, if there is one."""
     return {"op": "abort", "nonce": secrets.token_hex(8)}
 
 
 def encode_change(change: Change) -> dict[str, Any]:
-    """A change as the agent takes it: without the texts for people, files as digests of what they were."""
+    """A change for the agent: without texts for people, and with digests instead of old contents."""
     entry = asdict(change)
     entry["kind"] = re.sub(r"(?<!^)(?=[A-Z])", "_", type(change).__name__).lower()
-    for name in ("why", "note", "archive", "before"):
+    for name in ("why", "fault", "note", "archive", "before"):
         entry.pop(name, None)
+    if isinstance(change, Packages):
+        for spec in entry["install"]:
+            del spec["origin"]
     if isinstance(change, (WriteFile, RemoveFile)):
         before = change.before
         entry["before_sha256"] = None if before is None else hashlib.sha256(before.encode()).hexdigest()
@@ -249,7 +252,7 @@ def encode_change(change: Change) -> dict[str, Any]:
 
 def _payload(archive: str) -> dict[str, Any]:
     status = Path(archive).stat()
-    with _READING:  # the cache alone would let every thread that comes meanwhile read it, too
+    with _READING:  # the cache alone would let several threads read it at the same time
         return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
 
 
@@ -258,7 +261,7 @@ _READING = threading.Lock()
 
 @functools.lru_cache(maxsize=8)
 def _digest(archive: str, _size: int, _mtime: int) -> str:
-    """Read once a run, however many hosts get it at the same time."""
+    """The archive's SHA-256, read once a run for all hosts."""
     digest = hashlib.sha256()
     with Path(archive).open("rb") as file:
         while chunk := file.read(1 << 20):

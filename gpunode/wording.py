@@ -1,11 +1,53 @@
-"""How long lists read in a sentence."""
+"""Sentences for users: the gpunode commands in them, and how long lists read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 
-def few(said: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: the first ones, `most` of them, and how many there are besides."""
-    more = f" and {len(said) - most} more" if len(said) > most else ""
-    return ", ".join(said[:most]) + more
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of gpunode's that a user can run next: `gpunode provision --limit gpu-01`."""
+
+    name: str  # provision, plugin deploy
+    options: str = ""
+
+    def __str__(self) -> str:
+        return self.on("")
+
+    def on(self, inventory: str) -> str:
+        """The command for this inventory, already quoted; "": the usual one."""
+        return " ".join(filter(None, ("gpunode", self.name, inventory, self.options)))
+
+
+class Advice(str):
+    """A text with commands in it. It is its plain sentence wherever a text is; `on` names the inventory in its commands.
+
+    A text made of several is made by `lines`, which keeps what each of them knows.
+    """
+
+    parts: tuple[str | Command, ...]
+
+    def __new__(cls, *parts: str | Command) -> Advice:
+        made = super().__new__(cls, "".join(map(str, parts)))
+        made.parts = parts
+        return made
+
+    def on(self, inventory: str) -> str:
+        """The sentence with this inventory, already quoted, in each command."""
+        return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
+
+
+def lines(texts: Iterable[str], separator: str = "\n") -> Advice:
+    """Those of the texts that are not empty, one below the other."""
+    parts: list[str | Command] = []
+    for text in filter(None, texts):
+        parts += [*([separator] if parts else []), *(text.parts if isinstance(text, Advice) else [text])]
+    return Advice(*parts)
+
+
+def few(items: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: at most `most` items, and the number of the others."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, label, plan, plugin, provision, run, verify
+from gpunode.cli import abort, demo, label, plan, plugin, provision, resume, run, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -39,6 +39,9 @@ app.command("plan")(plan.plan)
 app.command("provision", short_help="Make every host a verified GPU node.")(provision.provision)
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
     verify.verify
+)
+app.command("resume", short_help="Go on with the hosts that the last provision has not finished.")(
+    resume.resume
 )
 app.command("abort", short_help="End a provision's work that hangs on hosts.")(abort.abort)
 app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
@@ -71,7 +74,7 @@ def main() -> None:
     codecs.register_error("gpunode", _signs)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="gpunode")  # a ✓ that an encoding lacks is no reason to say nothing
+            stream.reconfigure(errors="gpunode")  # a ✓ that an encoding lacks does not end the output
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)
@@ -117,7 +120,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _signs(error: UnicodeError) -> tuple[str, int]:
-    """What is printed for a sign that the terminal's encoding lacks."""
+    """The replacement for a character that the terminal cannot encode."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lost = error.object[error.start : error.end]

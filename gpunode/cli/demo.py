@@ -24,7 +24,7 @@ def demo(
         str | None,
         typer.Option(
             "--break",
-            help="At the end break one host, let verify find it and have it mended: xid, module, library, nouveau, "
+            help="At the end break one host, let verify find it and provision fix it: xid, module, library, nouveau, "
             "toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
         ),
@@ -39,7 +39,7 @@ def demo(
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave it running, and say how to play with it.")
+        bool, typer.Option("--keep", help="Leave it running, and print commands to try.")
     ] = False,
 ) -> None:
     """See the whole job in a minute: bare hosts become verified GPU nodes. Hosts and cluster are simulated; nothing but
@@ -104,5 +104,5 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
             typer.echo(ending(code, whole=whole))
     except KeyboardInterrupt:
         typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
-        os._exit(130)  # what `main` says of an interruption is true of real hosts only
+        os._exit(130)  # what `main` prints on an interrupt holds for real hosts only
     return code

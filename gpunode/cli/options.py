@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -29,3 +33,43 @@ AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Common:
+    """The options of every command that visits hosts: which hosts, how they are visited, how it is reported."""
+
+    inventory: InventoryPath = INVENTORY
+    limit: Limit = None
+    exclude: Exclude = None
+    json: Json = False
+    quiet: Quiet = False
+    forks: Forks = FORKS
+    ask_sudo: AskSudo = False
+
+
+BEFORE = 3  # of Common's options, as help lists them: the command's own come after these
+
+
+def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with Common's options around its own, given to it as one value `common`. The command's options that it
+    declares before `common` follow the inventory, the others --exclude."""
+    own = list(inspect.signature(command).parameters)
+    names = [field.name for field in dataclasses.fields(Common)]
+    at = own.index("common")
+    order = [names[0], *own[:at], *names[1:BEFORE], *own[at + 1 :], *names[BEFORE:]]
+    hints = {**get_type_hints(command, include_extras=True), **get_type_hints(Common, include_extras=True)}
+    defaults = {field.name: field.default for field in dataclasses.fields(Common)}
+    defaults |= {name: one.default for name, one in inspect.signature(command).parameters.items()}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        common = Common(**{name: given.pop(name) for name in names})
+        command(common=common, **given)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    run.__annotations__ = {name: hints[name] for name in order}
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in order]
+    )
+    return run

@@ -1,4 +1,4 @@
-"""What pods say about themselves, and why they do not run: in the words of scheduler, kubelet and runtime."""
+"""What pods request, their state, and why they do not run as scheduler, kubelet and runtime report it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from contextlib import suppress
 from datetime import datetime
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.kinds import Object
+from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError
 
 GPU = "nvidia.com/gpu"
-MEMORY = "aliyun.com/gpu-mem"  # of GPUs that the plugin shares by memory; how many those are is
-SHARED = "aliyun.com/gpu-count"
+MEMORY = "aliyun.com/gpu-mem"  # memory of the GPUs that the plugin shares by it
+SHARED = "aliyun.com/gpu-count"  # how many GPUs those are
 OVER = {"Succeeded", "Failed"}
-# The kubelet's own event says more than these waiting reasons do.
-IMAGELESS = {"ErrImageNeverPull", "InvalidImageName"}  # the kubelet tries nothing more
-PULLING = {"ErrImagePull", "ImagePullBackOff"}  # it tries again
+IMAGELESS = {"ErrImageNeverPull", "InvalidImageName"}  # the kubelet does not retry
+PULLING = {"ErrImagePull", "ImagePullBackOff"}  # the kubelet retries
+# The kubelet's event has more detail than these waiting reasons.
 VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff"}
 
 
 def holds(pod: Object, resource: str = GPU) -> int:
-    """How much of a resource the pod holds, by default whole GPUs; 0 once it is over."""
+    """How many units of a resource the pod has allocated, by default whole GPUs; 0 once it has ended."""
     if pod.get("status", {}).get("phase") in OVER:
         return 0
 
@@ -34,32 +34,32 @@ def holds(pod: Object, resource: str = GPU) -> int:
 
 
 def whole(quantity: str | int) -> int:
-    """A count as the API writes it, which is as its author did (`1Ki`) or shorter (`1k` for 1000)."""
+    """A count from a quantity: the API keeps its author's spelling (`1Ki`) or shortens it (`1k` for 1000)."""
     from kubernetes.utils.quantity import parse_quantity
 
     return int(parse_quantity(quantity))  # type: ignore[no-untyped-call]
 
 
 def ready(pod: Object) -> bool:
-    """Whether the pod's containers run and say so."""
+    """Whether the pod is Ready."""
     conditions = pod.get("status", {}).get("conditions") or []
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def running(pod: Object) -> bool:
-    """Whether all of its containers run, ready or not."""
+    """Whether all its containers run, ready or not."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return bool(states) and all("running" in one.get("state", {}) for one in states)
 
 
 def waiting(pod: Object) -> set[str]:
-    """The reasons why its containers wait."""
+    """The waiting reasons of its containers."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return {one.get("state", {}).get("waiting", {}).get("reason", "") for one in states}
 
 
 def restarts(pod: Object) -> int:
-    """How often its containers were started again."""
+    """How often its containers were restarted."""
     return sum(one.get("restartCount", 0) for one in pod.get("status", {}).get("containerStatuses") or [])
 
 
@@ -83,8 +83,8 @@ def lasted(end: Object) -> float:
     return (stop - start).total_seconds()
 
 
-def trouble(pod: Object, events: Sequence[Object] = ()) -> str:
-    """Why the pod does not do its work, in one line; "" while nothing is wrong or it is merely starting.
+def problem(pod: Object, events: Sequence[Object] = ()) -> str:
+    """Why the pod does not run, in one line; "" while it runs or is starting.
 
     `events` are those about this pod, oldest first.
     """
@@ -100,16 +100,16 @@ def trouble(pod: Object, events: Sequence[Object] = ()) -> str:
         state = container.get("state", {})
         reason = state.get("waiting", {}).get("reason", "")
         if reason == "CrashLoopBackOff":
-            return f"{container['name']} keeps ending: {_ended(container.get('lastState', {}))}"
+            return f"{container['name']} is in CrashLoopBackOff: {_ended(container.get('lastState', {}))}"
         if reason in {"ImagePullBackOff", "ErrImagePull"}:
-            told = [one for one in warnings if "pull" in one] or [state["waiting"].get("message", "")]
-            return f"ImagePullBackOff: {told[-1]}"  # the two follow each other again and again
+            messages = [one for one in warnings if "pull" in one] or [state["waiting"].get("message", "")]
+            return f"ImagePullBackOff: {messages[-1]}"  # the two reasons alternate
         if reason and reason not in VAGUE:
             return f"{reason}: {state['waiting'].get('message', '')}"
         if state.get("terminated", {}).get("exitCode"):
             return f"{container['name']} ended: {_ended(state)}"
     if status.get("phase") == "Pending" and warnings:
-        return warnings[-1]  # a sandbox or a volume that cannot be made shows only here
+        return warnings[-1]  # only events report a sandbox or a volume that failed
     return ""
 
 
@@ -121,14 +121,14 @@ def events(api: Api, about: Object) -> list[Object]:
     return sorted(found, key=_when)
 
 
-def last_words(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:
-    """The last lines of a container's log, or of its previous life; "" when they cannot be had."""
+def last_lines(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:
+    """The last lines of a container's log, or of its previous run's; "" where they cannot be read."""
     meta = pod["metadata"]
     for previous in (False, True):
         with suppress(ClusterError):
-            said = api.log(meta["namespace"], meta["name"], container, lines=lines, previous=previous)
-            if said.strip():
-                return said.strip()
+            log = api.log(meta["namespace"], meta["name"], container, lines=lines, previous=previous)
+            if log.strip():
+                return log.strip()
     return ""
 
 

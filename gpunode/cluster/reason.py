@@ -1,4 +1,4 @@
-"""Expected trouble above the kubelet, as a value: made where it is known, shown to people, never parsed."""
+"""Expected problems above the kubelet as values: made where they are known, shown to people, never parsed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpunode.errors import ClusterError
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is not as it should be. Programs read `code`; `words` are for people and may change.
+    """Why something is not in its desired state. Programs read `code`; `words` are for people and may change.
 
-    `holders`: pods whose end is all that has to be waited for. `fix`: what to do, "" where `words` say it.
+    `holders`: pods whose end fixes it. `fix`: what to do, "" where `words` say it.
     """
 
     code: str
@@ -25,5 +25,5 @@ class Reason:
 
 
 def of(code: str, error: ClusterError) -> Reason:
-    """An error that ends only one host's part."""
+    """The reason for an error that concerns one host only."""
     return Reason(code, error.message, fix=error.hint)

@@ -1,4 +1,4 @@
-"""Driver branches: how long they live, which kernel they need."""
+"""Driver branches: end of life, and the kernel they need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def branches() -> Mapping[int, Branch]:
 
 
 def production() -> int:
-    """The branch that is installed where nothing speaks for another."""
+    """The default branch."""
     return int(table("drivers")["production"])
 
 

@@ -1,4 +1,4 @@
-"""What changed in which Kubernetes minor."""
+"""Changes by Kubernetes minor version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpunode.compat.tables import table
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A feature gate's life in minors of Kubernetes 1.x; None: not yet, or not known."""
+    """A feature gate's stages by minor version of Kubernetes 1.x; None: not reached, or unknown."""
 
     name: str
     alpha: int
@@ -31,7 +31,7 @@ class Gate:
         return self.locked is not None and minor >= self.locked
 
     def is_default(self, minor: int) -> bool:
-        """Whether it is on unless somebody turns it off."""
+        """Whether it is on by default."""
         return self.beta is not None and minor >= self.beta
 
 
@@ -42,18 +42,18 @@ def gates() -> Mapping[str, Gate]:
 
 
 def needed_gates() -> Mapping[str, str]:
-    """Gates a GPU node cannot do without, with the reason."""
+    """Gates that a GPU node needs, with the reason."""
     return cast("Mapping[str, str]", table("kubernetes")["needed"])
 
 
 def minor(version: str) -> int | None:
-    """The minor of a Kubernetes version: 23 of v1.23.17."""
+    """The minor version: 23 of v1.23.17."""
     match = re.match(r"v?1\.(\d+)", version)
     return int(match[1]) if match else None
 
 
 def has_dockershim(minor: int) -> bool:
-    """Whether a kubelet of this minor can run its pods with docker by itself."""
+    """Whether a kubelet of this minor has dockershim."""
     return minor < int(table("kubernetes")["dockershim_gone"])
 
 
@@ -63,5 +63,5 @@ def fails_on_cgroup_v1(minor: int) -> bool:
 
 
 def distributions() -> Mapping[str, str]:
-    """Kubernetes distributions with places of their own, by the unit that shows them."""
+    """Kubernetes distributions that keep their files elsewhere, by the unit that identifies them."""
     return cast("Mapping[str, str]", table("kubernetes")["distributions"])

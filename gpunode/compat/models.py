@@ -42,7 +42,7 @@ def gpus(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 
 @cache
 def gpu(device: str) -> Model:
-    """The model of a PCI device id; one that is not in the table is judged by the range its id lies in."""
+    """The model of a PCI device id; by the id's range where the table has no entry."""
     device = device.lower()
     generations = table("gpus")["generations"]
     row: Mapping[str, Any] = table("gpus")["gpus"].get(device) or {}

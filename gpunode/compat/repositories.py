@@ -1,31 +1,35 @@
-"""NVIDIA's package repositories: where they are, and how to know one."""
+"""NVIDIA's package repositories: their addresses, and how to recognise one."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from gpunode.compat.packages import System
+from gpunode.compat.packages import Family, release
 from gpunode.compat.tables import table
+from gpunode.model import Os
 
 Purpose: TypeAlias = Literal["driver", "toolkit"]
 
 
-def repository_uri(purpose: Purpose, place: System, arch: str) -> str:
-    """Where NVIDIA publishes this distribution's packages."""
-    uri = str(table("repositories")[purpose]["uri"])
-    return uri.format(directory=place.directory, architecture=place.architecture, arch=arch)
+def repository_uri(purpose: Purpose, os: Os) -> str:
+    """Where NVIDIA publishes this distribution's packages. Raises LookupError where it is not supported."""
+    place = release(os)
+    if place is None:
+        raise LookupError(f"no release row for {os.id} {os.version}")
+    uri = str(table("repositories")[place.family][purpose]["uri"])
+    return uri.format(directory=place.directory, architecture=place.architecture, arch=os.arch)
 
 
-def repository_key(purpose: Purpose) -> str:
-    """Where the key that signs them is to be found, in words."""
-    return str(table("repositories")[purpose]["key"])
+def repository_key(family: Family, purpose: Purpose) -> str:
+    """Where to find the key that signs them, in words."""
+    return str(table("repositories")[family][purpose]["key"])
 
 
-def offers(purpose: Purpose, uri: str) -> bool:
+def offers(family: Family, purpose: Purpose, uri: str) -> bool:
     """Whether a source on a host is NVIDIA's repository, or a mirror that keeps its paths."""
-    return any(part in uri for part in table("repositories")[purpose]["known"])
+    return any(part in uri for part in table("repositories")[family][purpose]["known"])
 
 
-def is_dead(uri: str) -> bool:
-    """Whether a source is one of those that NVIDIA gave up."""
-    return any(part in f"{uri.rstrip('/')}/" for part in table("repositories")["dead"])
+def is_dead(family: Family, uri: str) -> bool:
+    """Whether a source is a repository that NVIDIA discontinued."""
+    return any(part in f"{uri.rstrip('/')}/" for part in table("repositories")[family]["dead"])

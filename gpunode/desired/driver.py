@@ -7,48 +7,59 @@ from collections.abc import Iterable, Sequence
 from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice
+from gpunode.packages import PackageSystem
+from gpunode.versions import branch_of
 from gpunode.wording import few
 
 LEAVE = "or set `driver: none` to leave this host's driver alone."
 
 
-def wish(host: Host, facts: Facts, gpus: Sequence[PciDevice], notes: list[str]) -> DriverWish:
-    """The driver that fits all of the host's GPUs, or a refusal that says why there is none."""
+def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
+    """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
     _passed_through(host, gpus)
-    _own_driver(host, facts)
+    _own_driver(host, facts, system)
+    names = system.NAMES
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
     _known(host, models)
-    full = host.driver if "." in host.driver else None
-    installed = _installed_branch(facts)
+    full = host.driver if "." in host.driver else ""
+    installed = _installed_branch(facts, names)
     if host.driver == "auto":
         branch = _automatic(host, facts, models, installed)
         why = _reason(models, branch, kept=branch.number == installed)
     else:
         branch = _wished(host, facts, models)
         why = f"the inventory asks for {host.driver}"
-        if not branch.alive:
-            notes.append(
-                f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}."
-            )
     kept = branch.number == installed
-    flavour = _flavour(models, branch.number, _installed_flavour(facts) if kept else None)
+    flavour = _flavour(models, branch.number, _installed_flavour(facts, names) if kept else None)
     _secure_boot(host, facts)
-    version = f"{full}-*" if full else f"{branch.number}.*"
-    names = compat.driver_packages(branch.number, flavour)
     return DriverWish(
         branch=branch.number,
         flavour=flavour,
-        version=full or version,
-        pin=compat.driver_pin(branch.number, full or str(branch.number)),
-        packages=(compat.headers(facts.kernel), *(f"{name}={version}" for name in names)),
+        version=full,
+        pin=names.pin(branch.number, full),
+        headers=names.headers(facts.kernel),
+        packages=names.driver(branch.number, flavour, full),
         why=why,
+    )
+
+
+def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
+    """Notes for the user about this driver."""
+    if wish is None:
+        loaded = "nvidia" in facts.modules
+        return () if loaded else ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+    branch = compat.branches()[wish.branch]
+    if host.driver == "auto" or branch.alive:
+        return ()
+    return (
+        f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}.",
     )
 
 
 def _automatic(
     host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None
 ) -> compat.Branch:
-    """The living branch that is installed if it fits, else production, else the newest that fits."""
+    """The supported branch that is installed if it fits, else production, else LTS, else the newest that fits."""
     fitting = [
         branch
         for branch in compat.branches().values()
@@ -69,6 +80,7 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
             host.name,
             f"`driver: {host.driver}`: gpunode knows no branch {number} (it knows {known})",
             hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
+            layer="module",
         )
     obstacle = _obstacle(facts, models, branch)
     if obstacle is not None:
@@ -76,12 +88,13 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
             host.name,
             f"`driver: {host.driver}` does not fit: {obstacle}",
             hint=f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
+            layer="module",
         )
     return branch
 
 
 def _obstacle(facts: Facts, models: Sequence[compat.Model], branch: compat.Branch) -> str | None:
-    """Why a branch cannot be this host's, in one sentence; None when it can."""
+    """Why a branch does not fit this host, in one sentence; None when it does."""
     number = branch.number
     for model in models:
         if model.last < number:
@@ -92,9 +105,9 @@ def _obstacle(facts: Facts, models: Sequence[compat.Model], branch: compat.Branc
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
     if not _flavours(models, number):
         return f"{_names(models)} need different kernel modules of branch {number}, and a host loads one"
-    system = compat.system(facts.os.id, facts.os.version, facts.os.arch)
-    if system is not None and not system.first <= number <= system.last:
-        bound = f"begins with {system.first}" if number < system.first else f"ends with {system.last}"
+    release = compat.release(facts.os)
+    if release is not None and not release.first <= number <= release.last:
+        bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
         return f"NVIDIA's repository for {facts.os.pretty} {bound}"
     if compat.kernel_version(facts.kernel) < branch.kernel:
         floor = ".".join(str(part) for part in branch.kernel)
@@ -111,6 +124,7 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
             f"no driver branch that still gets fixes drives {_names(models)}; "
             f"the last that does is {last.number}{_since(last)}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
+            layer="module",
         )
     obstacles = {}
     for branch in compat.branches().values():
@@ -122,6 +136,7 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
         host.name,
         f"{_names(models)} {what} on this host\n{lines}",
         hint=f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
+        layer="module",
     )
 
 
@@ -130,7 +145,7 @@ def _flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavo
     return tuple(flavour for flavour in first if all(flavour in other for other in rest))
 
 
-def _flavour(models: Sequence[compat.Model], branch: int, installed: str | None) -> compat.Flavour:
+def _flavour(models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None) -> compat.Flavour:
     usable = _flavours(models, branch)
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
@@ -165,6 +180,7 @@ def _known(host: Host, models: Sequence[compat.Model]) -> None:
             host.name,
             f"{', '.join(unknown)}: not in gpunode's tables, so no driver can be chosen for it",
             hint="Use a newer gpunode, or install a driver by hand and set `driver: none`.",
+            layer="module",
         )
 
 
@@ -175,38 +191,43 @@ def _passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
             f"all {len(gpus)} GPUs are bound to vfio-pci, for virtual machines",
             hint="Give a GPU back to the host (unbind vfio-pci, remove its ids from modprobe.d), "
             "or take the host out of the inventory.",
+            layer="module",
         )
 
 
-def _installed_branch(facts: Facts) -> int | None:
-    family = compat.driver_family(facts.packages)
-    found = {compat.branch_of(package.version) for name, package in family.items() if compat.is_meta(name)}
+def _installed_branch(facts: Facts, names: compat.PackageNames) -> int | None:
+    found = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
     return found.pop() if len(found) == 1 else None
 
 
-def _installed_flavour(facts: Facts) -> str | None:
-    metas = [name for name in compat.driver_family(facts.packages) if compat.is_meta(name)]
-    found = {"open" if name.startswith("nvidia-open") else "proprietary" for name in metas}
-    return found.pop() if len(found) == 1 else None
+def _installed_flavour(facts: Facts, names: compat.PackageNames) -> compat.Flavour | None:
+    metas = names.metas(facts.packages)
+    opens = names.of_flavour(metas, "open")
+    if not metas or (opens and opens != metas):
+        return None
+    return "open" if opens else "proprietary"
 
 
-def _own_driver(host: Host, facts: Facts) -> None:
-    """A driver that did not come from NVIDIA's repositories is not gpunode's to replace."""
-    found = compat.driver_family(facts.packages)
-    family = {n: p for n, p in found.items() if compat.branch_of(p.version) or compat.from_nvidia([n])}
-    if family and not compat.from_nvidia(family):
+def _own_driver(host: Host, facts: Facts, system: PackageSystem) -> None:
+    """Refuse to replace a driver that is not from NVIDIA's repositories."""
+    found = system.NAMES.driver_family(facts.packages)
+    theirs = system.NAMES.from_nvidia(found)
+    family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
+    if family and not theirs:
         some = few([f"{p.name} {p.version}" for p in family.values()], 3)
         raise Refused(
             host.name,
             f"a driver from the distribution's own archive is installed: {some}",
             hint="Its packages and NVIDIA's exclude each other: remove them "
-            f"(apt-get purge {' '.join(sorted(family)[:3])} …), {LEAVE}",
+            f"({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
+            layer="module",
         )
     if not family and facts.library_version is not None:
         raise Refused(
             host.name,
             f"a driver {facts.library_version} is installed without packages, as a .run installer does",
             hint=f"Remove it with `nvidia-uninstall`, {LEAVE}",
+            layer="module",
         )
     if not family and "nvidia" in facts.modules:
         raise Refused(
@@ -214,6 +235,7 @@ def _own_driver(host: Host, facts: Facts) -> None:
             f"an nvidia module {facts.modules['nvidia'].version} is loaded that no package brought: "
             "a driver container's, or one whose packages were removed",
             hint=f"Stop what loaded it and unload it (`modprobe -r nvidia`) or reboot, {LEAVE}",
+            layer="module",
         )
 
 
@@ -222,7 +244,8 @@ def _secure_boot(host: Host, facts: Facts) -> None:
         raise Refused(
             host.name,
             "Secure Boot is on: the kernel loads no module that is built here unless its key is enrolled, "
-            "which takes somebody at the console",
+            "which needs a user at the console",
             hint="Enrol a key (`dkms generate_mok`, `mokutil --import`, reboot, confirm on the console) and load "
             f"a signed driver once, turn Secure Boot off, {LEAVE}",
+            layer="module",
         )

@@ -1,4 +1,4 @@
-"""The CUDA driver API, as far as adding vectors needs it, and what its errors mean. Needs nothing but libcuda.so.1."""
+"""The part of the CUDA driver API that adds vectors, and what its errors mean. Needs only libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ KERNEL = b"""
 }
 """
 
-_MEANING = {  # CUresult -> what it means here and what to do
+_MEANING = {  # CUresult -> its meaning here and the fix
     2: "the GPU has no memory left: another process fills it",
     46: "the GPU is busy or in exclusive mode: another process holds it",
     100: "the driver sees no GPU in this container: ask for one (limits: nvidia.com/gpu: 1) and see that the pod "
@@ -80,18 +80,18 @@ _MEANING = {  # CUresult -> what it means here and what to do
 
 
 class CudaError(Exception):
-    """A driver call that failed; says which, the error's name, and what to do."""
+    """A failed driver call; the message has the call, the error's name and the fix."""
 
 
 class Cuda:
-    """The driver API, as far as adding vectors needs it. `library` is libcuda.so.1."""
+    """The part of the driver API that adds vectors. `library` is libcuda.so.1."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self.call("cuInit", c_uint(0))
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Raises CudaError unless the driver says success."""
+        """Call the driver. Raises CudaError unless it succeeds."""
         result = getattr(self._library, function)(*arguments)
         if result:
             name = c_char_p()
@@ -102,7 +102,7 @@ class Cuda:
             )
 
     def version(self) -> str:
-        """The newest CUDA that the driver can serve, e.g. "13.0"."""
+        """The newest CUDA version that the driver supports, e.g. "13.0"."""
         number = c_int()
         self.call("cuDriverGetVersion", byref(number))
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
@@ -125,8 +125,8 @@ class Cuda:
         return name.value.decode(errors="replace")
 
     def uuid(self, device: int) -> str:
-        """As NVML writes it; "" of a MIG device that neither the driver tells (R470 and newer do) nor the runtime's
-        variable."""
+        """The UUID as NVML writes it; "" for a MIG device if neither the driver (R470 and newer do) nor the runtime's
+        variable has it."""
         raw = (c_char * 16)()
         newer = hasattr(self._library, "cuDeviceGetUuid_v2")
         self.call("cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid", byref(raw), c_int(device))
@@ -138,14 +138,14 @@ class Cuda:
         return named[0] if len(named) == 1 else ""
 
     def exclusive(self, device: int) -> bool:
-        """Whether the GPU's compute mode lets only one process at a time use it, or none."""
+        """True if the GPU's compute mode allows at most one process."""
         mode = c_int()
         self.call("cuDeviceGetAttribute", byref(mode), c_int(COMPUTE_MODE), c_int(device))
         return mode.value != 0
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """While entered, `memory` and `add` are this GPU's."""
+        """While entered, `memory` and `add` use this GPU."""
         context = c_void_p()
         self.call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(device))
         try:
@@ -154,13 +154,13 @@ class Cuda:
             self._library.cuCtxDestroy_v2(context)
 
     def memory(self) -> int:
-        """The GPU's memory in MiB, rounded down, as far as this process may have it."""
+        """The GPU's memory in MiB, rounded down, that this process may use."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return total.value // (1024 * 1024)
 
     def gives(self, mib: int) -> bool:
-        """Whether this process may have so much of the GPU's memory at once; it is given back."""
+        """True if this process can allocate so much of the GPU's memory at once; it is freed again."""
         pointer = c_uint64()
         if self._library.cuMemAlloc_v2(byref(pointer), c_size_t(mib * 1024 * 1024)):
             return False

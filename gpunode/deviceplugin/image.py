@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).parent
 
 
 def context(dest: Path, *, python: str = "3.11", machine: str = "x86_64", pip: tuple[str, ...] = ()) -> None:
-    """Fill `dest` with Dockerfile, the package, and its libraries for CPython `python` on `machine` (glibc).
+    """Fill `dest` with the Dockerfile, the package and its libraries for CPython `python` on `machine` (glibc).
 
     The libraries are those of requirements.lock, checked by hash. `pip` is the command that runs pip (default:
-    this interpreter's). Raises CalledProcessError if pip fails, after pip has said why.
+    this interpreter's). Raises CalledProcessError if pip fails, after pip has printed the reason.
     """
     for part in ("site", "gpunode"):
         shutil.rmtree(dest / part, ignore_errors=True)

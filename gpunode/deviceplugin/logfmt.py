@@ -1,4 +1,4 @@
-"""How the programs of this package log: one line an event, on standard error."""
+"""Logging of this package's programs: one line per event, on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 class Logfmt(logging.Formatter):
-    """One line an event: time, level, sentence, then the fields given with `extra=` as key=value."""
+    """Formats one line per event: time, level, sentence, then the fields of `extra=` as key=value."""
 
     _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -23,13 +23,13 @@ class Logfmt(logging.Formatter):
 
 
 def _word(value: object) -> str:
-    """In quotes where it would not be seen where it ends."""
+    """The value, quoted where its end would be ambiguous."""
     word = str(value)
     return json.dumps(word, ensure_ascii=False) if not word or set(word) & set(' "=\n') else word
 
 
 def log_to_stderr() -> None:
-    """Warnings of all libraries, in one format; what this package says besides is up to its own logger's level."""
+    """Log warnings of all libraries in one format; this package's own logger sets its level."""
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(Logfmt())
     logging.basicConfig(level=logging.WARNING, handlers=[output])

@@ -1,4 +1,4 @@
-"""Counts what happens and serves it with the present state: /metrics for Prometheus, /healthz, /readyz."""
+"""Counters, and the HTTP server for them and the current state: /metrics for Prometheus, /healthz, /readyz."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from .offer.board import Board
+from .offer.state import NodeState
 
 PREFIX = "gpunode_device_plugin_"
 HELP = {
     "devices": "Units offered to the kubelet, by health",
-    "memory_limited": "Whether the driver holds containers to their part of a GPU (1) or not (0), and why not",
+    "memory_limited": "Whether the driver enforces containers' shares of a GPU's memory (1) or not (0), and why not",
     "left_out": "GPUs of which nothing is offered, and why",
-    "held": "Units that wait for a container which has their device by an earlier configuration",
+    "held": "Units reserved while a container uses their device by an earlier configuration",
     "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
     "registrations_total": "Registrations with the kubelet",
-    "xids_total": "Xid events, whether they count against the GPU or not",
-    "pod_devices": "Units of a device that a container has, as the kubelet tells",
-    "pod_resources_up": "Whether the kubelet told which pods have devices (1) or not (0)",
-    "allocations_total": "Containers that were given devices",
+    "xids_total": "Xid events, whether they make the GPU Unhealthy or not",
+    "pod_devices": "Units of a device allocated to a container, as the kubelet reports",
+    "pod_resources_up": "Whether the kubelet reported which pods have devices (1) or not (0)",
+    "allocations_total": "Containers that got devices",
     "allocations_refused_total": "Allocations that were refused",
     "allocate_seconds": "Time that Allocate took",
 }
-# What every pod of the cluster may ask for costs no more memory than this many small requests and pages.
-CONNECTIONS = 64  # to an address; the oldest makes room for one more, so that a probe gets through whoever else is there
+# Any pod of the cluster can connect: these limits bound the memory that requests take.
+CONNECTIONS = 64  # per address; a new one closes the oldest, so that the kubelet's probe always gets through
 REQUEST = 8192  # bytes
-DEADLINE = 10.0  # seconds in which a request is read, and its answer taken
+DEADLINE = 10.0  # seconds to send a request and take its answer
 BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
 
 Sample = tuple[str, dict[str, str], float]
 
 
 class CannotListen(Exception):
-    """An address cannot be had; says which, and why."""
+    """An address cannot be served; the message names it and the reason."""
 
 
 class Metrics:
@@ -48,12 +48,12 @@ class Metrics:
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
-        """Add to the counter `name`, one of HELP's."""
+        """Add to the counter `name`, a key of HELP."""
         with self._lock:
             self._counts[name, tuple(sorted(labels.items()))] += by  # type: ignore[assignment]
 
     def allocated(self, resource: str, seconds: float) -> None:
-        """An Allocate was answered, after so long."""
+        """Count an answered Allocate and its duration."""
         self.count("allocations_total", resource=resource)
         for bound in BUCKETS:
             self.count("allocate_seconds_bucket", by=seconds <= bound, resource=resource, le=f"{bound:g}")
@@ -66,8 +66,8 @@ class Metrics:
             return [(name, dict(labels), value) for (name, labels), value in self._counts.items()]
 
 
-def text(samples: Iterable[Sample]) -> str:
-    """The samples as Prometheus reads them."""
+def render(samples: Iterable[Sample]) -> str:
+    """The samples in Prometheus' text format."""
     families: dict[str, list[str]] = {}
     for name, labels, value in samples:
         inner = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels.items())
@@ -85,36 +85,40 @@ def text(samples: Iterable[Sample]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def offered(board: Board) -> list[Sample]:
-    """How many units there are now, by resource and health."""
+def unit_samples(state: NodeState) -> list[Sample]:
+    """Number of units, by resource and health."""
     found: list[Sample] = []
-    for resource, units in board.offers.items():
-        held = board.held.get(resource, ())
-        sick = sum(unit.id in held or unit.device.uuid in board.sick for unit in units)
-        found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - sick))
-        found.append(("devices", {"resource": resource, "health": "Unhealthy"}, sick))
+    for resource, units in state.offers.items():
+        reserved = state.reserved.get(resource, ())
+        unhealthy = sum(unit.id in reserved or unit.device.uuid in state.unhealthy for unit in units)
+        found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - unhealthy))
+        found.append(("devices", {"resource": resource, "health": "Unhealthy"}, unhealthy))
     return found
 
 
-def limited(board: Board) -> list[Sample]:
-    """Of the GPUs shared by memory, whether the driver holds containers to their part."""
+def memory_limit_samples(state: NodeState) -> list[Sample]:
+    """For each GPU shared by memory, whether the driver enforces the shares."""
     return [
         ("memory_limited", {"gpu": gpu, "why": why or ""}, float(why is None))
-        for gpu, why in board.limits.items()
+        for gpu, why in state.memory_limits.items()
     ]
 
 
-def left_out(board: Board) -> list[Sample]:
-    """GPUs of which nothing is offered, by UUID, or by index where they do not tell that."""
-    left = {**board.left, **board.mute}
-    return [("left_out", {"gpu": gpu, "why": str(why)}, 1.0) for gpu, why in left.items()]
+def not_offered_samples(state: NodeState) -> list[Sample]:
+    """GPUs without any unit, by UUID, or by index where the UUID is unknown."""
+    not_offered = {**state.not_offered, **state.unidentified}
+    return [("left_out", {"gpu": gpu, "why": str(why)}, 1.0) for gpu, why in not_offered.items()]
 
 
-def held(board: Board) -> list[Sample]:
-    """Units that wait for a container which has their device by an earlier configuration."""
+def reserved_samples(state: NodeState) -> list[Sample]:
+    """Number of reserved units, by resource and device."""
     return [
-        ("held", {"resource": hold.resource, "gpu": hold.device, "why": hold.why}, float(len(hold.ids)))
-        for hold in board.holds
+        (
+            "held",
+            {"resource": reservation.resource, "gpu": reservation.device, "why": reservation.why},
+            float(len(reservation.ids)),
+        )
+        for reservation in state.reservations
     ]
 
 
@@ -122,9 +126,9 @@ def held(board: Board) -> list[Sample]:
 async def serving(
     address: str, ready: Callable[[], str | None], metrics: Callable[[], Awaitable[str]] | None = None
 ) -> AsyncIterator[None]:
-    """Answer HTTP on `address` ([host]:port; "" for not at all). `ready` gives the reason why not, or None.
+    """Serve HTTP on `address` ([host]:port; "": do not serve). `ready` returns why the plugin is not ready, or None.
 
-    Without `metrics` there is no such page. Raises CannotListen.
+    Without `metrics` there is no /metrics. Raises CannotListen.
     """
     if not address:
         yield
@@ -148,10 +152,10 @@ async def serving(
         writer.write(
             f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()
         )
-        writer.transport.set_write_buffer_limits(high=0)  # drained is all of it sent
+        writer.transport.set_write_buffer_limits(high=0)  # drain() then waits until all of it is sent
         await writer.drain()
 
-    talks: dict[asyncio.Task[None], None] = {}  # in the order they began
+    talks: dict[asyncio.Task[None], None] = {}  # oldest first
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(talks) >= CONNECTIONS:
@@ -160,7 +164,7 @@ async def serving(
             oldest.cancel()
         talk = asyncio.create_task(exchange(reader, writer))
         talks[talk] = None
-        # Not HTTP, too slow, or gone: nobody is there to be answered.
+        # A client that speaks no HTTP, is too slow or has disconnected gets no answer.
         await asyncio.wait({talk}, timeout=DEADLINE)
         talks.pop(talk, None)
         if talk.done() and not talk.cancelled() and talk.exception() is None:
@@ -168,7 +172,7 @@ async def serving(
             return
         talk.cancel()
         if not writer.transport.is_closing():
-            # What it has not taken is not kept for it, by the kernel neither.
+            # Also drop what the kernel has buffered for it.
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()

@@ -28,7 +28,7 @@ class UnknownVersion(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is not as it should be: a code for programs, words for people."""
+    """The reason of a problem: a code for programs, words for people."""
 
     code: str
     words: str
@@ -57,9 +57,9 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A GPU or MIG device that pods cannot be given. `listed`: its units are Unhealthy; else the kubelet does not know of
-    them. `device` is its UUID, "" where the GPU does not even report that."""
+class Unavailable:
+    """A GPU or MIG device that is not allocatable. `listed`: its units are Unhealthy; else the kubelet does not know
+    them. `device` is its UUID, or "" if the GPU does not report it."""
 
     device: str
     index: str
@@ -76,7 +76,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Units of a device that wait until `pods` end, which use it by an earlier configuration."""
+    """Units of a device reserved until `pods` end, which use it by an earlier configuration."""
 
     resource: str
     device: str
@@ -98,9 +98,9 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All of it. `since`: when this configuration took effect, RFC 3339. `problem`: why no GPU can be offered at all;
-    `not_ready`: why pods can be given none, whatever the cause. `memory_limits`: by UUID of a GPU shared by memory,
-    whether the driver enforces each pod's share (code ENFORCED), or why not."""
+    """The whole document. `since`: when this configuration took effect, RFC 3339. `problem`: why no GPU can be offered;
+    `not_ready`: why pods can get none. `memory_limits`: by UUID of a GPU shared by memory, whether the driver enforces
+    each pod's share (code ENFORCED), or why not."""
 
     since: str
     configuration: Configuration
@@ -108,13 +108,13 @@ class Status:
     resources: Mapping[str, Resource] = field(default_factory=dict)
     problem: Reason | None = None
     not_ready: Reason | None = None
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[Unavailable, ...] = ()
     reserved: tuple[Reserved, ...] = ()
     memory_limits: Mapping[str, Reason] = field(default_factory=dict)
     version: int = VERSION
 
     def refusing(self, why: Reason | None) -> Status:
-        """The same, where a newer configuration was refused, or none was."""
+        """A copy with the reason why a newer configuration was refused; None: it was not."""
         return replace(self, configuration=replace(self.configuration, refused=why))
 
 
@@ -144,7 +144,7 @@ def loads(text: str) -> Status:
                 "resources": {name: Resource(**one) for name, one in found["resources"].items()},
                 "problem": _reason(found["problem"]),
                 "not_ready": _reason(found["not_ready"]),
-                "lost": tuple(Lost(**one) for one in found["lost"]),
+                "lost": tuple(Unavailable(**one) for one in found["lost"]),
                 "reserved": tuple(Reserved(**one) for one in reserved),
                 "memory_limits": {uuid: Reason(**one) for uuid, one in found["memory_limits"].items()},
             }
@@ -154,7 +154,7 @@ def loads(text: str) -> Status:
 
 
 def last(log: str) -> str | None:
-    """The last document among the lines of a log, unread; None where there is none."""
+    """The last document in a log, not parsed; None if there is none."""
     found = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""Calls that may hang, such as NVML's, beside the event loop."""
+"""Calls that may hang, such as NVML's, in threads beside the event loop."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Makes calls that may hang. One that has not come back is not made once more: who asks again waits for it, so that
-    a GPU that hangs for days costs one thread.
+    """Runs calls that may hang. While one has not returned, the same call again waits for it: a GPU that hangs for days
+    costs one thread.
     """
 
     def __init__(self) -> None:
         self._made: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def within(self, seconds: float, call: Callable[..., T], *arguments: Hashable) -> T:
-        """`call` in a thread of its own, which is left behind if it hangs. Raises TimeoutError."""
+        """The result of `call`, run in a separate thread, which is abandoned if it hangs. Raises TimeoutError."""
         key = (call, arguments)
         done: asyncio.Future[T] | None = self._made.get(key)
         if done is None:
-            done = self._made[key] = _begun(call, *arguments)
+            done = self._made[key] = _started(call, *arguments)
             done.add_done_callback(lambda done: self._end(key, done))
         await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
         if not done.done():
@@ -33,11 +33,11 @@ class Calls:
 
     def _end(self, key: Hashable, done: asyncio.Future[Any]) -> None:
         del self._made[key]
-        done.exception()  # asked for, or asyncio complains of one that nobody waits for any more
+        done.exception()  # retrieved, else asyncio warns about an exception without a waiter
 
 
-def _begun(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-    """What `call` will have returned or raised, in a thread that has begun with it."""
+def _started(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    """A future for what `call` returns or raises in a new thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -57,6 +57,6 @@ def _begun(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
 
 
 def post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    """Do it in the event loop, from any thread; nothing once the loop is closed."""
+    """Call `act` in the event loop, from any thread; does nothing once the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(act)

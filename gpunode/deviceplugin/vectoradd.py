@@ -23,7 +23,7 @@ LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"  # MiB; what the NVIDIA Container Toolkit sets
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one GPU did."""
+    """The result of one GPU."""
 
     index: int
     uuid: str
@@ -31,8 +31,8 @@ class Result:
     elements: int
     max_error: float | None
     error: str | None
-    memory_mib: int | None = None  # that the driver lets this container have
-    limit_mib: int | None = None  # that it is to let it have at most
+    memory_mib: int | None = None  # that the driver shows this container
+    limit_mib: int | None = None  # the limit that the driver should enforce
     exclusive: bool = False  # only one process at a time may use it
 
     @property
@@ -41,10 +41,10 @@ class Result:
 
 
 def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: int | None = None) -> Result:
-    """Add two vectors on one GPU and compare with what the CPU finds. Never raises CudaError.
+    """Add two vectors on one GPU and compare with the CPU's result. Never raises CudaError.
 
-    `limit`: the memory that this container is to have at most, in MiB. The driver shows a limit that it enforces as
-    the size of the GPU, so a GPU that looks larger is one whose limit is not enforced; and it gives no more at once.
+    `limit`: this container's memory limit in MiB. The driver shows an enforced limit as the size of the GPU, and
+    allocates no more; so a GPU that looks larger has no enforced limit.
     """
     seen = Result(index, "unknown", "unknown", elements, None, None, limit_mib=limit)
     try:
@@ -81,7 +81,7 @@ def check(cuda: Cuda, index: int, device: int, elements: int = ELEMENTS, limit: 
 
 
 def main(arguments: list[str] | None = None, library: Any = None) -> int:
-    """Exit status: 0 every GPU passed; 1 one failed; 2 no GPU could be asked."""
+    """Exit status: 0 every GPU passed; 1 one failed; 2 no GPU could be used."""
     parser = argparse.ArgumentParser(
         prog="python -m gpunode.deviceplugin.vectoradd",
         description="Add two vectors on every GPU that is visible here and check the sums.",
@@ -90,8 +90,8 @@ def main(arguments: list[str] | None = None, library: Any = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument("--elements", type=int, default=ELEMENTS, help="length of the vectors")
     options = parser.parse_args(arguments)
-    told = os.environ.get(LIMIT, "")
-    limit = int(told) if told.isdecimal() else None
+    text = os.environ.get(LIMIT, "")
+    limit = int(text) if text.isdecimal() else None
     try:
         cuda = Cuda(library or load())
         version = cuda.version()

@@ -1,6 +1,6 @@
 """The inventory: one YAML file -> hosts, the cluster, or every mistake in it at once.
 
-Reads the named file, and the keys, the image archive and the plugin's configuration that it names; contacts nothing.
+Reads the file, and the keys, the image archive and the plugin configuration that it names. Contacts no host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file
-from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginVoice
+from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginPublish
 
 __all__ = ["load", "select"]
 
@@ -26,14 +26,14 @@ PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/
 
 
 def load(path: Path, *, keys: bool = True) -> Inventory:
-    """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: what.
+    """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: message.
 
-    Without `keys`, for who will not work on its hosts, it is as if it named no kubeconfig, no key and no repository, and the
-    image that is in an archive has no name: those files need not be there.
+    Without `keys` the file may name files that do not exist: kubeconfig, keys, repositories and the image archive are ignored,
+    and the image has no reference. For callers that do not connect to its hosts.
     """
     source = read(path)
     check(source)
-    archived = None if keys else leave_out_keys(source.data)
+    archived = None if keys else drop_keys(source.data)
     hosts = expand.hosts(source)
     cluster = read_cluster(source)
     source.stop()
@@ -42,8 +42,8 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
     return Inventory(str(path), hosts, cluster)
 
 
-def leave_out_keys(data: dict[str, Any]) -> str | None:
-    """Take out of the data what opens the way to hosts, cluster and packages; returns the image's archive, if it has one."""
+def drop_keys(data: dict[str, Any]) -> str | None:
+    """Remove kubeconfig, keys and repositories from the data; returns the image's archive, None without one."""
     cluster = data.get("cluster", {})
     cluster.pop("kubeconfig", None)
     archived: str | None = (plugin := cluster.get("plugin", {})).pop("archive", None)
@@ -57,7 +57,7 @@ def leave_out_keys(data: dict[str, Any]) -> str | None:
 
 
 def places(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Wherever variables may be written: the defaults, each group, each host that has some of its own."""
+    """Every mapping that can hold variables: defaults, groups, hosts with their own."""
     yield data.get("defaults", {})
     for group in data.get("groups", {}).values():
         yield group
@@ -65,12 +65,12 @@ def places(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def read_cluster(source: Source) -> Cluster:
-    """The `cluster` section; its files are looked at, mistakes noted in the source."""
-    said = dict(source.data.get("cluster", {}))
-    if "kubeconfig" in said:
-        said["kubeconfig"] = str(source.relative(said["kubeconfig"]))
+    """The `cluster` section with its files read; mistakes are noted in the source."""
+    section = dict(source.data.get("cluster", {}))
+    if "kubeconfig" in section:
+        section["kubeconfig"] = str(source.relative(section["kubeconfig"]))
         need_file(source, source.data["cluster"]["kubeconfig"], ("cluster", "kubeconfig"))
-    plugin = said.pop("plugin", None) or {}
+    plugin = section.pop("plugin", None) or {}
     image = read_plugin(source, plugin) if plugin else None
     pods = {"probe_address": PROBES, **({"metrics_address": METRICS} if plugin.get("metrics") else {})}
     config = read_config(source, plugin["config"], pods) if "config" in plugin else None
@@ -78,22 +78,24 @@ def read_cluster(source: Source) -> Cluster:
         config = read_configs(source, plugin["configs"], pods)
         if "config" in plugin:
             source.problem(
-                ("cluster", "plugin", "configs"), "there is `config` too; keep one of them", key=True
+                ("cluster", "plugin", "configs"), "`config` is set too; keep one of them", key=True
             )
-    voice = PluginVoice(**{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin})
-    return Cluster(**said, plugin=image, plugin_config=config, plugin_voice=voice)
+    publish = PluginPublish(
+        **{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin}
+    )
+    return Cluster(**section, plugin=image, plugin_config=config, plugin_publish=publish)
 
 
-def read_plugin(source: Source, said: dict[str, Any]) -> PluginImage | None:
-    """The plugin's image; reference and id come out of the archive where there is one."""
+def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:
+    """The plugin's image, None if it was wrong; an archive gives its reference and id."""
     where: Where = ("cluster", "plugin", "archive")
-    if "archive" not in said:
-        return PluginImage(said["image"]) if "image" in said else None  # else it was wrong, and noted
-    file = need_file(source, said["archive"], where)
+    if "archive" not in section:
+        return PluginImage(section["image"]) if "image" in section else None
+    file = need_file(source, section["archive"], where)
     if file is None:
         return None
     try:
-        reference, image_id = archive.image(file, said.get("image"))
+        reference, image_id = archive.image(file, section.get("image"))
     except ValueError as error:
         source.problem(where, str(error))
         return None
@@ -101,13 +103,13 @@ def read_plugin(source: Source, said: dict[str, Any]) -> PluginImage | None:
 
 
 def read_config(source: Source, name: str, pods: Mapping[str, Any]) -> PluginConfig | None:
-    """The plugin's configuration file as it is, or None when the plugin could not use it, which is noted."""
+    """The plugin's configuration file, None if the plugin could not use it; mistakes are noted."""
     found = read_settings(source, name, ("cluster", "plugin", "config"), pods)
     return PluginConfig(found[0], *host_places([found[1]])) if found else None
 
 
 def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any]) -> PluginConfig | None:
-    """Several such files by name, or None when the plugin could not use one of them."""
+    """Several configuration files by name, None if the plugin could not use one of them; mistakes are noted."""
     where: Where = ("cluster", "plugin", "configs")
     found = {key: read_settings(source, name, (*where, key), pods) for key, name in names.items()}
     read = {key: one for key, one in found.items() if one}
@@ -126,8 +128,7 @@ def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any])
 def read_settings(
     source: Source, name: str, where: Where, pods: Mapping[str, Any]
 ) -> tuple[str, Config] | None:
-    """A configuration file's text, and what the plugin makes of it with what its pods set over it; None where that is
-    nothing, which is noted."""
+    """A configuration file's text and the settings that the plugin's pods read from it; None if invalid, with mistakes noted."""
     file = need_file(source, name, where)
     if file is None:
         return None
@@ -140,7 +141,7 @@ def read_settings(
 
 
 def host_places(settings: list[Config]) -> tuple[str, str]:
-    """The folders of the host that the plugin needs with any of these: for CDI, for MPS; "" for none."""
+    """The host folders that these settings need: for CDI, for MPS; "" for none."""
     return (
         next((one.cdi_directory for one in settings if one.cdi), ""),
         next((one.mps_root for one in settings if one.mps), ""),

@@ -1,4 +1,4 @@
-"""What a `docker save` or OCI archive holds: its image's reference and id."""
+"""The reference and id of the image in a `docker save` or OCI archive."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ NAME = "io.containerd.image.name"
 
 
 def image(archive: Path, wanted: str | None) -> tuple[str, str]:
-    """(reference, image id) of the archive's image, `wanted` if that is given.
+    """(reference, image id) of the archive's image, or of `wanted` among several.
 
-    The id is the digest of the image's configuration, which is what a node's runtime knows it by. ValueError says
-    what is wrong with the archive in one sentence.
+    The id is the digest of the image's configuration, as container runtimes use it. Raises ValueError with one sentence.
     """
     try:
         with tarfile.open(archive) as tar:
             images = read(archive, tar)
     except tarfile.ReadError:
-        raise ValueError(f"{archive} is no image archive; `docker save -o FILE IMAGE` writes one") from None
+        raise ValueError(
+            f"{archive} is no image archive; write one with `docker save -o FILE IMAGE`"
+        ) from None
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror}") from None
     if not images:
@@ -31,7 +32,7 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     there = ", ".join(name for name, _ in found.values()) or "an image without a name"
     if wanted is None:
         if len(found) != 1:
-            raise ValueError(f"{archive} holds {there}; say which one with `image`")
+            raise ValueError(f"{archive} holds {there}; choose one with `image`")
         return next(iter(found.values()))
     if not found and len(images) == 1:
         raise ValueError(f"{archive} holds an image without a name; save it by name: docker save {wanted}")
@@ -41,13 +42,13 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
 
 
 def read(archive: Path, tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
-    """(reference, image id) of every name in the archive. ValueError says why it cannot be read."""
+    """(reference, image id) of every name in the archive. Raises ValueError with the cause."""
     try:
         return contents(tar)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-        raise ValueError(f"{archive} is a tar file but no whole image archive ({error!r})") from None
+        raise ValueError(f"{archive} is a tar file but no complete image archive ({error!r})") from None
 
 
 def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
@@ -76,18 +77,20 @@ def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
 
 
 def reference_of(entry: dict[str, Any]) -> str | None:
-    """The reference that the index gives a manifest; OCI's own annotation is often just a tag and then no name."""
+    """The reference of a manifest in the index, None without one. OCI's own annotation is often only a tag."""
     notes = entry.get("annotations") or {}
     reference = notes.get(NAME) or notes.get("org.opencontainers.image.ref.name") or ""
     return reference if "/" in reference or ":" in reference else None
 
 
 def config_path(blob: Any, entry: dict[str, Any]) -> str:
-    """The file of the image's configuration; of an image for several platforms the one for linux/amd64."""
+    """The path of the image's configuration; linux/amd64 of an image for several platforms."""
     manifest = json.loads(blob(blob_path(entry["digest"])))
     if "manifests" not in manifest:
         return blob_path(manifest["config"]["digest"])
-    real = [inner for inner in manifest["manifests"] if platform(inner) != "unknown"]  # attestations are
+    real = [
+        inner for inner in manifest["manifests"] if platform(inner) != "unknown"
+    ]  # an attestation is unknown
     chosen = next((inner for inner in real if platform(inner) == "amd64"), real[0])
     return config_path(blob, chosen)
 
@@ -101,7 +104,7 @@ def blob_path(digest: str) -> str:
 
 
 def full(reference: str) -> str:
-    """The reference as runtimes complete it: registry, `library/` and `:latest` where they are left out."""
+    """The reference as runtimes complete it: with registry, `library/` and `:latest`."""
     first, _, rest = reference.partition("/")
     if not rest or not ({".", ":"} & set(first) or first == "localhost"):
         reference = f"docker.io/{reference}" if rest else f"docker.io/library/{reference}"

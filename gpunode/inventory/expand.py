@@ -1,4 +1,4 @@
-"""Ranges, groups and defaults become hosts: host over group over defaults, key by key."""
+"""Expands ranges, groups and defaults into hosts. Host wins over group, group over defaults, key by key."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpunode.model import Host, Ssh
 RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")
 MOST_HOSTS = 10_000
 
-Quarrels: TypeAlias = dict[tuple[Where, Where], list[str]]
-"""Two places that give different values -> the hosts that get both."""
+Conflicts: TypeAlias = dict[tuple[Where, Where], list[str]]
+"""Two places with different values -> the hosts that get both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Mention:
 
 
 def names(text: str) -> list[str]:
-    """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. ValueError says what is wrong with a range."""
+    """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. Raises ValueError for a bad range."""
     found = RANGE.search(text)
     if not found:
         return [text]
     first, last = int(found[1]), int(found[2])
     if last < first:
         near = f"{text[: found.start()]}[{found[2]}:{found[1]}]{text[found.end() :]}"
-        raise ValueError(f"the range {found.group()} ends before it begins; did you mean `{near}`?")
+        raise ValueError(f"the range {found.group()} ends before it starts; did you mean `{near}`?")
     rest = names(text[found.end() :]) if text[found.end() :] else [""]
     if (last - first + 1) * len(rest) > MOST_HOSTS:
         raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
@@ -55,7 +55,7 @@ def range_meant(text: str) -> str | None:
 
 
 def hosts(source: Source) -> tuple[Host, ...]:
-    """All hosts in the order written. Contradictions and doubles are noted in the source."""
+    """All hosts in the order of the file. Conflicts and duplicates are noted in the source."""
     groups = source.data.get("groups", {})
     defaults = values(source, source.data.get("defaults", {}), ("defaults",))
     shared = {name: values(source, group, ("groups", name)) for name, group in groups.items()}
@@ -63,27 +63,25 @@ def hosts(source: Source) -> tuple[Host, ...]:
     written = [where for where in source.keys if len(where) == 2 and where[0] == "groups"]
     if "groups" in source.data and [[]] * len(written) == [group.get("hosts") for group in groups.values()]:
         source.problem(("groups",), "no hosts; name at least one under a group's `hosts`")
-    quarrels: Quarrels = {}
+    conflicts: Conflicts = {}
     made = []
     for name, several in mentions.items():
-        own = merged(name, [mention.values for mention in several], {}, quarrels)
-        common = merged(name, [shared[mention.group] for mention in several], own, quarrels)
+        own = merged(name, [mention.values for mention in several], {}, conflicts)
+        common = merged(name, [shared[mention.group] for mention in several], own, conflicts)
         everything = {**defaults, **common, **own}
         strict(source, everything)
         configuration(source, everything)
         made.append(host(name, tuple(mention.group for mention in several), everything))
-    for (where, first), (one, *more) in quarrels.items():
+    for (where, first), (one, *more) in conflicts.items():
         who = f"{one} and {len(more)} more" if more else one
         place = f"{dotted(first)} (line {source.line(first)})"
-        source.problem(
-            where, f"{who} would have another value from {place}; make them agree, or set it on the host"
-        )
+        source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
     collisions(source, made, mentions)
     return tuple(made)
 
 
 def mentioned(source: Source) -> dict[str, list[Mention]]:
-    """Each host's mentions, at most one a group, in the order written."""
+    """Each host's mentions, at most one per group, in the order of the file."""
     groups = source.data.get("groups", {})
     found: dict[str, list[Mention]] = {}
     for mention in listed(source, groups):
@@ -91,14 +89,15 @@ def mentioned(source: Source) -> dict[str, list[Mention]]:
         same = found.setdefault(name, [])
         if double := next((other for other in same if other.group == mention.group), None):
             source.problem(
-                where, f"{name} is in this group already (line {source.line(double.where)}); name it once"
+                where, f"{name} is already in this group (line {source.line(double.where)}); list it once"
             )
         else:
             same.append(mention)
         if name in groups:
             line = source.keys["groups", name][0]
             source.problem(
-                where, f"{name} is a group's name too (line {line}); --limit could not tell them apart"
+                where,
+                f"{name} is also a group's name (line {line}); rename one, --limit cannot distinguish them",
             )
     return found
 
@@ -119,19 +118,19 @@ def listed(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
                 yield from (Mention(name, group, where, {}) for name in expanded)
 
 
-def merged(name: str, several: list[Values], winner: Values, quarrels: Quarrels) -> Values:
-    """One host's values from places of equal rank; a contradiction is a quarrel unless `winner` decides it."""
+def merged(name: str, several: list[Values], winner: Values, conflicts: Conflicts) -> Values:
+    """One host's values from places of equal rank; different values are a conflict unless `winner` sets the key."""
     result: Values = {}
     for found in several:
         for key, (value, where) in found.items():
             other, first = result.setdefault(key, (value, where))
             if other != value and key not in winner:
-                quarrels.setdefault((where, first), []).append(name)
+                conflicts.setdefault((where, first), []).append(name)
     return result
 
 
 def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
-    """The host that these values make; what is not written takes the model's default."""
+    """The host with these values; others get the model's defaults."""
 
     def of(section: str) -> dict[str, Any]:
         return {key[-1]: value for key, (value, _) in values.items() if key[0] == section and len(key) > 1}
@@ -153,16 +152,16 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
 
 
 def strict(source: Source, values: Values) -> None:
-    """Note a known_hosts file that is missing where only known hosts are let in: none would be."""
+    """Note a missing known_hosts file with host_key_check strict."""
     check = values.get(("ssh", "host_key_check"))
     file = values.get(("ssh", "known_hosts"))
     if check and check[0] == "strict" and file and not Path(file[0]).is_file():
         what = "not a file" if Path(file[0]).exists() else "no such file"
-        source.problem(file[1], f"{what}: {file[0]}; with host_key_check: strict no host could be reached")
+        source.problem(file[1], f"{what}: {file[0]}; with host_key_check: strict gpunode could reach no host")
 
 
 def configuration(source: Source, values: Values) -> None:
-    """Note a label that names no configuration of the plugin: the plugin of such a node would stay as it was."""
+    """Note a label that names an unknown plugin configuration: the plugin on that node would not change."""
     plugin = source.data.get("cluster", {}).get("plugin") or {}
     there = plugin.get("configs")
     name, where = values.get(("labels", LABEL), ("", ()))
@@ -173,7 +172,7 @@ def configuration(source: Source, values: Values) -> None:
 
 
 def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
-    """Note two names for one machine: it would be worked on twice at the same time."""
+    """Note two names for one machine: gpunode would change it twice at the same time."""
     seen: dict[tuple[str | None, ...], str] = {}
     for one in made:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]

@@ -1,4 +1,4 @@
-"""Which of the inventory's hosts a command is for: --limit and --exclude."""
+"""Selects the inventory's hosts by --limit and --exclude."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpunode.wording import few
 
 
 def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[Host, ...]:
-    """The hosts that `limit` names (all without it) less those that `exclude` names, in the inventory's order.
+    """The hosts in `limit` (default: all) without those in `exclude`, in the inventory's order.
 
-    Each entry is a host's or group's name, a range as in the inventory, a glob over host names, or several of
-    those with commas between. Raises InventoryError for what matches nothing, and when no host is left.
+    An entry is a host, a group, a range, a glob over host names, or several of them separated by commas. Raises
+    InventoryError for an entry that matches nothing, and if no host is left.
     """
     problems: list[str] = []
     chosen = matched(inventory, limit, "--limit", problems)
@@ -25,14 +25,14 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
     excluded = matched(inventory, exclude, "--exclude", problems)
     left = tuple(host for host in inventory.hosts if host.name in chosen - excluded)
     if not left and not problems:
-        problems.append(f"no host is left: --exclude {','.join(exclude)} takes all of them")
+        problems.append(f"no host is left: --exclude {','.join(exclude)} matches all of them")
     if problems:
         raise InventoryError(problems)
     return left
 
 
 def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
-    """Names of the hosts that the patterns match; each pattern without a match is a problem."""
+    """Names of the hosts that the patterns match; patterns without a match are added to `problems`."""
     found: set[str] = set()
     known = [
         *(host.name for host in inventory.hosts),
@@ -54,17 +54,17 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
                 if part == host.name or part in host.groups or fnmatchcase(host.name, part)
             }
             if not hosts:
-                glob = any(character in part for character in "*?[")  # what is like it does not match it
+                glob = any(character in part for character in "*?[")  # a similar name would not match it
                 near = [] if glob else difflib.get_close_matches(part, known, n=1)
                 advice = (
-                    f"; did you mean `{near[0]}`?" if near else f"; {inventory.path} has {there(inventory)}"
+                    f"; did you mean `{near[0]}`?" if near else f"; {inventory.path} has {groups(inventory)}"
                 )
                 problems.append(f"{option} {part}: no such host or group{advice}")
             found |= hosts
     return found
 
 
-def there(inventory: Inventory) -> str:
-    """The groups, shortly."""
-    groups = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
-    return f"the group{'s' if len(groups) > 1 else ''} {few(groups, 5)}"
+def groups(inventory: Inventory) -> str:
+    """The first five groups, in a sentence."""
+    found = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
+    return f"the group{'s' if len(found) > 1 else ''} {few(found, 5)}"

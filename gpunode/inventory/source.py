@@ -1,4 +1,4 @@
-"""The inventory's file: its data with all places and mistakes, and the paths that are written in it."""
+"""The inventory file: its data with positions and mistakes, and the paths that it names."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from gpunode.deviceplugin.settings.document import INVALID, Document, kind
 from gpunode.deviceplugin.settings.syntax import Mistake
 from gpunode.errors import InventoryError
 
-INI = re.compile(rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE)  # a section with a host in it
+INI = re.compile(
+    rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE
+)  # a section that starts with a host
 
 
 @dataclass
 class Source(Document):
-    """An inventory's document, and where it was read."""
+    """An inventory's document and its path."""
 
     no_merge: ClassVar[str] = "what hosts share goes into a group or `defaults`"
 
     path: Path = Path()
 
     def relative(self, name: str) -> Path:
-        """A path that is written in this file: `~` is the user's home, the rest starts beside the file."""
+        """The absolute path for a path in this file: `~` is the user's home, others start at the file's folder."""
         try:
             path = Path(name).expanduser()
-        except RuntimeError:  # ~nobody: left as it is, it will not exist
+        except RuntimeError:  # ~USER of an unknown user: stays, and is reported as missing
             path = Path(name)
         return (self.path.parent / path).absolute()
 
     def stop(self) -> None:
-        """Raise all mistakes noted so far, in the order of the file."""
+        """Raise InventoryError with all mistakes noted so far, in the order of the file; return if there are none."""
         if self.problems:
             raise InventoryError([f"{self.path}:{mistake}" for mistake in self.mistakes])
 
 
 def read(path: Path) -> Source:
-    """The file as data. Raises InventoryError when it cannot be read or is no YAML; lesser mistakes are noted."""
+    """The parsed file. Raises InventoryError if it cannot be read or is no YAML; other mistakes are noted."""
     source = Source(path=path)
     raw = content(path)
     try:
@@ -46,7 +48,9 @@ def read(path: Path) -> Source:
     except Mistake as mistake:
         if ini := INI.search(raw):
             line = raw.count(b"\n", 0, ini.start()) + 1
-            words = "this is an INI file, such as Ansible's; an inventory of gpunode's is YAML: see inventories/ for examples"
+            words = (
+                "this is an INI file, such as Ansible's; gpunode reads YAML: see inventories/ for examples"
+            )
             raise InventoryError([f"{path}:{line}:1: {words}"]) from None
         raise InventoryError([f"{path}:{mistake}"]) from None
     if source.data is INVALID:
@@ -74,7 +78,7 @@ def content(path: Path) -> bytes:
 
 
 def near_file(path: Path) -> str:
-    """`; did you mean …?` when the folder has a file of a similar name."""
+    """`; did you mean …?` if the folder has a file of a similar name, else an empty string."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:

@@ -1,4 +1,4 @@
-"""A file against schema.json: every mistake in words, and only what is right stays in the data."""
+"""Checks a file against schema.json: notes every mistake and keeps only valid values in the data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schema() -> Schema:
 
 @lru_cache(maxsize=1)
 def validator() -> Any:
-    """The schema's validator, to which 22.0 is no whole number. Its import takes longer than most checks."""
+    """The schema's validator; 22.0 is no integer for it. Imported late: the import is slow."""
     from jsonschema.validators import Draft202012Validator, extend
 
     kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
@@ -45,13 +45,21 @@ def validator() -> Any:
 
 
 def resolve(part: Schema) -> Schema:
-    """A part of the schema with its reference followed; words beside the reference win."""
+    """A part of the schema with its $ref resolved; keys beside the $ref win."""
     reference = part.get("$ref")
     return {**schema()["$defs"][reference.rsplit("/", 1)[1]], **part} if reference else part
 
 
 def check(source: Source) -> None:
-    """Note every mistake against the schema, and take the wrong parts out of the data."""
+    """Note every mistake against the schema, and remove the wrong parts from the data."""
+    misplaced(source)
+    version, newest = source.data.get("version"), schema()["properties"]["version"]["maximum"]
+    if type(version) is int and version > newest:  # what else is in it this gpunode cannot judge
+        source.problem(
+            ("version",),
+            f"this file has format {version}, for a newer gpunode; this one reads formats up to {newest}",
+        )
+        source.stop()
     errors = list(validator().iter_errors(source.data))
     wrong: set[Where] = set()
     meant: set[Where] = set()  # keys that an unknown one was probably meant to be
@@ -74,7 +82,7 @@ def check(source: Source) -> None:
                 source.problem((*where, key), f"unknown key; {advice}", key=True)
                 wrong.add((*where, key))
         elif error.validator in {"required", "anyOf"}:
-            for why in lacking(source, error, where, meant):
+            for why in missing(source, error, where, meant):
                 source.problem(where, why)
             if where:
                 wrong.add(where)
@@ -82,11 +90,31 @@ def check(source: Source) -> None:
             source.problem(where, sentence(error, source.written.get(where)))
             wrong.add(where)
     for where in sorted(wrong, key=len, reverse=True):
-        take_out(source.data, where)
+        remove(source.data, where)
 
 
-def lacking(source: Source, error: Any, where: Where, meant: set[Where]) -> Iterator[str]:
-    """The keys that are needed and not there, not even misspelt. `anyOf` is of keys one of which is needed."""
+def misplaced(source: Source) -> None:
+    """Note variables that stand between the groups, and remove them: one mistake for each, however many keys it has."""
+    groups = source.data.get("groups")
+    variables = schema()["properties"]["groups"]["additionalProperties"]["properties"]
+    if not isinstance(groups, dict):
+        return
+    wrong = [
+        key
+        for key, group in groups.items()
+        if key in variables and not (isinstance(group, dict) and "hosts" in group)
+    ]
+    for key in wrong:
+        source.problem(
+            ("groups", key), f"`{key}` is no group; indent it below the group it belongs to", key=True
+        )
+        del groups[key]
+    for name in [name for name, group in groups.items() if wrong and group is None]:
+        del groups[name]  # its variables are the misplaced ones
+
+
+def missing(source: Source, error: Any, where: Where, meant: set[Where]) -> Iterator[str]:
+    """Messages for required keys that are missing, and not just misspelt. `anyOf`: one of several is required."""
 
     def there(key: str) -> bool:
         return (*where, key) in meant or (*where, key) in source.keys
@@ -98,11 +126,18 @@ def lacking(source: Source, error: Any, where: Where, meant: set[Where]) -> Iter
         return
     for key in error.validator_value:
         if key not in error.instance and not there(key):
-            yield f"`{key}` is missing: {resolve(error.schema['properties'][key])['description']}"
+            yield f"`{key}` is missing; add `{example(key, resolve(error.schema['properties'][key]))}`"
 
 
-def take_out(data: Any, where: Where) -> None:
-    """Remove what stands at `where`; in a list INVALID takes its place, so that the others keep their index."""
+def example(key: str, part: Schema) -> str:
+    """`key: value` with the schema's example, on one line."""
+    import yaml
+
+    return str(yaml.safe_dump({key: part["examples"][0]}, default_flow_style=True)).strip()[1:-1]
+
+
+def remove(data: Any, where: Where) -> None:
+    """Remove the value at `where`; in a list INVALID takes its place, so that the others keep their index."""
     *outer, last = where
     for part in outer:
         data = data[part]
@@ -113,7 +148,7 @@ def take_out(data: Any, where: Where) -> None:
 
 
 def sentence(error: Any, written: str | None) -> str:
-    """What was expected, what is there, and what to write instead."""
+    """The message for one mistake: the expected value, the actual one, and the fix."""
     value, limit = error.instance, error.validator_value
     if error.validator == "type":
         if "pattern" in error.schema and written and not re.search(error.schema["pattern"], written):
@@ -130,14 +165,14 @@ def sentence(error: Any, written: str | None) -> str:
         and re.search(r"[\[{]", value)
     ):
         meant = range_meant(value)
-        mend = f"did you mean `{meant}`?" if meant else f'this one is "{value}"; name such hosts one by one'
-        return f"a range counts from one number to another, as in gpu-[01:04]; {mend}"
+        fix = f"did you mean `{meant}`?" if meant else f'this one is "{value}"; name such hosts one by one'
+        return f"a range counts from one number to another, as in gpu-[01:04]; {fix}"
     if error.validator == "pattern":
         return unlike(error.schema["patternErrorMessage"], value)
     if error.validator in {"minimum", "maximum"}:
         return f"expected a number from {error.schema['minimum']} to {error.schema['maximum']}, got {value}"
     if error.validator == "maxLength":
-        return f"has {len(value)} characters, {limit} are the most"
+        return f"has {len(value)} characters; {limit} is the maximum"
     if error.validator == "minLength":
         return "is empty; give it a value or remove the line"
     if error.validator == "minProperties":
@@ -146,10 +181,10 @@ def sentence(error: Any, written: str | None) -> str:
 
 
 def mistyped(expected: list[str], value: Any, written: str | None) -> str:
-    """A value of the wrong kind; where quotes or another word mend it, those."""
+    """The message for a value of the wrong type, with the fix where quotes or another word are enough."""
     wanted = " or ".join(KINDS[name] for name in expected)
     if value is None:
-        return f"expected {wanted}, there is nothing; give it a value or remove the line"
+        return f"expected {wanted}, got nothing; give it a value or remove the line"
     text = f"expected {wanted}, got {kind(value)}"
     if "string" in expected and isinstance(value, (bool, int, float)):
         return f'{text}; in quotes it is text: "{written}"'
@@ -160,7 +195,7 @@ def mistyped(expected: list[str], value: Any, written: str | None) -> str:
     if expected[0] in {"integer", "number"} and isinstance(value, str):
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return f"{text}; write it without quotes"
-        if expected == ["number"]:  # every such number counts seconds
+        if expected == ["number"]:  # all numbers of the schema are seconds
             return f"{text}; write seconds, without a unit"
     if expected == ["array"] and isinstance(value, str):
         return f'{text}; a list of one is ["{value}"]'
@@ -170,7 +205,7 @@ def mistyped(expected: list[str], value: Any, written: str | None) -> str:
 
 
 def unlike(rule: str, text: str) -> str:
-    """The rule that a name breaks, and what most likely breaks it. Passwords in an address are not repeated."""
+    """The rule that a name breaks, and the likely cause. Passwords in an address are not repeated."""
     if any(character.isspace() for character in text):
         return f"{rule}; this one has a space"
     if "at most 63" in rule and len(text) > 63 and "/" not in text:
@@ -185,7 +220,7 @@ def words(names: Any, last: str = "and") -> str:
 
 
 def nearest(key: str, here: Schema) -> str | None:
-    """The valid key that was probably meant: of this mapping, below it, or anywhere in the file."""
+    """The valid key that was probably meant: in this mapping, below it, or anywhere in the file; None if unclear."""
     below = by_name(here)
     anywhere = by_name(schema())
     if key in below:
@@ -200,7 +235,7 @@ def nearest(key: str, here: Schema) -> str | None:
 
 
 def by_name(part: Schema) -> dict[str, str]:
-    """Every key's own name -> the way to where it stands outermost, dotted."""
+    """Every key's name -> the dotted path of its outermost place."""
     found: dict[str, str] = {}
     for place in places(part):
         found.setdefault(str(place[-1]), dotted(place))
@@ -208,7 +243,7 @@ def by_name(part: Schema) -> dict[str, str]:
 
 
 def places(part: Schema, where: Where = ()) -> Iterator[Where]:
-    """The way to every key that the schema names, from `part` on, outer keys first; "" stands for any index."""
+    """The path of every key in the schema below `part`, outer keys first; "" stands for any index."""
     part = resolve(part)
     keys = [((*where, name), inner) for name, inner in part.get("properties", {}).items()]
     yield from (place for place, _ in keys)

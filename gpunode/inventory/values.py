@@ -1,4 +1,4 @@
-"""The variables written in one place: flat, with their files found and read."""
+"""The variables of one place (defaults, group or host), flat, with their files read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpunode.inventory.source import Source
 from gpunode.model import Repository
 
 Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
-"""A variable's dotted name in parts -> its value, and where in the file that stands."""
+"""A variable's name as a path of keys -> its value and its position in the file."""
 
 
 def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values:
-    """The variables written in one place, nested keys flattened, files resolved and read."""
+    """The variables of one place: nested keys flattened, paths absolute, repository keys read."""
     flat: Values = {}
 
     def walk(inner: Mapping[str, Any], name: tuple[str, ...]) -> None:
@@ -34,6 +34,8 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
                 flat[full] = str(source.relative(value)), place
                 if full[1] == "key":
                     private_key(source, value, place)
+            elif full == ("work_timeout",):
+                flat[full] = seconds(value), place
             else:
                 flat[full] = value, place
                 if full == ("ssh", "jump"):
@@ -43,36 +45,41 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
     return flat
 
 
+def seconds(duration: str) -> float:
+    """Of `90s`, `30m` or `2h`, as the schema has them."""
+    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+
+
 def jump_port(source: Source, jump: str, where: Where) -> None:
-    """Note a port that no jump host can have."""
+    """Note an invalid port."""
     port = re.search(r":(\d+)$", jump)
     if port and not 1 <= int(port[1]) <= 65535:
         source.problem(where, f"expected a port from 1 to 65535, got {port[1]}")
 
 
 def private_key(source: Source, name: str, where: Where) -> None:
-    """Note a private key's file that is not there or is the public half."""
+    """Note a private key file that is missing or is the public key."""
     if name.endswith(".pub"):
-        source.problem(where, f"{name} is the public half; name the private key's file: {name[:-4]}")
+        source.problem(where, f"{name} is the public key; name the private key's file: {name[:-4]}")
     else:
         need_file(source, name, where)
 
 
 def need_file(source: Source, name: str, where: Where) -> Path | None:
-    """The file that is named in the inventory, or None when that is noted as missing."""
+    """The path of a file that the inventory names; None if it is missing, which is noted."""
     path = source.relative(name)
     try:
         if path.is_file():
             return path
         what = "is a folder, expected a file" if path.is_dir() else "no such file"
-    except OSError as error:  # a folder on the way that may not be entered
+    except OSError as error:  # a folder above it without permission
         what = f"cannot be read: {error.strerror}"
     source.problem(where, f"{what}: {path}")
     return None
 
 
 def read_repository(source: Source, value: Mapping[str, str], where: Where) -> Repository | None:
-    """The repository with its key's text, or None when something about it was noted as wrong."""
+    """The repository with its key's text; None if something is wrong, which is noted."""
     place = (*where, "key")
     path = need_file(source, value["key"], place) if "key" in value else None
     if path is None:
@@ -85,7 +92,7 @@ def read_repository(source: Source, value: Mapping[str, str], where: Where) -> R
     if "-----BEGIN PGP PRIVATE KEY BLOCK-----" in key:
         source.problem(place, f"{path} is a PRIVATE key; export the public one: gpg --armor --export")
     elif "-----BEGIN PGP PUBLIC KEY BLOCK-----" not in key:
-        source.problem(place, f"{path} is no armoured public key; to make one of a binary one: gpg --enarmor")
+        source.problem(place, f"{path} is no armoured public key; convert a binary one: gpg --enarmor")
     elif "uri" in value:
         return Repository(value["uri"], key)
     return None

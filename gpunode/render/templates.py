@@ -11,7 +11,7 @@ from gpunode.errors import TemplateError
 
 
 def folder() -> Path:
-    """The templates: inside the installed package, or at the top of a checkout."""
+    """The folder of templates: in the installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     installed = package / "templates"
     return installed if installed.is_dir() else package.parent / "templates"
@@ -29,15 +29,15 @@ def _environment() -> jinja2.Environment:
 
 
 def template(name: str, **values: object) -> str:
-    """The text of `templates/host/<name>.j2` with these values; a value it names and does not get is an error."""
+    """The text of `templates/host/<name>.j2` with these values. Raises TemplateError for a missing one."""
     try:
         return _environment().get_template(f"{name}.j2").render(**values)
     except jinja2.TemplateNotFound:
         raise TemplateError(
             f"template host/{name}.j2 is missing in {folder()}",
-            hint="Install gpunode again, or restore the file in the checkout.",
+            hint="Reinstall gpunode, or restore the file in the checkout.",
         ) from None
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
         where = f"{folder()}/host/{name}.j2{f':{line}' if line else ''}"
-        raise TemplateError(f"{where}: {error}", hint="Mend the template.") from error
+        raise TemplateError(f"{where}: {error}", hint="Fix the template.") from error

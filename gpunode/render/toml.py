@@ -1,4 +1,4 @@
-"""Where tables and keys stand in a TOML text, and setting one so that every other byte stays.
+"""Positions of tables and keys in a TOML text, and edits that keep every other byte.
 
 The text is known to parse. How a new key is written follows what is around it: a header of its own, a dotted key, or
 a place in an inline table; with the quotes, indentation and line ends of the file.

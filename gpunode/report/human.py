@@ -1,4 +1,4 @@
-"""For a person: plans as diffs with reasons, a line per host while work goes on, the chain link by link."""
+"""The report for users: plans as diffs with reasons, a live line per host, the chain link by link."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.table import Table
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
-from gpunode.report.about import about, notes
+from gpunode.report.headline import headline, notes
 from gpunode.report.live import Live
 from gpunode.report.objects import line_style, planned
 from gpunode.report.plain import Part, lines, plain
-from gpunode.report.screen import screen, words
+from gpunode.report.screen import screen, words, wrapped
 
 if TYPE_CHECKING:
-    from gpunode.cluster.difference import Difference
+    from gpunode.cluster.objects.difference import Difference
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
@@ -36,14 +36,14 @@ WORDS = {
     "declined": "declined",
 }
 
-PIPED = 100  # the columns that who reads a file or a pipe is likely to have
+PIPED = 100  # assumed columns of a file or a pipe
 
 
 class Human:
     def __init__(self, *, quiet: bool) -> None:
         self._out = screen()
         if not self._out.is_terminal:
-            self._out.width = 1000  # a file or a pipe has no width: nothing is cut
+            self._out.width = 1000  # files and pipes have no width: cut nothing
         self._err = screen(stderr=True)
         self._quiet = quiet
         self._live: Live | None = None
@@ -63,7 +63,7 @@ class Human:
             self._live.event(event)
         elif not self._quiet and event.type != "progress":
             where = f"{event.host}  " if event.host else ""
-            self._tell((f" {where}{event.message}\n", "dim"))
+            self._err_print((f" {where}{event.message}\n", "dim"))
 
     def finished(self, outcome: Outcome) -> None:
         if self._live is not None:
@@ -72,24 +72,26 @@ class Human:
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in _alike(outcomes, diff=diff):
-            self._say(_planned(outcome, width, diff=diff))
+            self._print(_planned(outcome, width, diff=diff))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
-        self._say(planned(context, differences, diff=diff))
+        self._print(planned(context, differences, diff=diff))
 
-    def troubles(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
+    def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
-            self._say(_trouble(outcome, width))
+            self._print(_failure(outcome, width))
 
-    def _say(self, parts: Iterable[Part], to: Console | None = None) -> None:
-        """At once: to rich, a print costs more than a line."""
-        (to or self._out).print(words(*parts), end="")
+    def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
+        """One print for all: each print of rich costs more than a line."""
+        console = to or self._out
+        text = words(*parts)
+        console.print(wrapped(text, console.width) if console.is_terminal else text, end="")
 
-    def _tell(self, *parts: Part) -> None:
-        self._say(parts, self._err)
+    def _err_print(self, *parts: Part) -> None:
+        self._print(parts, self._err)
 
     def links(self, host: str, links: Sequence[Link]) -> None:
-        self._say(_links(host, links))
+        self._print(_links(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:
@@ -100,7 +102,7 @@ class Human:
         longest = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
         room = self._out.width if self._out.is_terminal else PIPED
         if width > 2 * room or (longest - 2 > room and self._out.is_terminal):
-            self._say(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
+            self._print(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place in used:
@@ -110,17 +112,19 @@ class Human:
             table.add_row(*(words(row[place]) for place in used))
         self._out.print(table)
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - its words name it
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
         first, *rest = lines(str(error))
-        self._tell(" ", ("✗", "red"), f" {first}\n", *(f"   {line.removeprefix('  ')}\n" for line in rest))
+        self._err_print(
+            " ", ("✗", "red"), f" {first}\n", *(f"   {line.removeprefix('  ')}\n" for line in rest)
+        )
 
     def note(self, text: str) -> None:
-        self._tell(f" {text}\n")
+        self._err_print(f" {text}\n")
 
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
             return False
-        self._tell(f"{question} ", ("[y]es / [n]o:", "bold"), " ")
+        self._err_print(f"{question} ", ("[y]es / [n]o:", "bold"), " ")
         try:
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         except KeyboardInterrupt:
@@ -133,14 +137,14 @@ class Human:
         hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
         waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
         rest = "; cluster not checked" if cluster is None else f"; in the cluster {waits}" if cluster else ""
-        self._tell(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}\n")
+        self._err_print(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}\n")
 
-    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text says it
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         self.note(text)
 
 
 def _alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
-    """One for each plan that reads differently, under the names of all hosts that have it."""
+    """One outcome for each distinct plan, with the names of all its hosts."""
     groups: dict[tuple[Part, ...], list[Outcome]] = {}
     for outcome in outcomes:
         nameless = outcome if outcome.error else replace(outcome, host="")
@@ -149,9 +153,9 @@ def _alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
 
 
 def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
-    """What is to change on a host, or that nothing is; then why not."""
+    """A host's plan or `nothing to do`, its notes, and its error."""
     if outcome.plan:
-        facts = about(outcome.facts, outcome.desired) if outcome.facts else ""
+        facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
         yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
         for step in outcome.plan.steps:
             yield from _step(step, diff=diff)
@@ -159,11 +163,11 @@ def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
     elif outcome.error is None:
         yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))
         yield from _notes(outcome, width)
-    yield from _trouble(outcome, width)
+    yield from _failure(outcome, width)
 
 
 def _links(host: str, links: Sequence[Link]) -> Iterator[Part]:
-    """The chain, link by link; of those that follow from a broken one their names alone."""
+    """The chain, link by link; links after a broken one by name only."""
     yield from (" ", (host, "bold"), "\n")
     for link in links:
         if link.status == "unknown" and not link.text:
@@ -174,23 +178,23 @@ def _links(host: str, links: Sequence[Link]) -> Iterator[Part]:
                 yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
     unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
     if unknown:
-        yield f"   · {', '.join(unknown)}: not judged, they follow from the above\n", "dim"
+        yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
 
 
 def _cell(value: object) -> str:
-    """A float is seconds, of which the kubelet tells only whole ones."""
+    """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
     if isinstance(value, float):
         return f"{value:g}" if value >= 1 else "<1"
     return "" if value is None else str(value)
 
 
 def _word(text: str) -> int:
-    """How long the longest word is: with less room a table would cut it."""
+    """Length of the longest word, which is the narrowest that a column can be."""
     return max(map(len, text.split()), default=0)
 
 
 def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
-    """A table whose rows would take three lines of the terminal, or more, or cut words: a line for every cell."""
+    """A table that is too wide for the terminal, as a record of lines per row."""
     _, *names = columns
     wide = max((len(name) for name in names), default=0)
     for first, *cells in rows:
@@ -205,7 +209,7 @@ def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
         yield f"{' ' * (width + 3)}{note}\n", "yellow"
 
 
-def _trouble(outcome: Outcome, width: int) -> Iterator[Part]:
+def _failure(outcome: Outcome, width: int) -> Iterator[Part]:
     if outcome.error is None:
         return
     first, *rest = lines(outcome.error) or [""]

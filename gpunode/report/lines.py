@@ -1,4 +1,4 @@
-"""JSON lines on stdout: the events and outcomes as they come, one summary last."""
+"""The report as JSON lines on stdout: events and outcomes as they arrive, a summary last."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.redaction import redacted
-from gpunode.report.about import notes
+from gpunode.report.headline import notes
 from gpunode.report.objects import DO
 from gpunode.report.pipe import closed
 
 if TYPE_CHECKING:
-    from gpunode.cluster.difference import Difference
+    from gpunode.cluster.objects.difference import Difference
 
 
 class Lines:
@@ -74,8 +74,8 @@ class Lines:
                 line["untried"] = one.untried
             self._write(line)
 
-    def troubles(self, outcomes: Sequence[Outcome]) -> None:
-        pass  # each outcome's line has told its error
+    def failures(self, outcomes: Sequence[Outcome]) -> None:
+        pass  # the error is in each outcome's line
 
     def links(self, host: str, links: Sequence[Link]) -> None:
         for link in links:
@@ -92,14 +92,14 @@ class Lines:
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})
 
-    def ask(self, question: str) -> bool:  # noqa: ARG002 - a program cannot be asked
+    def ask(self, question: str) -> bool:  # noqa: ARG002 - programs cannot answer
         return False
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         counts = Counter[str](outcome.status for outcome in outcomes)
         self.total("", {"hosts": len(outcomes), **counts, "cluster": cluster})
 
-    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the numbers say it
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the numbers have it
         self._write({"type": "summary", **numbers, "seconds": round(time.monotonic() - self._start, 3)})
 
     def _outcome(self, outcome: Outcome) -> dict[str, Any]:

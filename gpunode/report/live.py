@@ -1,4 +1,4 @@
-"""A line per host while work goes on: stage, current action, elapsed. Without a terminal: one line per event."""
+"""The live view: a line per host with stage, action and elapsed time. Without a terminal, a line per event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from gpunode.model import Event, Outcome
 from gpunode.report.screen import words
 
-SHOWN = 20  # lines of hosts that are at work; more would scroll
+SHOWN = 20  # hosts shown at once; more would scroll
 
 
 class Live:
@@ -72,6 +72,6 @@ class Live:
                 words((detail, "dim")),
             )
         hidden = len(self._doing) - SHOWN
-        more = f", {hidden} more at work" if hidden > 0 else ""
+        more = f", {hidden} more running" if hidden > 0 else ""
         done = f" {self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s"
         return Group(table, words((done, "dim")))

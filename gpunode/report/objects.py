@@ -1,4 +1,4 @@
-"""The cluster's part of a plan: what would become of which object, and how that is shown to a person."""
+"""The cluster's part of a plan, as text for users."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gpunode.report.plain import Part
 from gpunode.wording import few
 
 if TYPE_CHECKING:
-    from gpunode.cluster.difference import Difference
+    from gpunode.cluster.objects.difference import Difference
 
-# What applying would have done → what is to be done, and its sign.
+# The action of a Difference → the verb in the plan, and its sign.
 DO: Mapping[str, str] = MappingProxyType(
     {"created": "create", "changed": "change", "removed": "remove", "labelled": "label"}
 )
 SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
 CHANGE = ("~", "yellow")
-FEW = 3  # fields of one manager that are named
+FEW = 3  # fields shown per manager
 INDENT = " " * 17
 
 
 def planned(context: str, differences: Sequence[Difference], *, diff: bool | None) -> Iterator[Part]:
-    """All of it. Nodes that change alike are shown once."""
+    """The lines of all changes. Nodes with the same change share one entry."""
     yield from (" ", ("cluster", "bold"), f"  {context}\n" if differences else f"  {context}  ")
     if not differences:
         yield "= nothing to do\n", "dim"
@@ -33,7 +33,7 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
             yield from _change(name, one, one.what, whole=diff or (diff is None and one.action not in SIGNS))
             name = ""
     if diff is None and any(one.action in SIGNS for one in differences):
-        yield f"{INDENT}plan --diff shows what is new or removed whole\n", "dim"
+        yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for one in differences:
         if one.action == "labelled":
@@ -59,12 +59,12 @@ def _change(name: str, one: Difference, what: str, *, whole: bool) -> Iterator[P
 
 
 def line_style(line: str) -> str:
-    """How a line of a diff looks."""
+    """The style of a diff line."""
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
 
 
 def _claims(one: Difference) -> Iterator[Part]:
-    """Who has set what since."""
+    """Fields that other managers set since, and that gpunode sets back."""
     fields: dict[str, list[str]] = {}
     for claim in one.claims:
         fields.setdefault(claim.manager, []).append(claim.field)

@@ -1,4 +1,4 @@
-"""What comes from hosts and from the cluster, as text: whatever it holds, a terminal shows it and does nothing."""
+"""Makes text from hosts and clusters safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import TypeAlias
 
 from gpunode.redaction import redacted
 
-Part: TypeAlias = str | tuple[str, str]  # text, and its style; the last of a line ends with its line end
+Part: TypeAlias = str | tuple[str, str]  # text with its style; a line's last part ends with a newline
 
 
 def plain(text: str) -> str:
-    """One line: without secrets, and with control and invisible characters (escape sequences, line ends, marks that turn
-    the direction of writing) as Python writes them. A tab stays."""
+    """The text as one line: secrets redacted, control and invisible characters escaped as Python does. Tabs stay."""
     text = redacted(text)
     if text.isprintable():
         return text
@@ -19,7 +18,7 @@ def plain(text: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text, each plain: secrets may go over several."""
+    """The lines of a text, each plain; secrets that span lines are redacted first."""
     return [plain(line) for line in redacted(text).splitlines()]
 
 

@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from gpunode.cluster import daemonset, expected, mig, offer, plugin, plugin_status
+from gpunode.cluster import plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.kinds import Object
-from gpunode.cluster.plugin import Row
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.plugin import Row, capacity, daemonset, expected, mig, published
 from gpunode.cluster.reason import Reason
+from gpunode.cluster.vectoradd.target import target
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.status import LAYOUT
 from gpunode.errors import ClusterError
-from gpunode.model import Host, Inventory, Layer, Link, Outcome
+from gpunode.model import Inventory, Layer, Link
 from gpunode.rollout import nodes, prove
-from gpunode.rollout.listener import Listener, tells
-from gpunode.rollout.member import Member
+from gpunode.rollout.listener import Listener, progress
+from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.verify import cluster as links
 from gpunode.verify import first_broken, host_links, image
+from gpunode.wording import Advice, Command
 
 ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 
@@ -27,18 +29,12 @@ Chain = tuple[Link, ...]
 
 
 def chains(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    outcomes: Sequence[Outcome],
-    listener: Listener,
-    *,
-    run: bool,
+    inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
 ) -> Mapping[str, Chain]:
     """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
-    below = {outcome.host: tuple(host_links(outcome)) for outcome in outcomes}
+    below = {outcome.host: tuple(host_links(outcome)) for outcome in outcomes(members)}
     if inventory.cluster.plugin is None:
         return below
-    members = tuple(Member(host, outcome) for host, outcome in zip(hosts, outcomes, strict=True))
     reported = _reported(inventory, [one for one in members if _lost(below[one.host.name])], listener)
     below = {host: _explained(chain, reported.get(host, "")) for host, chain in below.items()}
     above = _above(inventory, [one for one in members if holds(below[one.host.name])], listener, run=run)
@@ -77,8 +73,8 @@ def _reported(inventory: Inventory, members: Sequence[Member], listener: Listene
             pods = _plugins(api, inventory.cluster.namespace)
             for one in _placed(api, members, listener):
                 if one.node and (pod := pods.get(one.node.name)):
-                    why = plugin_status.why_missing(plugin_status.read(api, one.node, pod))
-                    words[one.host.name] = why.words if why else plugin_status.earlier(api, one.node, pod)
+                    why = published.why_missing(published.read(api, one.node, pod))
+                    words[one.host.name] = why.words if why else published.earlier(api, one.node, pod)
     return words
 
 
@@ -114,29 +110,32 @@ def _judged(
     return {host: (*chain, *_unknown(layers[len(chain) :])) for host, chain in judged.items()}
 
 
-def _placed(api: Api, members: Sequence[Member], listener: Listener) -> list[Member]:
+def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
     """The members with their nodes, or with the reason why they have none."""
-    seen = [one for one in members if one.outcome.facts]
-    facts = {one.host.name: one.outcome.facts for one in seen if one.outcome.facts}
-    there, missing = nodes.find(api, [one.host for one in seen], facts, seconds=0, tell=listener.note)
-    return [
-        replace(one, node=node, labels=node.labels)
-        if (node := there.get(one.host.name))
-        else one.out(nodes.missing(missing[one.host.name]))
-        for one in seen
-    ]
+    return nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
 
 
 def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row]) -> Chain:
     """Node, plugin and capacity."""
     if one.node is None:
         return (links.missing_link(one.reason or Reason("no-node", "")),)
-    row, trouble = rows.get(one.node.name), mig.trouble(inventory.cluster.plugin_config, one.gpus, one.labels)
+    row, mig_problem = (
+        rows.get(one.node.name),
+        mig.problem(inventory.cluster.plugin_config, one.gpus, one.labels),
+    )
     capacity = _capacity(api, inventory, one, row.pod if row else "")
     if row and capacity.status == "ok":  # of what else the node has, some may be out
-        capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.lacks))))
-    fix = trouble.fix if trouble and row and row.code == LAYOUT else "gpunode provision"
-    return links.node_link(one.node), image(one.outcome) or links.plugin_link(row, fix), capacity
+        capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.missing))))
+    fix = (
+        mig_problem.fix
+        if mig_problem and row and row.reason and row.reason.code == LAYOUT
+        else Advice(Command("provision"))
+    )
+    return (
+        links.node_link(one.node),
+        (one.outcome and image(one.outcome)) or links.plugin_link(row, fix),
+        capacity,
+    )
 
 
 def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
@@ -150,24 +149,26 @@ def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
     assert node is not None
     if misnamed := expected.misnamed(config, node.labels):
         return links.misnamed_link(node, misnamed, LABEL)
-    shares, trouble = expected.units(config, gpus, node.labels), mig.trouble(config, gpus, node.labels)
+    shares, mig_problem = expected.units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
     if shares is not None:
         right = all(node.units.get(name, 0) == count for name, count in shares.items())
-        why = None if right else offer.why_not(api, node, None, namespace)
+        why = None if right else capacity.why_not(api, node, None, namespace)
         unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
         fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
         link = links.shares_link(node, shares, why, fix)
     elif expected.unlisted(config, gpus, node.labels):
-        link = links.unlisted_link(node, None if node.offers else offer.why_not(api, node, None, namespace))
-    elif trouble and trouble.missing:  # nothing is to be offered
+        link = links.unlisted_link(
+            node, None if node.offers else capacity.why_not(api, node, None, namespace)
+        )
+    elif mig_problem and mig_problem.missing:  # nothing is to be offered
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
-        return Link("capacity", "broken", text, trouble.what, trouble.fix)
+        return Link("capacity", "broken", text, mig_problem.what, mig_problem.fix)
     else:
         link = links.capacity_link(node, len(gpus), None)
         if link.status == "broken":
-            why = offer.why_not(api, node, len(gpus), namespace)
+            why = capacity.why_not(api, node, len(gpus), namespace)
             link = links.capacity_link(node, len(gpus), why)
-    return links.with_mig(link, trouble)
+    return links.with_mig(link, mig_problem)
 
 
 def _pods(
@@ -175,10 +176,10 @@ def _pods(
 ) -> Mapping[str, Link]:
     """The last link: what vectoradd shows on the nodes of these hosts."""
     config = inventory.cluster.plugin_config
-    aims = [expected.target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]
+    aims = [target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]
     if not aims:
         return {}
-    results = {result.node: result for result in prove.vectoradd(api, inventory, aims, tells(listener))}
+    results = {result.node: result for result in prove.vectoradd(api, inventory, aims, progress(listener))}
     pods = _plugins(api, inventory.cluster.namespace)
     found = {}
     for one in members:
@@ -186,12 +187,12 @@ def _pods(
             continue
         result, pod = results[one.node.name], pods.get(one.node.name)
         failed = not all(each.passed for each in result.results)
-        status = plugin_status.read(api, one.node, pod) if pod and (failed or result.shared) else None
-        why = plugin_status.why_missing(status) if status and failed else None
-        unlimited = plugin_status.unlimited(status) if status and result.shared else ""
+        status = published.read(api, one.node, pod) if pod and (failed or result.shared) else None
+        why = published.why_missing(status) if status and failed else None
+        unlimited = published.unlimited(status) if status and result.shared else ""
         link = links.pod_link(result, why.words if why else "", unlimited)
         if link.status == "broken":
-            link = links.with_mig(link, mig.trouble(config, one.gpus, one.labels))
+            link = links.with_mig(link, mig.problem(config, one.gpus, one.labels))
         found[one.host.name] = link
     return found
 

@@ -1,50 +1,76 @@
-"""Who hears of a rollout while it goes on: the report, or a test."""
+"""Receives the events, results and questions of a rollout: a report, or a test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from gpunode.errors import GpunodeError
-from gpunode.model import Event, Host, Outcome
+from gpunode.errors import ClusterError, Declined, GpunodeError
+from gpunode.model import Event, Host, Link, Outcome
 
 if TYPE_CHECKING:
-    from gpunode.cluster.difference import Difference
-    from gpunode.converge import Visit
+    from gpunode.cluster.objects.difference import Difference
+    from gpunode.cluster.reason import Reason
 
 
 class Listener(Protocol):
-    """Told in order, by one thread. `gpunode.report.Report` says what each is shown as."""
+    """Gets events, plans and results in order, from one thread."""
 
-    def event(self, event: Event) -> None: ...
+    def live(self, hosts: Sequence[Host]) -> AbstractContextManager[None]:
+        """Within this context the progress of these hosts is shown."""
+        ...
 
-    def note(self, text: str) -> None: ...
+    def event(self, event: Event) -> None:
+        """Progress on a host or in the cluster."""
+        ...
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None: ...
+    def finished(self, outcome: Outcome) -> None:
+        """A host is done."""
+        ...
 
-    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+        """The changes of each host."""
+        ...
 
-    def cluster(
-        self, context: str, differences: Sequence[Difference], *, diff: bool | None = None
-    ) -> None: ...
+    def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+        """The changes of the cluster `context`. `diff`: None for diffs of changed objects only, True for all, False for none."""
+        ...
 
+    def failures(self, outcomes: Sequence[Outcome]) -> None:
+        """The errors among these, each with its hint."""
+        ...
 
-class Fleet(Protocol):
-    """The hosts of a command, and how each is visited."""
+    def links(self, host: str, links: Sequence[Link]) -> None:
+        """A host's chain, link by link."""
+        ...
 
-    @property
-    def hosts(self) -> tuple[Host, ...]: ...
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table; as JSON one line per row, keyed by column."""
+        ...
 
-    def each(
-        self,
-        story: Callable[[Visit, Callable[[Event], None]], Outcome],
-        hosts: Sequence[Host] | None = None,
-    ) -> list[Outcome]:
-        """Outcomes in the order of `hosts`."""
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:
+        """An error that is no host's outcome; `host` None: it concerns all."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A sentence for the user; programs do not rely on it."""
+        ...
+
+    def ask(self, question: str) -> bool:
+        """A question that needs a user; False where there is none."""
+        ...
+
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+        """The last line: hosts by status, seconds, and the number of pending cluster changes (None: not checked)."""
+        ...
+
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:
+        """The last line of other commands: `text` for users, `numbers` as JSON."""
         ...
 
 
-def tells(listener: Listener) -> Callable[[str], None]:
+def progress(listener: Listener) -> Callable[[str], None]:
     """A listener for the cluster room's sentences that leaves out repetitions."""
     last = ""
 
@@ -55,3 +81,18 @@ def tells(listener: Listener) -> Callable[[str], None]:
             listener.event(Event("stage", None, sentence))
 
     return tell
+
+
+def problem(listener: Listener, host: str, reason: Reason | None) -> None:
+    """Tell why a host takes no part; nothing for None."""
+    if reason is not None:
+        listener.problem(ClusterError(reason.words, hint=reason.fix), host)
+
+
+def accepted(listener: Listener, question: str, *, yes: bool) -> None:
+    """Raise Declined unless a user accepts what was shown, or has done so beforehand (`yes`)."""
+    if not yes and not listener.ask(question):
+        raise Declined(
+            "cancelled; nothing of what was shown was changed",
+            hint="Accept with `y`, or give --yes where nobody can answer.",
+        )

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from gpunode.cluster.nodes import Node
-from gpunode.cluster.offer import Expected
+from gpunode.cluster.plugin.capacity import Expected
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.results import NodeResult, Target
-from gpunode.model import Gpu, Host, KernelModule, Outcome, Packages, Reboot
+from gpunode.cluster.vectoradd.results import NodeResult
+from gpunode.cluster.vectoradd.target import Target
+from gpunode.model import Change, Facts, Gpu, Host, KernelModule, Outcome, Packages, Reboot
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What is known of one host. `labels`: the node's, with those of this run. `aim`: what its pods are to see;
-    `expected`: what its node is to offer, None where that cannot be told.
+    """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
+    `target`: GPUs that its pods must see; `expected`: units that its node must offer, None if unknown.
 
     `reason`: why it takes no further part; `partly`: why some of its GPUs do not.
     """
 
     host: Host
-    outcome: Outcome
+    outcome: Outcome | None = None
     node: Node | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    aim: Target | None = None
+    target: Target | None = None
     expected: Expected = None
     reason: Reason | None = None
     partly: Reason | None = None
@@ -33,12 +35,29 @@ class Member:
     @property
     def good(self) -> bool:
         """Whether the host itself is as it should be."""
-        return self.outcome.status in ("right", "changed")
+        return self.outcome is not None and self.outcome.status in ("right", "changed")
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host has changes that may be applied."""
+        found = self.outcome
+        return found is not None and bool(found.plan) and found.status in ("planned", "changed")
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What its plan would change, in order."""
+        plan = self.outcome.plan if self.outcome else None
+        return plan.changes if plan else ()
 
     @property
     def going(self) -> bool:
         """Whether it takes part in the next stage."""
-        return self.good and self.node is not None and self.reason is None
+        return self.node is not None and self.reason is None
+
+    @property
+    def proven(self) -> bool:
+        """Whether the host is right, and its GPUs are proven as far as that was asked for."""
+        return self.good and self.wrong is None and (self.result is None or self.result.passed)
 
     @property
     def wrong(self) -> Reason | None:
@@ -46,18 +65,23 @@ class Member:
         return self.reason or self.partly
 
     @property
+    def facts(self) -> Facts | None:
+        return self.outcome.facts if self.outcome else None
+
+    @property
     def gpus(self) -> tuple[Gpu, ...]:
-        return self.outcome.facts.gpus if self.outcome.facts else ()
+        return self.facts.gpus if self.facts else ()
 
     @property
     def driver_changed(self) -> bool:
         """Whether this run changed its driver: containers keep the libraries that they were started with."""
-        return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in self.outcome.applied)
+        applied = self.outcome.applied if self.outcome else ()
+        return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in applied)
 
     @property
     def no_driver(self) -> str:
         """Why no plugin can find GPUs on the host; "" where one may."""
-        seen = self.outcome.facts
+        seen = self.facts
         if seen and seen.smi_error:
             return f"nvidia-smi fails there: {seen.smi_error.strip().splitlines()[0]}"
         if seen and not seen.gpus and "nvidia" not in seen.modules:
@@ -67,3 +91,11 @@ class Member:
     def out(self, reason: Reason | None) -> Member:
         """The same, taking no further part for this reason (None: as it was)."""
         return self if reason is None else replace(self, reason=reason)
+
+
+Members: TypeAlias = tuple[Member, ...]
+
+
+def outcomes(members: Iterable[Member]) -> list[Outcome]:
+    """How the hosts' own stories ended, of those that were probed."""
+    return [one.outcome for one in members if one.outcome is not None]

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from dataclasses import replace
 
 from gpunode import converge
-from gpunode.cluster import identity, images, nodes, rivals
-from gpunode.cluster.api import Api
+from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
-from gpunode.cluster.caution import cautions
-from gpunode.cluster.identity import ANOTHER_MACHINE
-from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node
+from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
+from gpunode.cluster.nodes import labels as cluster_labels
+from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
+from gpunode.cluster.plugin import images, other_plugins
+from gpunode.cluster.plugin.deployment import Spec
+from gpunode.cluster.plugin.warnings import warnings
 from gpunode.cluster.reason import Reason, of
 from gpunode.errors import ClusterError
-from gpunode.model import Facts, Host, Inventory, Outcome, PluginImage
-from gpunode.rollout.listener import Fleet, Listener
+from gpunode.model import Host, Inventory, PluginImage
+from gpunode.rollout.listener import Listener
+from gpunode.rollout.member import Member, Members
+from gpunode.rollout.session import Session
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
-AT_ONCE = 16  # nodes that are labelled side by side
+CONFLICT = "label-conflict"  # code: another's label is in the way
 
 WITHOUT_PLUGIN = (
     "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
     "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; docs/deviceplugin.md says how to "
     "make that file."
 )
-
-Troubles: TypeAlias = dict[str, ClusterError]  # host -> what keeps it from its part in the cluster
 
 
 def connect(inventory: Inventory) -> Api:
@@ -39,7 +41,7 @@ def connect(inventory: Inventory) -> Api:
 
 
 def image_of(inventory: Inventory) -> PluginImage:
-    """The plugin's image, or a refusal that says where to name it."""
+    """The plugin's image, or a refusal with the key to set."""
     if inventory.cluster.plugin is None:
         raise ClusterError(
             f"{inventory.path} names no image of the device plugin",
@@ -49,114 +51,116 @@ def image_of(inventory: Inventory) -> PluginImage:
     return inventory.cluster.plugin
 
 
+def spec_of(inventory: Inventory) -> Spec:
+    """The plugin as the inventory wants it, or a refusal with the key to sets image."""
+    wish = inventory.cluster
+    return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish)
+
+
 def wished(host: Host) -> dict[str, str]:
     """The labels gpunode keeps on the node of a host it provisioned."""
     runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}
     return {GPU_LABEL: "true", **runtime, **host.labels}
 
 
-def find(
-    api: Api,
-    hosts: Sequence[Host],
-    facts: Mapping[str, Facts],
-    *,
-    seconds: float,
-    tell: Callable[[str], None],
-) -> tuple[dict[str, Node], Troubles]:
-    """host → its node, waiting for those that are not registered or not Ready yet; and host → why there is none."""
+def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callable[[str], None]) -> Members:
+    """The members with their nodes, waiting for those that are not registered or not Ready yet; or with the reason why
+    there is none. A member that was out before stays as it is."""
     end = time.monotonic() + seconds
+    hoped = {one.host.name for one in members if one.reason is None}
     while True:
-        found: dict[str, Node] = {}
-        missing: Troubles = {}
-        everyone = nodes.every(api)
-        for host in hosts:
-            try:
-                found[host.name] = identity.of(host, everyone, facts.get(host.name))
-            except ClusterError as error:
-                missing[host.name] = error
-        twice = identity.shared(found)
-        found, missing = (
-            {name: node for name, node in found.items() if name not in twice},
-            {**missing, **twice},
-        )
-        hoped = [name for name, error in missing.items() if not isinstance(error, identity.Mistaken)]
-        late = [*hoped, *(name for name, node in found.items() if not node.ready)]
+        there = every(api)
+        found = _distinct([_placed(one, there) for one in members])
+        waiting = [one for one in found if one.host.name in hoped]
+        late = [one for one in waiting if one.reason and one.reason.code != ANOTHER_MACHINE]
+        late += [one for one in waiting if one.node and not one.node.ready]
         if not late or time.monotonic() >= end:
-            return found, missing
-        tell(f"waiting for {', '.join(late[:5])} to be a Ready node")
+            return found
+        tell(f"waiting for {', '.join(one.host.name for one in late[:5])} to be a Ready node")
         time.sleep(1)
 
 
-def find_or_ask(api: Api, work: Fleet, tell: Callable[[str], None]) -> tuple[dict[str, Node], Troubles]:
-    """host → its node, for commands that need nothing else of the hosts: only those of which neither name nor
+def identified(api: Api, session: Session, tell: Callable[[str], None]) -> Members:
+    """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
-    found, missing = find(api, work.hosts, {}, seconds=0, tell=tell)
-    strangers = [host for host in work.hosts if host.name in missing and not host.node]
+    members = located(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
+    strangers = [one for one in members if one.node is None and not one.host.node]
     if not strangers:
-        return found, missing
-    outcomes = work.each(converge.look, strangers)
-    facts = {outcome.host: outcome.facts for outcome in outcomes if outcome.facts}
-    for outcome in outcomes:
-        if outcome.facts is None:
-            error = missing[outcome.host]
-            missing[outcome.host] = ClusterError(
-                f"{error.message}, and it could not be asked for its own name: {outcome.error}",
-                hint=error.hint,
-            )
-    asked = [host for host in strangers if host.name in facts]
-    named, still = find(api, asked, facts, seconds=0, tell=tell)
-    still = {
-        outcome.host: no_node(outcome, still[outcome.host]) for outcome in outcomes if outcome.host in still
-    }
-    found |= named
-    twice = identity.shared(found)
-    missing = {name: error for name, error in missing.items() if name not in named} | still | twice
-    return {name: node for name, node in found.items() if name not in twice}, missing
-
-
-def no_node(outcome: Outcome, error: ClusterError) -> ClusterError:
-    """Why a host that was looked at is no node: a host that is refused need not become one."""
-    if outcome.error is None:
-        return error
-    return ClusterError(
-        f"{outcome.host}: {outcome.error}; it is no node of the cluster either", hint=outcome.hint
+        return members
+    asked = {one.host.name: one for one in session.probed(converge.look, strangers)}
+    again = [_asked(asked.get(one.host.name, one)) for one in members]
+    return tuple(
+        refused(one) if one.host.name in asked and one.facts else one
+        for one in located(api, again, seconds=0, tell=tell)
     )
 
 
-def missing(error: ClusterError) -> Reason:
-    """Why a host has no node."""
-    return of(ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node", error)
+def refused(one: Member) -> Member:
+    """The member with why its host is no node: one that is refused need not become one."""
+    if one.node is not None or one.outcome is None or one.outcome.error is None or one.reason is None:
+        return one
+    words = f"{one.host.name}: {one.outcome.error}; it is no node of the cluster either"
+    return one.out(Reason(one.reason.code, words, fix=one.outcome.hint))
 
 
-def label(api: Api, pairs: Iterable[tuple[Host, Node | None]]) -> Troubles:
-    """Keep gpunode's labels on the hosts' nodes; host → why it was refused."""
+def labelled(api: Api, members: Sequence[Member]) -> Members:
+    """gpunode's labels on the nodes; a member is out where another's label is in the way."""
 
-    def one(pair: tuple[Host, Node | None]) -> tuple[str, ClusterError | None]:
-        host, node = pair
+    def stage(one: Member) -> Member:
+        if not one.going or one.node is None:
+            return one
+        wish = wished(one.host)
         try:
-            if node is not None:
-                nodes.label(api, node, wished(host))
+            cluster_labels.write(api, one.node, wish)
         except ClusterError as error:
-            return host.name, error
-        return host.name, None
+            return one.out(of(CONFLICT, error))
+        return replace(one, labels={**one.node.labels, **wish})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return {host: error for host, error in pool.map(one, pairs) if error is not None}
+        return tuple(pool.map(stage, members))
 
 
-def warn(
-    api: Api, inventory: Inventory, hosts: Sequence[Host], found: Mapping[str, Node], listener: Listener
-) -> None:
+def warn(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
     """Tell of other device plugins, and of what the plugin's image and configuration would come to without a word."""
-    for rival, count in rivals.every(api).items():
+    for other, count in other_plugins.every(api).items():
         listener.note(
-            f"{rival}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
+            f"{other}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
             "node, the one that started last wins: remove that one first; running pods keep their GPUs."
         )
-    members = [
-        (host, node, {**node.labels, **wished(host)}) for host in hosts if (node := found.get(host.name))
-    ]
-    for caution in cautions(inventory.cluster.plugin_config, members):
-        listener.note(caution)
+    places = [(one.host, one.node, {**one.node.labels, **wished(one.host)}) for one in members if one.node]
+    for words in warnings(inventory.cluster.plugin_config, places):
+        listener.note(words)
     if floating := images.floating(image_of(inventory)):
         listener.note(floating)
+
+
+def _placed(one: Member, there: Sequence[Node]) -> Member:
+    """The member with its node among these, or with the reason why none is its."""
+    if one.reason is not None or one.node is not None:
+        return one
+    try:
+        node = identity.of(one.host, there, one.facts)
+    except ClusterError as error:
+        return one.out(of(ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node", error))
+    return replace(one, node=node, labels=node.labels)
+
+
+def _distinct(members: Sequence[Member]) -> Members:
+    """The members; hosts that claim the same node have none."""
+    twice = identity.shared({one.host.name: one.node for one in members if one.node})
+    return tuple(
+        replace(one, node=None, reason=of(ANOTHER_MACHINE, twice[one.host.name]))
+        if one.host.name in twice
+        else one
+        for one in members
+    )
+
+
+def _asked(one: Member) -> Member:
+    """A member that is to be found by its host's own name, where that could be had."""
+    if one.outcome is None or one.reason is None:
+        return one
+    if one.facts is not None:
+        return replace(one, reason=None)
+    words = f"{one.reason.words}, and it could not be asked for its own name: {one.outcome.error}"
+    return one.out(replace(one.reason, words=words))

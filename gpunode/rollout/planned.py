@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpunode.cluster import difference, identity, images, plugin, refusal
 from gpunode.cluster import nodes as cluster_nodes
-from gpunode.cluster.api import Api
-from gpunode.cluster.difference import Difference
-from gpunode.cluster.nodes import Node
+from gpunode.cluster import plugin
+from gpunode.cluster.api import AT_ONCE, Api, refusal
+from gpunode.cluster.nodes import labels
+from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
+from gpunode.cluster.objects import difference
+from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.plugin import images
+from gpunode.cluster.reason import of
 from gpunode.errors import ClusterError
-from gpunode.model import Facts, Host, Inventory
+from gpunode.model import Inventory
 from gpunode.rollout import nodes
-from gpunode.rollout.listener import Listener
-from gpunode.wording import few
+from gpunode.rollout.listener import Listener, problem
+from gpunode.rollout.member import Member, Members
+from gpunode.wording import Advice, Command, few
 
 FEW = 2  # objects that a note names
 NAMED = 5  # nodes that it names
@@ -22,17 +28,24 @@ NAMED = 5  # nodes that it names
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What of the cluster waits: how many objects change, nodes among them, and hosts whose labels would be refused."""
+    """What of the cluster waits: how many objects change, nodes among them; and the members, out where another's label
+    is in the way."""
 
     objects: int
-    conflicts: nodes.Troubles
+    members: Members
+
+    @property
+    def conflicts(self) -> Members:
+        """Those whose labels would be refused, or whose node is another machine."""
+        return tuple(
+            one for one in self.members if one.reason and one.reason.code in (nodes.CONFLICT, ANOTHER_MACHINE)
+        )
 
 
 def plan(
     api: Api,
     inventory: Inventory,
-    hosts: Sequence[Host],
-    facts: Mapping[str, Facts],
+    members: Sequence[Member],
     listener: Listener,
     *,
     diff: bool | None = None,
@@ -40,53 +53,56 @@ def plan(
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
     of them are no nodes yet."""
-    found, missing = nodes.find(api, hosts, facts, seconds=0, tell=lambda _: None)
-    planned = show(api, inventory, hosts, found, listener, diff=diff, strict=strict, loaded=True)
-    mistaken = {host: error for host, error in missing.items() if isinstance(error, identity.Mistaken)}
-    for host, error in mistaken.items():
-        listener.problem(error, host)
-    if absent := [host for host in missing if host not in mistaken]:
+    found = nodes.located(api, members, seconds=0, tell=lambda _: None)
+    planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True)
+    missing = [one for one in found if one.node is None and one.reason is not None]
+    for one in missing:
+        if one.reason and one.reason.code == ANOTHER_MACHINE:
+            problem(listener, one.host.name, one.reason)
+    absent = [one.host.name for one in missing if one.reason and one.reason.code != ANOTHER_MACHINE]
+    if absent:
         listener.note(
-            f"{few(absent, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `gpunode provision` once "
-            "it is; if it is one under another name, say so with `node:` in the inventory."
+            Advice(
+                f"{few(absent, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `",
+                Command("provision"),
+                "` once it is; if it is one under another name, say so with `node:` in the inventory.",
+            )
         )
-    return Planned(planned.objects, {**planned.conflicts, **mistaken})
+    return planned
 
 
 def show(
     api: Api,
     inventory: Inventory,
-    hosts: Sequence[Host],
-    found: Mapping[str, Node],
+    members: Sequence[Member],
     listener: Listener,
     *,
     diff: bool | None = None,
     strict: bool = True,
     loaded: bool = False,
 ) -> Planned:
-    """Show what deploying the plugin on the nodes would change. `diff`: with what is new or removed whole, or (False)
-    without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will be on
-    these nodes."""
-    wish = inventory.cluster
-    objects = plugin.plan(
-        api, wish.namespace, nodes.image_of(inventory), wish.plugin_config, wish.plugin_voice, strict=strict
-    )
-    nodes.warn(api, inventory, hosts, found, listener)
-    _imageless(api, inventory, found, listener, loaded=loaded)
-    labels, conflicts = _labels(api, hosts, found, strict=strict)
-    changes = [one for one in (*objects, *labels) if one.action not in ("same", "foreign")]
+    """Show what deploying the plugin on the members' nodes would change. `diff`: with what is new or removed whole, or
+    (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
+    be on these nodes."""
+    objects = plugin.plan(api, nodes.spec_of(inventory), strict=strict)
+    nodes.warn(api, inventory, members, listener)
+    _imageless(api, inventory, members, listener, loaded=loaded)
+    tried = _tried(api, members, strict=strict)
+    would = [*objects, *(change for _, change in tried if change is not None)]
+    changes = [one for one in would if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
-    _untried([*objects, *labels], listener)
-    for host, error in conflicts.items():
-        listener.problem(error, host)
-    return Planned(len(changes), conflicts)
+    _untried(would, listener)
+    for one, _ in tried:
+        if one.node is not None:
+            problem(listener, one.host.name, one.reason)
+    return Planned(len(changes), tuple(one for one, _ in tried))
 
 
 def _imageless(
-    api: Api, inventory: Inventory, found: Mapping[str, Node], listener: Listener, *, loaded: bool
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
 ) -> None:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
-    image, here = nodes.image_of(inventory), {node.name: node for node in found.values()}
+    image, here = nodes.image_of(inventory), {one.node.name: one.node for one in members if one.node}
     every = {
         node.name: node for node in cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
     } | here
@@ -94,34 +110,45 @@ def _imageless(
     without = images.unloaded(api, inventory.cluster.namespace, image, places)
     if without:
         listener.note(
-            f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet tells. The plugin's pods "
-            "would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these hosts loads it."
+            Advice(
+                f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet reports. The plugin's pods "
+                "would be replaced by some that cannot start, and no GPU be offered. `",
+                Command("provision"),
+                "` of these hosts loads it.",
+            )
         )
 
 
-def _labels(
-    api: Api, hosts: Sequence[Host], found: Mapping[str, Node], *, strict: bool
-) -> tuple[list[Difference], nodes.Troubles]:
-    """What `label` would do, node by node; and host → why it would be refused."""
-    would: list[Difference] = []
-    conflicts: nodes.Troubles = {}
-    untried = ""  # why no node can be asked about: what one may do to a node one may do to all
-    for host in hosts:
-        node, wish = found.get(host.name), nodes.wished(host)
-        if node is None:
-            continue
-        if not untried or cluster_nodes.holds(node, wish):
+def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[Member, Difference | None]]:
+    """Each member with what `labelled` would do to its node; a member is out where it would be refused.
+
+    The first that has to be asked about is asked alone: what a user may not try on a node, that user may try on none.
+    """
+
+    def tried(one: Member, untried: str = "") -> tuple[Member, Difference | None]:
+        if not one.going or one.node is None:
+            return one, None
+        wish = nodes.wished(one.host)
+        if not untried or labels.holds(one.node, wish):
             try:
-                changes = cluster_nodes.label(api, node, wish, dry_run=True)
-                would.append(difference.labelled(node.name, changes))
-                continue
+                changes = labels.write(api, one.node, wish, dry_run=True)
+                return one, difference.labelled(one.node.name, changes)
             except ClusterError as error:
                 untried = refusal.excused(error, strict=strict)
                 if not untried:
-                    conflicts[host.name] = error
-                    continue
-        would.append(difference.labelled(node.name, cluster_nodes.lacking(node, wish), untried))
-    return would, conflicts
+                    return one.out(of(nodes.CONFLICT, error)), None
+        return one, difference.labelled(one.node.name, labels.lacking(one.node, wish), untried)
+
+    alone = 1 + next((number for number, one in enumerate(members) if _to_ask(one)), len(members))
+    done = [tried(one) for one in members[:alone]]
+    untried = next((change.untried for _, change in done if change and change.untried), "")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [*done, *pool.map(lambda one: tried(one, untried), members[alone:])]
+
+
+def _to_ask(one: Member) -> bool:
+    """Whether the API server has to say what becomes of the node: one that has its labels needs no request."""
+    return one.going and one.node is not None and not labels.holds(one.node, nodes.wished(one.host))
 
 
 def _untried(would: Sequence[Difference], listener: Listener) -> None:

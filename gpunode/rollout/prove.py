@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpunode.cluster import vectoradd as pods
 from gpunode.cluster.api import Api
-from gpunode.cluster.results import NodeResult, Result, Target
-from gpunode.cluster.watch import Tell
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.vectoradd import run as pods
+from gpunode.cluster.vectoradd.results import NodeResult, Result
+from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory, PluginImage
-from gpunode.rollout.listener import Listener
-from gpunode.rollout.member import Member
-from gpunode.rollout.nodes import image_of
+from gpunode.rollout import nodes
+from gpunode.rollout.listener import Listener, problem, progress
+from gpunode.rollout.member import Member, Members
+from gpunode.rollout.session import Session
+from gpunode.wording import lines
 
 PODS_SECONDS = 180.0
 
 
 def vectoradd(
-    api: Api, inventory: Inventory, targets: Sequence[Target], tell: Tell, *, image: str | None = None
+    api: Api, inventory: Inventory, targets: Sequence[Target], tell: OnProgress, *, image: str | None = None
 ) -> tuple[NodeResult, ...]:
     """Run it on the free GPUs of the nodes; `image`: another one than the plugin's."""
     return pods.run(
         api,
         targets,
         namespace=inventory.cluster.namespace,
-        image=PluginImage(image) if image else image_of(inventory),
+        image=PluginImage(image) if image else nodes.image_of(inventory),
         seconds=PODS_SECONDS,
         tell=tell,
         args=() if image else pods.ARGS,
@@ -33,17 +36,40 @@ def vectoradd(
     )
 
 
+def sample(session: Session, *, image: str | None, logs: bool) -> int:
+    """Run it on the free GPUs of a session's hosts, and tell; the exit code. `logs`: with each pod's log."""
+    listener, tell = session.listener, progress(session.listener)
+    api = nodes.connect(session.inventory)
+    members = nodes.identified(api, session, tell)
+    for one in members:
+        problem(listener, one.host.name, one.reason)
+    targets = [Target(one.node.name) for one in members if one.node]
+    results = vectoradd(api, session.inventory, targets, tell, image=image)
+    show(results, listener)
+    if logs:
+        for ran in [ran for result in results for ran in result.results]:
+            listener.rows("log", ("node", "pod", "log"), [(ran.node, ran.pod, line) for line in ran.log])
+    wrong = any(one.reason for one in members) or not all(result.passed for result in results)
+    return 1 if wrong else 0
+
+
+def verdicts(members: Members, listener: Listener) -> None:
+    """Report a row per host: whether it is verified, and what shows it."""
+    rows = [(one.host.name, one.node.name if one.node else "", *verdict(one)) for one in members]
+    listener.rows("verified", ("host", "node", "result", "proof"), rows)
+
+
 def verdict(one: Member) -> tuple[str, str]:
     """Whether a host is verified, and what shows it."""
-    result, uuids = one.result, one.aim.uuids if one.aim else ()
+    result, uuids = one.result, one.target.uuids if one.target else ()
     parts = sum(uuid.startswith("MIG-") for uuid in uuids)
     kinds = [(len(uuids) - parts, "GPU"), (parts, "MIG device")]
     several = [f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number]
     count = " and ".join(several) or "0 GPUs"
-    if not one.good:
-        return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
     if one.wrong:
         return "not verified", one.wrong.words.splitlines()[0]
+    if one.outcome and not one.good:
+        return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
     if result is None:
         return "not verified", f"{count} offered; no pod was run on them"
     if not result.passed:
@@ -85,4 +111,4 @@ def show(results: Sequence[NodeResult], listener: Listener) -> None:
     listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
     for result in results:
         if result.why:
-            listener.problem(ClusterError(f"{result.node}: {result.why}"))
+            listener.problem(ClusterError(lines((f"{result.node}:", result.why), " ")))

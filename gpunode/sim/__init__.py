@@ -1,5 +1,5 @@
 """The simulated fleet and cluster behind `gpunode demo` and the fast tests.
 
-It comes in by the doors that real hosts and clusters use: an inventory file, SSH, the Kubernetes API over HTTP, the
-kubelet's socket. Nothing else of gpunode knows of it.
+gpunode uses it as it uses real hosts and clusters: by an inventory file, SSH, the Kubernetes API over HTTP, the
+kubelet's socket. Nothing else of gpunode imports it.
 """

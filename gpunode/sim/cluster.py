@@ -12,34 +12,34 @@ from typing import NamedTuple
 
 from gpunode.sim.apiserver import tls
 from gpunode.sim.apiserver.api import ApiServer
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.log import Log
-from gpunode.sim.apiserver.refuse import refusal
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers import daemonsets, scheduler
-from gpunode.sim.controllers import tidy as controllers
+from gpunode.sim.controllers import daemonsets, garbage, scheduler
 from gpunode.sim.controllers.loop import Loop
+from gpunode.sim.controllers.node_lifecycle import NodeHealth
+from gpunode.sim.host.endpoints import Loopback, endpoints
 from gpunode.sim.host.machine import Machine
-from gpunode.sim.host.outside import Loopback, outside
 from gpunode.sim.host.state import State
 from gpunode.sim.node.kubelet import Kubelet
 
 
 def serve(folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> Cluster:
-    """A cluster of these hosts, which are in `folder`/hosts by name; its kubeconfig is `folder`/kubeconfig.
+    """A cluster of the hosts in `folder`/hosts; its kubeconfig is `folder`/kubeconfig.
 
-    `pullable` are images that a registry would have; others must be loaded onto a host before a pod can use them.
-    Beside the kubeconfig of an administrator there is `kubeconfig-nobody`, of a user who may do nothing.
+    `pullable` are images in the registry; others must be loaded onto a host before a pod can use them. Beside the
+    administrator's kubeconfig there is `kubeconfig-nobody`, of a user without rights.
     """
     return Cluster(folder, [machine.name for machine in machines], pullable)
 
 
 class Cluster:
-    """Runs in threads of this process, and processes of pods below it, until it is closed."""
+    """Runs in threads and child processes (the pods) of this process, until it is closed."""
 
     def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
         self.store = Store()
         self._lock = threading.Lock()
-        for name in controllers.SYSTEM:
+        for name in garbage.SYSTEM:
             meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
             spec = {"finalizers": ["kubernetes"]}
             self.store.put(
@@ -59,19 +59,19 @@ class Cluster:
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
             _kubeconfig(path, self._api.url, certificate, user, token)
         self.kubeconfig = folder / "kubeconfig"
-        store, health = self.store, controllers.NodeHealth(self.store)
+        store, health = self.store, NodeHealth(self.store)
         self._loops = [
             Loop(store, "scheduler", scheduler.concerns, lambda: scheduler.schedule(store), 1.0),
             Loop(store, "daemonsets", daemonsets.concerns, lambda: daemonsets.look(store), 1.0),
-            Loop(store, "controllers", controllers.concerns, lambda: controllers.tidy(store), 1.0),
-            Loop(store, "nodes", lambda item: item["kind"] == "Node", health.look, 0.5),
+            Loop(store, "controllers", garbage.concerns, lambda: garbage.collect(store), 1.0),
+            Loop(store, "nodes", lambda item: item["kind"] == "Node", health.check, 0.5),
         ]
-        self.metrics: dict[str, str] = {}  # host -> where its device plugin's metrics are, if it serves any
+        self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
         loopback = Loopback()
         for number, name in enumerate(names):
             state = State(folder / "hosts" / name)
-            place = outside(folder, state, number, loopback)
+            place = endpoints(folder, state, number, loopback)
             self.metrics[name] = place.metrics
             self._kubelets[name] = Kubelet(self.store, state, place, health, pullable, self._account)
         for loop in self._loops:
@@ -86,7 +86,7 @@ class Cluster:
         self._api.close()
 
     def _account(self, namespace: str, name: str) -> dict[str, str]:
-        """The way of a service account to the API: its token and the API's CA in a folder, as a kubelet mounts them."""
+        """A service account's access to the API: its token and the API's CA in a folder, as a kubelet mounts them."""
         folder, user = self._accounts / namespace / name, f"system:serviceaccount:{namespace}:{name}"
         with self._lock:  # the pods of a DaemonSet start on all hosts at the same time
             if user not in self._users.values():
@@ -105,7 +105,9 @@ class Cluster:
     def _log(self, pod: Object, container: str, previous: bool) -> Log:
         name = pod["spec"].get("nodeName", "")
         if name not in self._kubelets:
-            raise refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+            raise status_error(
+                400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned"
+            )
         return self._kubelets[name].log(pod, container, previous=previous)
 
 

@@ -1,4 +1,4 @@
-"""A demo from its start to its end: a folder, hosts made in it, and a process that serves them."""
+"""A demo: a folder with hosts, and a process that serves them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpunode.errors import GpunodeError
-from gpunode.sim import folder, remains
+from gpunode.sim import cleanup, folder
 from gpunode.sim.host import hosts
 from gpunode.sim.host.machine import Machine
 
 PREFIX = "gpunode-demo-"
-KEPT = "kept"  # in the folder of a demo that goes on without its show
+KEPT = "kept"  # in the folder of a demo that runs on without its show
 PATIENCE = 15.0  # seconds for a demo to end
 # Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
 LONGEST = 35
-YOUNG = 60.0  # seconds in which a folder without a lock may be one that is being made
+YOUNG = 60.0  # seconds in which a folder without a lock may still be in creation
 
 
 def room() -> Path:
-    """Where the folders of demos are: for temporary files, or in /tmp where that is too far down, as on a Mac."""
+    """The folder of the demos' folders: that of temporary files, or /tmp if its path is too long, as on a Mac."""
     usual = tempfile.gettempdir()
     return Path(usual if len(os.fsencode(usual)) <= LONGEST else "/tmp")  # noqa: S108 (mkdtemp makes the folder)
 
@@ -41,7 +41,7 @@ class DemoFailed(GpunodeError):
 
 
 class Demo:
-    """A running demo: hosts and a cluster that gpunode can be used on. As a context manager it ends with its block."""
+    """A running demo: hosts and a cluster for gpunode. As a context manager it ends with its block."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Demo:
         return self.folder / "inventory.yaml"
 
     def port(self, host: str) -> int:
-        """Where a host's SSH server listens on loopback."""
+        """The port of a host's SSH server on loopback."""
         return int(json.loads((self.folder / "demo.json").read_text(encoding="utf-8"))["ports"][host])
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """Where the device plugins' metrics are, by host, if they serve any."""
+        """The URLs of the device plugins' metrics by host, if they serve any."""
         return folder.metrics(self.folder)
 
     def __enter__(self) -> Demo:
@@ -86,7 +86,7 @@ class Demo:
         self.close()
 
     def close(self) -> None:
-        """End it, so that nothing is left; one that is kept goes on."""
+        """End it and remove its folder; a kept one runs on."""
         assert self._server.stdin
         if self._kept:
             self._server.stdin.close()
@@ -96,19 +96,19 @@ class Demo:
         with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
         self._server.wait()
-        remains.clear(self.folder)  # there is something only if the server was killed
+        cleanup.clear(self.folder)  # the folder exists only if the server was killed
         self._lock.close()
 
     def run(self, words: Sequence[str], *, capture: bool) -> tuple[int, str]:
-        """Run a command in the demo's folder; returns its exit status, and its output if that is captured.
+        """Run a command in the demo's folder; returns its exit status, and its output if captured.
 
-        It ends with the demo, also when this process is killed: the server finds it by the lock that it inherits.
+        It ends with the demo, even if this process is killed: the server finds it by the lock that it inherits.
         """
-        with (self.folder / remains.COMMAND).open("w", encoding="utf-8") as lock:
+        with (self.folder / cleanup.COMMAND).open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             output = subprocess.PIPE if capture else None
             inherited = (lock.fileno(),)
-            # In a session of its own: what interrupts the show has one answer, the show's.
+            # In a session of its own: only the show handles an interrupt.
             with subprocess.Popen(
                 words,
                 cwd=self.folder,
@@ -121,14 +121,14 @@ class Demo:
                 try:
                     lock.write(json.dumps({"pid": process.pid}))
                     lock.flush()
-                    said, _ = process.communicate()
+                    printed, _ = process.communicate()
                 except BaseException:
                     process.kill()
                     raise
-        return process.returncode, said or ""
+        return process.returncode, printed or ""
 
     def keep(self) -> None:
-        """Let it go on when this process has ended, until `stop`."""
+        """Let it run on after this process, until `stop`."""
         assert self._server.stdin
         (self.folder / KEPT).touch()
         self._server.stdin.write(b"keep\n")
@@ -143,12 +143,12 @@ class Demo:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(self._lock.fileno(),),
-                start_new_session=True,  # what interrupts the show does not interrupt it
+                start_new_session=True,  # an interrupt of the show does not reach it
             )
         assert server.stdout
         try:
-            with server.stdout as said:
-                if said.readline() != b"ready\n":
+            with server.stdout as printed:
+                if printed.readline() != b"ready\n":
                     server.wait()
                     words = (
                         (self.folder / "server.log").read_text(errors="replace")
@@ -156,8 +156,8 @@ class Demo:
                         else ""
                     )
                     raise DemoFailed(
-                        f"the simulation did not start: {(words.splitlines() or ['it said nothing'])[-1]}",
-                        hint="If that names no cause, please report it with what `gpunode --version` says.",
+                        f"the simulation did not start: {(words.splitlines() or ['no output'])[-1]}",
+                        hint="If that names no cause, please report it with the output of `gpunode --version`.",
                     )
         except BaseException:
             if server.stdin:
@@ -168,7 +168,7 @@ class Demo:
 
 
 def _complete() -> None:
-    """The device plugin runs as a process here, so what its image holds must be installed."""
+    """Raises DemoFailed if a library of the device plugin is missing: the plugin runs as a process here."""
     missing = [name for name in ("grpc", "google.protobuf") if not _installed(name)]
     if missing:
         raise DemoFailed(
@@ -185,9 +185,9 @@ def _installed(module: str) -> bool:
 
 
 def stop() -> tuple[Path, ...]:
-    """End every demo of this user that was kept, and remove what a killed one left; returns their folders.
+    """End every kept demo of this user and remove those of killed ones; returns their folders.
 
-    A show that is running is left alone.
+    A running show is not ended.
     """
     found = sorted(room().glob(f"{PREFIX}*"))
     return tuple(path for path in found if _mine(path) and _stopped(path))
@@ -202,14 +202,14 @@ def _mine(path: Path) -> bool:
 def _stopped(path: Path) -> bool:
     try:
         with (path / "lock").open("rb") as lock:
-            if remains.held(lock):
+            if cleanup.held(lock):
                 if not (path / KEPT).exists():
                     return False
                 _end(path, lock)
     except FileNotFoundError:
         if time.time() - path.stat().st_mtime < YOUNG:
             return False
-    remains.clear(path)
+    cleanup.clear(path)
     return True
 
 
@@ -218,7 +218,7 @@ def _end(path: Path, lock: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
         deadline = time.monotonic() + PATIENCE
-        while remains.held(lock):  # until the process is gone
+        while cleanup.held(lock):  # until the process is gone
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What can be broken on a simulated host that is right, as it breaks in real life."""
+"""Faults of real hosts that `gpunode demo --break` causes on a simulated one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.programs import systemd
 from gpunode.sim.host.state import State
 
-BY_HAND = "A file that does not parse is never overwritten: the person who knows what was meant mends it."
+BY_HAND = "gpunode never overwrites a file that does not parse. Fix it by hand."
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`story` is what happened, as somebody would tell it; `suits` says on which machines it can happen; `way` is
-    what a person must do where gpunode cannot mend it."""
+    """`happened` is a sentence for the show, `link` the first link that verify reports as broken.
 
-    story: str
+    `suits` is true for machines that can have the fault. `by_hand` is the fix where gpunode has none.
+    """
+
+    happened: str
+    link: str
     act: Callable[[State, Machine, Now], None]
     suits: Callable[[Machine], bool] = lambda machine: bool(machine.gpus) and not machine.rpm
-    way: str = ""
+    by_hand: str = ""
 
 
 def inflict(name: str, states: Sequence[State]) -> str:
-    """Break the first host that the fault suits; returns that host's name. LookupError when there is none."""
+    """Break the first host that the fault suits; returns its name. Raises LookupError if it suits none."""
     fault = FAULTS[name]
     for state in states:
         machine = state.machine()
@@ -37,13 +40,15 @@ def inflict(name: str, states: Sequence[State]) -> str:
 
 
 def possible(machines: Sequence[Machine]) -> list[str]:
-    """The faults that can happen to one of these machines."""
+    """Names of the faults that suit at least one of these machines."""
     return [name for name, fault in FAULTS.items() if any(fault.suits(machine) for machine in machines)]
 
 
 def _edit(state: State, path: str, old: str, new: str) -> None:
     file = state.root / path
     text = file.read_text(encoding="utf-8")
+    if old not in text:
+        raise ValueError(f"{path} on this host has no {old!r} to break")
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
@@ -100,9 +105,7 @@ def _config_toml(state: State, _: Machine, __: Now) -> None:
 
 def _gate(state: State, machine: Machine, now: Now) -> None:
     gate = "DevicePlugins=" + ("false" if machine.runtime == "docker" else "true")
-    file = state.root / "etc/default/kubelet"
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("--node-labels", f"--feature-gates={gate} --node-labels"), encoding="utf-8")
+    _edit(state, "etc/default/kubelet", "--node-labels", f"--feature-gates={gate} --node-labels")
     systemd.start(state, now, "kubelet.service")
 
 
@@ -118,24 +121,37 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         "xid": Fault(
             "a GPU reported Xid 79 and fell off the bus",
+            "NVML",
             _xid,
-            way="Only a reset, a reboot or new hardware brings a GPU back.",
+            by_hand="Only a GPU reset, a reboot or new hardware fixes it.",
         ),
-        "module": Fault("somebody unloaded the nvidia module", _module),
-        "library": Fault("an upgrade replaced the driver's library under the loaded module", _library),
+        "module": Fault("an administrator unloaded the nvidia module", "module", _module),
+        "library": Fault(
+            "an upgrade replaced the driver's library under the loaded module", "library", _library
+        ),
         "nouveau": Fault(
-            "a new kernel came up with nouveau in place of nvidia", _nouveau, _with("containerd")
+            "a new kernel loaded nouveau instead of nvidia", "module", _nouveau, _with("containerd")
         ),
-        "toolkit": Fault("somebody removed nvidia-container-toolkit", _toolkit),
+        "toolkit": Fault("an administrator removed nvidia-container-toolkit", "toolkit", _toolkit),
         "runtime": Fault(
-            "another tool wrote the runtime's configuration, without nvidia, and restarted it", _runtime
+            "another tool rewrote the runtime's configuration without nvidia and restarted it",
+            "runtime",
+            _runtime,
         ),
-        "stopped": Fault("the container runtime died", _stopped),
-        "daemon.json": Fault("a comma was lost in daemon.json", _daemon_json, _with("docker"), BY_HAND),
+        "stopped": Fault("the container runtime died", "runtime", _stopped),
+        "daemon.json": Fault(
+            "an edit lost a comma in daemon.json", "runtime", _daemon_json, _with("docker"), BY_HAND
+        ),
         "config.toml": Fault(
-            "a quote was lost in containerd's config.toml", _config_toml, _with("containerd"), BY_HAND
+            "an edit lost a quote in containerd's config.toml",
+            "runtime",
+            _config_toml,
+            _with("containerd"),
+            BY_HAND,
         ),
-        "gate": Fault("an old feature gate came back with a configuration tool", _gate, _with("containerd")),
-        "image": Fault("a clean-up removed the device plugin's image from the node", _image),
+        "gate": Fault(
+            "a configuration tool restored an old feature gate", "kubelet", _gate, _with("containerd")
+        ),
+        "image": Fault("a clean-up removed the device plugin's image from the node", "plugin", _image),
     }
 )

@@ -1,4 +1,4 @@
-"""A demo's folder: the files that a user of a real fleet would have, for a simulated one.
+"""A demo's folder: the files that a user of a real fleet has, for the simulated one.
 
 inventory.yaml  kubeconfig  id_ed25519  known_hosts  packages.asc  plugin.tar
 programs/  hosts/NAME/
@@ -34,7 +34,7 @@ REPOSITORIES = {
 
 
 def write(demo: Path, ports: Mapping[str, int]) -> None:
-    """The inventory of the groups that were described, with every host's port, and the files it names."""
+    """The inventory of the described groups, with every host's port, and the files that it names."""
     described = _described(demo)
     for group in described["groups"].values():
         for host in group["hosts"]:
@@ -61,13 +61,13 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
 
 
 def pullable(demo: Path) -> tuple[str, ...]:
-    """The images that the described cluster's nodes can pull: the plugin's, where no archive is named."""
+    """The images that the described cluster's nodes can pull: the plugin's, if the inventory names no archive."""
     image = (_described(demo)["cluster"].get("plugin") or {}).get("image")
     return (image,) if image else ()
 
 
 def whole(demo: Path) -> bool:
-    """Whether its inventory has a device plugin deployed."""
+    """True if its inventory deploys a device plugin."""
     return _described(demo)["cluster"].get("plugin", ARCHIVE) is not None
 
 
@@ -81,8 +81,8 @@ def describe(
     cluster: Mapping[str, Any] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> None:
-    """Groups as the inventory's schema has them, hosts as mappings without their place; cluster settings, and the files
-    that those name."""
+    """Write groups as in the inventory's schema, with hosts as mappings without address; cluster settings, and the files that
+    those name."""
     text = json.dumps({"groups": groups, "cluster": cluster or {}})
     (demo / "groups.json").write_text(text, encoding="utf-8")
     for name, content in (files or {}).items():
@@ -90,14 +90,14 @@ def describe(
 
 
 def metrics(demo: Path) -> dict[str, str]:
-    """Where the device plugins' metrics are, by host; none where the described cluster's plugin serves none."""
+    """The URLs of the device plugins' metrics by host; none if the described cluster's plugin serves none."""
     if not (_described(demo)["cluster"].get("plugin") or {}).get("metrics"):
         return {}
     return dict(json.loads((demo / "demo.json").read_text(encoding="utf-8"))["metrics"])
 
 
 def groups(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
-    """Every machine under what it is."""
+    """The machines, grouped by kind."""
     found: dict[str, dict[str, Any]] = {}
     for machine in machines:
         found.setdefault(_kind(machine), {"hosts": []})["hosts"].append({"name": machine.name})
@@ -110,7 +110,7 @@ def _kind(machine: Machine) -> str:
 
 
 def archive(path: Path) -> None:
-    """A `docker save` file of a tiny image; in the simulation its program is run as a process of this computer."""
+    """A `docker save` file of a tiny image; the simulation runs its program as a process of this computer."""
     layer = io.BytesIO()
     tarfile.open(fileobj=layer, mode="w").close()
     diff = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""A user's inventory on invented hosts: its groups and wishes as they are, its addresses and keys not."""
+"""A user's inventory on simulated hosts: groups and settings are the user's, addresses and keys are not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Machines for an inventory's hosts, its groups with them, its cluster settings, and files that those name.
+    """Machines for an inventory's hosts, its groups with them, its cluster settings, and the files that those name.
 
-    `left_out` says what of it is not simulated, a sentence each.
+    `left_out`: sentences about what is not simulated.
     """
 
     machines: tuple[Machine, ...]
@@ -32,9 +32,9 @@ class Rehearsal:
 
 
 def rehearsal(path: Path) -> Rehearsal:
-    """Of this inventory. Raises InventoryError.
+    """The rehearsal of an inventory. Raises InventoryError.
 
-    The files that open the real hosts and cluster need not be there, nor an image's archive.
+    Keys, kubeconfig and image archive of the real hosts and cluster need not exist.
     """
     read = inventory.load(path, keys=False)
     machines = tuple(replace(invented(host), pace=kinds.PACE) for host in read.hosts)
@@ -44,18 +44,18 @@ def rehearsal(path: Path) -> Rehearsal:
         groups.setdefault(first, {"hosts": []})["hosts"].append(wishes(host))
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
-    plugin, config, voice = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_voice
+    plugin, config, publish = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_publish
     named, files, left_out = configured(config) if config else ({}, {}, ())
-    told = {name: getattr(voice, name) for name in ("events", "annotation", "metrics")}
+    chosen = {name: getattr(publish, name) for name in ("events", "annotation", "metrics")}
     cluster: dict[str, Any] = {"namespace": read.cluster.namespace, "plugin": None}
     if plugin is not None:
         image = {"archive": ARCHIVE} if plugin.archive else {"image": plugin.reference}
-        cluster["plugin"] = {**image, **named, **told}
+        cluster["plugin"] = {**image, **named, **chosen}
     return Rehearsal(machines, groups, cluster, files, left_out)
 
 
 def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
-    """The plugin's configuration as the cluster settings name it, its files, and why there are none of it."""
+    """The plugin's configuration in the cluster settings, its files, and sentences on what is not simulated."""
     missing = [name for name, place in (("MPS", config.mps_root), ("CDI", config.cdi_directory)) if place]
     if missing:
         key = "configs" if config.files else "config"
@@ -70,8 +70,8 @@ def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tu
 
 
 def invented(host: Host) -> Machine:
-    """A machine that the host may well be: its GPUs by what its names say, its runtime by what is wished of it; with
-    the driver and the toolkit that `driver: none` and `toolkit: none` take for granted."""
+    """A plausible machine for the host: its GPUs by its names, its runtime by its settings; with the driver and the
+    toolkit installed that `driver: none` and `toolkit: none` presuppose."""
     words = " ".join((host.name, *host.groups, *host.labels.values())).lower()
     model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in words), None)
     recent = host.runtime == "class" or set(host.feature_gates) - {"DevicePlugins"}
@@ -79,14 +79,14 @@ def invented(host: Host) -> Machine:
         made, model = kinds.old(host.name, model or "p100"), model or "p100"
     else:
         made, model = kinds.new(host.name, model or DEFAULT), model or DEFAULT
-    # What the inventory leaves to others, they have done.
+    # `driver: none` and `toolkit: none`: the user has installed these.
     driver = (kinds.driver(model), f"linux-headers-{made.kernel}") if host.driver == "none" else ()
     toolkit = ("nvidia-container-toolkit",) if host.toolkit == "none" else ()
     return replace(made, has=(*driver, *toolkit))
 
 
 def wishes(host: Host) -> dict[str, Any]:
-    """The host as its group lists it, with what is wished of it. Where it is comes later; its node has its name."""
+    """The host as its group lists it, with its settings. Its address is added later; its node has its name."""
     entry: dict[str, Any] = {"name": host.name}
     for name, value in (
         ("driver", host.driver),

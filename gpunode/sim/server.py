@@ -1,8 +1,8 @@
-"""The process behind a demo: the SSH servers of its hosts and its cluster, until it is told to end.
+"""The process behind a demo: it runs the cluster and the hosts' SSH servers until it is ended.
 
-`python -m gpunode.sim.server FOLDER`, with the folder's lock inherited. It says `ready` on standard output. When its
-standard input ends, so when the process that started it is gone, it ends too, unless a line `keep` came before. At its
-end nothing is left: no process, no folder.
+`python -m gpunode.sim.server FOLDER`, with the folder's lock inherited. It prints `ready`. When its standard input ends,
+as when its parent process ends, it ends, too, unless it has read a line `keep`. At its end it removes the folder and
+leaves no process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from gpunode.sim import folder, remains
+from gpunode.sim import cleanup, folder
 from gpunode.sim.cluster import serve as serve_cluster
 from gpunode.sim.host import sshd
 from gpunode.sim.host.state import State
@@ -44,7 +44,7 @@ def main(demo: Path) -> int:
         cluster.close()
         server.close()
     finally:
-        remains.clear(demo)
+        cleanup.clear(demo)
     return 0
 
 

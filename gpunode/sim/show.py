@@ -1,7 +1,8 @@
-"""The show: what gpunode does, told in few words around its own commands, on simulated hosts."""
+"""The show: gpunode's own commands on simulated hosts, each with a sentence that explains it."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import textwrap
@@ -12,14 +13,15 @@ from pathlib import Path
 from gpunode.sim import faults, folder
 from gpunode.sim.demo import Demo
 
+GPUNODE = (sys.executable, "-m", "gpunode")
 WIDEST = 100
-WORDS_A_SECOND, LONGEST = 5.0, 2.0  # what is said stays to be read while a command works
+WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
 LINES = 16
-MANY = 8  # hosts, of which not every one is shown to the end
+MANY = 8  # with more hosts, output is shortened
 
 
 class Show:
-    """Tells and runs. Pauses only where somebody reads."""
+    """Explains and runs the commands. Pauses only on a terminal."""
 
     def __init__(self, demo: Demo, *, fast: bool) -> None:
         self.demo = demo
@@ -27,7 +29,7 @@ class Show:
         self._reading = sys.stdout.isatty() and not fast
 
     def play(self, fault: str | None) -> int:
-        """The whole of it; the exit code is 0 when everything went as it is told."""
+        """Play everything; 0 if every command ended as announced, else 1."""
         hosts = len(self.demo.states)
         good = provisionable(self.demo)
         odd = hosts - len(good)
@@ -37,14 +39,18 @@ class Show:
         if hosts > 1:
             self.say(
                 "Plan",
-                f"{hosts} hosts, bare of NVIDIA's software. What would change on one of them, and why:",
+                f"{hosts} hosts without NVIDIA's software. What would change on one of them, and why:",
             )
         else:
-            self.say("Plan", "One host, bare of NVIDIA's software. What would change on it, and why:")
+            self.say("Plan", "One host without NVIDIA's software. What would change on it, and why:")
         done = self.run("plan", "inventory.yaml", "--limit", (good or list(self.demo.states))[0]) in (0, 4)
-        told = f" {odd} of them cannot become one, and are told why." if odd else ""
-        aim = ", to verified GPU nodes." if self._whole else "; the cluster is left out, as in the inventory."
-        self.say("Provision", f"All hosts at once{aim}{told} `--yes` accepts every plan:")
+        rest = f" {odd} of them cannot become one and are refused with the reason." if odd else ""
+        aim = (
+            ", to verified GPU nodes."
+            if self._whole
+            else "; the inventory names no plugin, so the cluster is not changed."
+        )
+        self.say("Provision", f"All hosts at once{aim}{rest} `--yes` accepts every plan:")
         done &= self.run("provision", "inventory.yaml", "--yes", last=_results) == (4 if odd else 0)
         if not good:
             return 0 if done else 1
@@ -64,18 +70,30 @@ class Show:
         return 0 if done else 1
 
     def broken(self, fault: str) -> bool:
-        """Break one host, let verify find it, and have it mended."""
+        """Break one host, let verify find the link, and let provision fix it. False if one of them does not."""
         host = faults.inflict(fault, list(self.demo.states.values()))
-        self.say("Break", f"On {host} {faults.FAULTS[fault].story}. Verify names the first broken link:")
+        broken = faults.FAULTS[fault]
+        self.say("Break", f"On {host} {broken.happened}. verify names the first broken link:")
         found = self.run("verify", "inventory.yaml", "--limit", host) == 1
-        if faults.FAULTS[fault].way:
-            self.say("Mend", faults.FAULTS[fault].way)
+        if (link := self._first_broken(host)) != broken.link:
+            print(f"verify names {link or 'no link'}; expected is {broken.link}", flush=True)
+            found = False
+        if broken.by_hand:
+            self.say("Fix", broken.by_hand)
             return found
-        self.say("Mend", "And provision puts it right:")
+        self.say("Fix", "provision repairs it:")
         return self.run("provision", "inventory.yaml", "--yes", "--limit", host) == 0 and found
 
+    def _first_broken(self, host: str) -> str:
+        """The layer of the first broken link, from verify's JSON; empty string for none."""
+        _, output = self.demo.run(
+            [*GPUNODE, "verify", "inventory.yaml", "--limit", host, "--no-run", "--json"], capture=True
+        )
+        links = (line for line in map(json.loads, output.splitlines()) if line["type"] == "link")
+        return next((str(link["layer"]) for link in links if link["status"] == "broken"), "")
+
     def say(self, head: str, text: str) -> None:
-        """A step's head and sentence, and time to read them."""
+        """Print a step's head and sentence, and pause for reading."""
         width = min(shutil.get_terminal_size().columns, WIDEST)
         print()
         for line in textwrap.wrap(f"{head}. {text}", width):
@@ -84,19 +102,18 @@ class Show:
         self._pause(len(text.split()) / WORDS_A_SECOND)
 
     def run(self, *arguments: str, last: Callable[[Sequence[str]], Sequence[str]] | None = None) -> int:
-        """Run gpunode as a user would; `last` chooses what is shown of its results."""
+        """Run gpunode as a user would; returns its exit code. `last` selects the lines of output to show."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
-        words = [sys.executable, "-m", "gpunode", *arguments]
-        code, said = self.demo.run(words, capture=last is not None)
+        code, output = self.demo.run([*GPUNODE, *arguments], capture=last is not None)
         if last:
-            print("\n".join(last(said.splitlines())), flush=True)
+            print("\n".join(last(output.splitlines())), flush=True)
         self._pause(0.8)
         return code
 
     def _title(self) -> None:
         text = (
-            "This is a simulation: the hosts are folders of this computer behind real SSH servers, the cluster is a "
-            "small stand-in, and the GPUs do not exist. gpunode does not know: it does its real work."
+            "This is a simulation: the hosts are folders on this computer behind real SSH servers, the cluster is a "
+            "small stand-in, and the GPUs do not exist. gpunode does not know that; it does its real work."
         )
         self.say("gpunode demo", text)
 
@@ -106,14 +123,14 @@ class Show:
 
 
 def _results(lines: Sequence[str]) -> Sequence[str]:
-    """Refusals, failures and the pods' results: the plan was shown before."""
+    """Refusals, failures and the pods' results, without the plan that was shown before."""
     heads = [number for number, line in enumerate(lines) if line.startswith("NODE ")]
     bad = [line for line in lines[: heads[-1] if heads else None] if "✗" in line]
     return [*_shortened(bad), *_shortened(lines[heads[-1] :] if heads else lines)]
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """The beginning, when there are many."""
+    """At most LINES lines; the last one counts the rest."""
     if len(lines) <= LINES:
         return lines
     return [*lines[: LINES - 1], f"… and {len(lines) - LINES + 1} lines more"]
@@ -124,7 +141,7 @@ def _bold(line: str) -> str:
 
 
 def farewell(demo: Demo) -> str:
-    """What a user can do with a demo that goes on: commands that work as they are printed."""
+    """Commands for a demo that keeps running; they work exactly as printed."""
     gpunode, good = _called(), provisionable(demo)
     these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
     commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
@@ -134,32 +151,32 @@ def farewell(demo: Demo) -> str:
     if first in demo.metrics:
         commands.append(f"curl -s {demo.metrics[first]}   # {first}; the others' are in demo.json")
     if shutil.which("ssh"):
-        looks = [(first, "systemctl cat kubelet.service")]
-        looks += [
+        examples = [(first, "systemctl cat kubelet.service")]
+        examples += [
             (name, "dnf list --installed") for name, state in demo.states.items() if state.machine().rpm
         ][:1]
-        for name, command in looks:
+        for name, command in examples:
             options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(name)}"
             commands.append(f"ssh {options} demo@127.0.0.1 {command}   # {name}")
     shown = "\n".join(f"  {command}" for command in commands)
     return f"""
-It goes on. To play with it:
+It keeps running. Commands to try:
 
 {shown}
 
-The hosts' files are in hosts/*/root: edit them there, over ssh no file can be written. Their ports are in inventory.yaml.
+The hosts' files are in hosts/*/root. Edit them there: ssh cannot write files. The hosts' ports are in inventory.yaml.
 To end it:
 
   {gpunode} demo stop"""
 
 
 def ending(code: int, *, whole: bool) -> str:
-    """What was shown, and what a user can do next, where the demo does not go on. `whole`: with a device plugin."""
+    """What was shown and what to do next, for a demo that ends. `whole`: with a device plugin."""
     seen = "from bare hosts to verified GPU nodes"
     if not whole:
-        seen = "the hosts' part alone, since the inventory names no cluster.plugin"
+        seen = "only the hosts' part, since the inventory names no cluster.plugin"
     if code:
-        seen = "not all went as it should, as is said above"
+        seen = "something did not end as expected; see above"
     return f"""
 That was the demo: {seen}. Its hosts and its cluster are gone.
 Next: `{_called()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
@@ -172,7 +189,7 @@ def provisionable(demo: Demo) -> list[str]:
 
 
 def _called() -> str:
-    """How this gpunode is called from a shell."""
+    """The command that starts this gpunode from a shell."""
     own = Path(sys.executable).with_name("gpunode")
     if not own.exists():
         return f"{sys.executable} -m gpunode"

@@ -1,7 +1,7 @@
 """SSH connections: keys, agent, known_hosts, ssh config, jump hosts. The only room that imports paramiko.
 
-One TCP connection per host per run. Everything that costs time per file (private keys, known_hosts, ssh config)
-is read once and shared by the fleet; so is the connection to a jump host.
+One TCP connection per host per run. Private keys, known_hosts files and ssh's configuration
+are read once per run; hosts share the connection to a jump host.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import paramiko
 from gpunode.model import Host, Ssh
 from gpunode.ssh.channel import SshConnection
 from gpunode.ssh.config import Config
+from gpunode.ssh.failures import JumpFailed, SshRefusal, explain, may_pass
 from gpunode.ssh.keys import Keys
 from gpunode.ssh.known_hosts import KnownHosts
 from gpunode.ssh.target import Target
-from gpunode.ssh.trouble import JumpFailed, Refusal, explain, may_pass
 
 __all__ = ["Dialer"]
 
@@ -43,14 +43,14 @@ class _Transport(paramiko.Transport):
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
-        """Without the certificates that paramiko adds: it does not check them."""
+        """Host key algorithms without certificates: paramiko does not check these."""
         return self._filter_algorithm("keys")  # type: ignore[attr-defined, no-any-return]
 
 
 class Dialer:
-    """Connects to hosts, sharing what is the same for all of them. Thread-safe.
+    """Connects to hosts; keys, files and jump hosts are shared. Thread-safe.
 
-    `proven`: a password may be sent, so a host key must be known; no host is taken on first sight.
+    `proven`: a password may be sent, so every host key must already be known.
     """
 
     def __init__(self, config: Path | None = None, *, proven: bool = False) -> None:
@@ -63,7 +63,7 @@ class Dialer:
         self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.Transport]]] = {}
 
     def connect(self, host: Host) -> SshConnection:
-        """Open a connection. Raises Unreachable with the cause; tries again only what may pass by itself."""
+        """Open a connection. Raises Unreachable with the cause; retries only errors that may pass."""
         target = None
         for attempt in range(1, TRIES + 1):
             try:
@@ -84,7 +84,7 @@ class Dialer:
     def _target(self, ssh: Ssh) -> Target:
         if ssh not in self._targets:
             target = self._config.target(ssh, proven=self._proven)
-            _disabled(target)  # refused before anything is contacted
+            _disabled(target)  # may refuse, before any host is contacted
             self._targets[ssh] = target
         return self._targets[ssh]
 
@@ -93,7 +93,7 @@ class Dialer:
             sock: Any = socket.create_connection((target.address, target.port), timeout=target.timeout)
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A host that vanishes sends nothing: what is not acknowledged for so long means that it is gone.
+            # A host that vanishes sends no reset: it is gone if it acknowledges nothing for this long.
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
             return self._handshake(target, sock, sock.getpeername()[0])
@@ -117,13 +117,13 @@ class Dialer:
             return self._handshake(target, channel, None)
 
     def _handshake(self, target: Target, sock: Any, ip: str | None) -> paramiko.Transport:
-        """A session with the host, once its key proves it and it accepts one of ours."""
+        """A session with the host, after its host key is checked and it accepted one of the user's keys."""
         transport = None
         try:
             transport = _Transport(sock, disabled_algorithms=_disabled(target))
             known = self._known.kinds(target)
             first = [name for name in transport.preferred_keys if _kind(name) in known]
-            # Of a host with several keys, ask for the one that is known.
+            # A host may have several keys: ask for a known one.
             transport._preferred_keys = (  # type: ignore[attr-defined]
                 *first,
                 *(name for name in transport.preferred_keys if name not in first),
@@ -143,15 +143,15 @@ class Dialer:
 
 
 def _disabled(target: Target) -> dict[str, list[str]]:
-    """What paramiko would use and ssh's configuration does not allow."""
+    """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises SshRefusal if none is left."""
     disabled = {}
     for kind, allowed in target.algorithms.items():
         usable = getattr(_Transport, f"_preferred_{kind}")
         disabled[kind] = [name for name in usable if name not in allowed]
         if len(disabled[kind]) == len(usable):
-            raise Refusal(
-                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode has none of these",
-                hint=f"Allow one of {', '.join(usable)} for it.",
+            raise SshRefusal(
+                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode supports none of these",
+                hint=f"Allow one of {', '.join(usable)} for this host.",
             )
     return disabled
 
@@ -161,7 +161,7 @@ def _kind(algorithm: str) -> str:
 
 
 def _jump(ssh: Ssh, jump: str) -> Ssh:
-    """The jump host `[user@]host[:port]` of a host, reached with the host's key; an IPv6 address is in brackets."""
+    """The jump host `[user@]host[:port]` of a host, with the host's key; an IPv6 address is in brackets."""
     user, _, place = jump.rpartition("@")
     match = re.fullmatch(
         r"\[(?P<six>[^]]+)\](?::(?P<sixport>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", place
@@ -180,8 +180,8 @@ def _jump(ssh: Ssh, jump: str) -> Ssh:
 
 def _last(target: Target) -> Target:
     if target.jump is not None:
-        raise Refusal(
-            f"ssh's configuration reaches it through {target.jump}, and gpunode goes through one jump host",
-            hint="Name one that is reached directly with `ssh.jump`, or run gpunode on the first of them.",
+        raise SshRefusal(
+            f"ssh's configuration reaches it through {target.jump}, but gpunode supports only one jump host",
+            hint="Set `ssh.jump` to a host that is reached directly, or run gpunode on the first jump host.",
         )
     return target

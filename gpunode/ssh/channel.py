@@ -1,4 +1,4 @@
-"""A command on the other side of an SSH connection."""
+"""Commands over an SSH connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpunode.model import Host
 
 
 class Remote:
-    """A command on the other side. `feed` runs beside reading, so that neither side waits for the other."""
+    """A running command. Input is sent in a thread of its own, so that neither side waits for the other."""
 
     def __init__(
         self, channel: paramiko.Channel, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None
@@ -29,10 +29,10 @@ class Remote:
             thread.start()
 
     def _feed(self, stdin: Iterable[bytes]) -> None:
-        # The command may end, or the connection go away, before it has read everything: end() tells.
+        # The command may end, or the connection break, before it read everything: end() reports that.
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             for chunk in stdin:
-                # Of bytes, sendall copies what is left at every step; of a memoryview it does not.
+                # sendall copies the rest of bytes at every step, but not of a memoryview.
                 self._channel.sendall(memoryview(chunk))  # type: ignore[arg-type]
             self._channel.shutdown_write()
 
@@ -45,7 +45,7 @@ class Remote:
                     heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
-        """Standard output by lines; ends early, without an error, when the connection is lost. Raises Flood."""
+        """Lines of standard output; ends early, without an error, if the connection is lost. Raises Flood."""
         yield from streams.lines(self._chunks())
         self._errors.check()
 
@@ -55,7 +55,7 @@ class Remote:
                 yield chunk
 
     def end(self) -> tuple[int | None, str]:
-        status = self._channel.recv_exit_status()  # -1: the connection went away first
+        status = self._channel.recv_exit_status()  # -1: the connection broke first
         for thread in self._threads:
             thread.join(timeout=5)
         self._channel.close()
@@ -74,7 +74,7 @@ class SshConnection:
     ) -> Remote:
         try:
             channel = self._transport.open_session(timeout=self._host.ssh.timeout)
-            channel.exec_command(command)  # waits until the host has answered, or the connection is closed
+            channel.exec_command(command)  # returns when the host answers or the connection closes
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(
                 self._host.name, f"the connection broke: {error}", hint="Run it again."

@@ -1,4 +1,4 @@
-"""What ssh's configuration says about a host: `ssh -G` answers it where ssh is installed."""
+"""ssh's configuration of a host, from `ssh -G`, or from the files if ssh is not installed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 import paramiko
 
 from gpunode.model import Ssh
+from gpunode.ssh.failures import SshRefusal
 from gpunode.ssh.target import Target
-from gpunode.ssh.trouble import Refusal
 
 SYSTEM = Path("/etc/ssh/ssh_config")
 ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
-# What only ssh itself can read in a configuration file.
+# Directives that only ssh itself can evaluate.
 _NEEDS_SSH = re.compile(r"^[ \t]*(include\b|match\b.*\b(?:exec|tagged|localnetwork|version)\b)", re.I | re.M)
 _ALGORITHMS = {
     "ciphers": "ciphers",
@@ -42,7 +42,7 @@ class Config:
         self._ssh = shutil.which("ssh")
 
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
-        """What applies to one host. Raises Refusal for what gpunode cannot do."""
+        """The target for one host. Raises SshRefusal for options that gpunode does not support."""
         options = self._ask(ssh) if self._ssh else self._read(ssh)
 
         def one(name: str, default: str = "") -> str:
@@ -53,19 +53,19 @@ class Config:
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
         if one("proxycommand") and ssh.jump is None:
-            raise Refusal(
-                f"ssh's configuration has a ProxyCommand for {ssh.address}, and gpunode runs none",
-                hint="Reach it through a jump host (`ssh.jump`), or say `ssh.jump: none` where it can be reached directly.",
+            raise SshRefusal(
+                f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode does not support",
+                hint="Set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
             )
         if jump is not None and "," in jump:
-            raise Refusal(
-                f"{ssh.address} is behind a chain of jump hosts ({jump}), and gpunode goes through one",
-                hint="Name one that reaches it with `ssh.jump`, or run gpunode on the first of them.",
+            raise SshRefusal(
+                f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode supports only one",
+                hint="Set `ssh.jump` to one that reaches it, or run gpunode on the first jump host.",
             )
         if one("knownhostscommand"):
-            raise Refusal(
-                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, and gpunode runs none",
-                hint="Put the host's key into a known_hosts file, and leave the option out for it.",
+            raise SshRefusal(
+                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode does not support",
+                hint="Put the host's key into a known_hosts file, and remove the option for this host.",
             )
         tokens = {
             "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": one("hostkeyalias", address),
@@ -81,9 +81,9 @@ class Config:
         def files(name: str, default: str) -> tuple[Path, ...]:
             words = [path(word) for word in " ".join(options.get(name, [default])).split()]
             if any(not word.startswith("/") for word in words[1:]):
-                raise Refusal(
+                raise SshRefusal(
                     f"ssh's configuration has a path with a space in {name} for {ssh.address}",
-                    hint="Name the file with `ssh.known_hosts`, or give it a path without spaces.",
+                    hint="Set `ssh.known_hosts`, or use a path without spaces.",
                 )
             return tuple(Path(word) for word in words if word.lower() != "none")
 
@@ -124,7 +124,7 @@ class Config:
         )
 
     def _ask(self, ssh: Ssh) -> Options:
-        """ssh's own answer, which knows Include, Match and the names' canonical form."""
+        """The options by `ssh -G`, which evaluates Include, Match and canonical names."""
         words = [str(self._ssh), "-G"]
         if self._file is not None:
             words += ["-F", str(self._file) if self._file.exists() else "none"]
@@ -142,14 +142,14 @@ class Config:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise Refusal(
-                f"ssh did not say within {ANSWERS_SECONDS:.0f} s what its configuration has for {ssh.address}",
-                hint=f"Try `ssh -G {ssh.address}`; a `Match exec` may hang.",
+            raise SshRefusal(
+                f"`ssh -G {ssh.address}` did not end within {ANSWERS_SECONDS:.0f} s",
+                hint="Run it by hand; a `Match exec` may hang.",
             ) from error
         if done.returncode:
             remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
-            raise Refusal(
-                f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'it does not say why'}",
+            raise SshRefusal(
+                f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'no message'}",
                 hint=f"Try `ssh -G {ssh.address}`.",
             )
         options: dict[str, list[str]] = {}
@@ -159,20 +159,22 @@ class Config:
         return options
 
     def _read(self, ssh: Ssh) -> Options:
-        """The plain files, where ssh is not installed."""
+        """The options from the configuration files, without ssh."""
         config = paramiko.SSHConfig()
         usual = (Path(self._home, ".ssh/config"), SYSTEM)
         for file in [self._file] if self._file is not None else usual:
             text = file.read_text(errors="replace") if file.exists() else ""
             if (found := _NEEDS_SSH.search(text)) is not None:
-                raise Refusal(
-                    f"{file} has `{found[0].strip()}`, which only ssh can answer, and ssh is not installed here",
+                raise SshRefusal(
+                    f"{file} has `{found[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
                     hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`).",
                 )
             try:
                 config.parse(text.splitlines(keepends=True))
             except (paramiko.ConfigParseError, ValueError) as error:
-                raise Refusal(f"{file} cannot be read: {error}", hint="Install OpenSSH's client.") from error
+                raise SshRefusal(
+                    f"{file} cannot be read: {error}", hint="Install OpenSSH's client."
+                ) from error
         entry = config.lookup(ssh.address)
         return {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
 

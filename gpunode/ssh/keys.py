@@ -1,4 +1,4 @@
-"""The user's keys: files and agent, offered in the order that ssh has."""
+"""Logs in with the user's keys, from files and agent, in ssh's order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
+from gpunode.ssh.failures import NotAccepted, SshRefusal
 from gpunode.ssh.target import Target
-from gpunode.ssh.trouble import NotAccepted, Refusal
 
 AGENT_SECONDS = 30.0
 FIDO = "gpunode cannot use FIDO keys (sk-…)"
@@ -24,7 +24,7 @@ FIDO = "gpunode cannot use FIDO keys (sk-…)"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An identity file: its public key, where it can be told, and its private one, where it can be read."""
+    """An identity file: its public key, None if unknown, and its private key, None if unreadable."""
 
     path: Path
     public: bytes | None = None
@@ -44,7 +44,7 @@ class Keys:
         self._read: dict[Path, Identity | None] = {}
 
     def login(self, transport: paramiko.Transport, target: Target) -> None:
-        """Offer keys until the host accepts one. Raises AuthenticationException, and Refusal where gpunode has none."""
+        """Offer keys until the host accepts one. Raises AuthenticationException, or SshRefusal without a usable key."""
         if target.key is not None:
             named = self._identity(Path(target.key).expanduser(), named=True)
             identities = [named] if named else []
@@ -59,7 +59,7 @@ class Keys:
                 tried += 1
                 if _accepted(transport, target, key):
                     return
-                if not transport.is_active():  # sshd hangs up after MaxAuthTries
+                if not transport.is_active():  # sshd disconnects after MaxAuthTries
                     break
         finally:
             agent.close()
@@ -68,14 +68,14 @@ class Keys:
             raise paramiko.PasswordRequiredException(str(target.key or locked.path))
         fido = any(one.fido for one in identities) or any(map(_fido, agent.blobs))
         if fido and not offered:
-            raise Refusal(
-                f"{target.place}: {FIDO}, and has no other for it",
-                hint="Make a key without a FIDO token for gpunode, and name it with `ssh.key`.",
+            raise SshRefusal(
+                f"{target.place}: {FIDO}, and there is no other key",
+                hint="Create a key without a FIDO token, and set `ssh.key` to it.",
             )
         unused = [*([FIDO] if fido else []), *(f"gpunode does not use {name}" for name in target.unused)]
         if tried < len(offered):
             unused.append(
-                f"the host hung up after {tried} of {len(offered)} keys: set `ssh.key`, or IdentitiesOnly"
+                f"the host disconnected after {tried} of {len(offered)} keys: set `ssh.key` or IdentitiesOnly"
             )
         raise NotAccepted(f" ({'; '.join(unused)})" if unused else "")
 
@@ -84,7 +84,7 @@ class Keys:
             if path not in self._read:
                 try:
                     self._read[path] = _identity(path)
-                except OSError:  # a folder, or a file of another user: ssh goes on without it
+                except OSError:  # a folder, or a file of another user: ssh skips it
                     if named:
                         raise
                     self._read[path] = None
@@ -92,15 +92,15 @@ class Keys:
         if named and identity is None:
             raise FileNotFoundError(2, "No such file", str(path))
         if named and identity is not None and identity.public is None and not identity.encrypted:
-            raise Refusal(
-                f"{path} is no private key that can be read",
-                hint="Check `ssh.key`: it is the private key, in OpenSSH's or PEM format.",
+            raise SshRefusal(
+                f"{path} is no readable private key",
+                hint="Set `ssh.key` to the private key, in OpenSSH or PEM format.",
             )
         return identity
 
 
 def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterator[paramiko.PKey]:
-    """As ssh: what the agent has of the files' keys, what else it has, files. A key that was named is first."""
+    """ssh's order: agent keys that match files, other agent keys, files. A key set by `ssh.key` comes first."""
     files = {one.public: one for one in identities if one.public}
     held = {key.blob: key for key in agent.get_keys() if not _fido(key.blob)}
     first = [held[blob] for blob in files if blob in held]
@@ -116,20 +116,20 @@ def _accepted(transport: paramiko.Transport, target: Target, key: paramiko.PKey)
         raise
     except paramiko.AuthenticationException:
         return False
-    except paramiko.SSHException:  # the agent does not sign with it
+    except paramiko.SSHException:  # the agent refuses to sign with it
         if not transport.is_active():
             raise
         return False
     if more:
-        raise Refusal(
-            f"{target.place} asks for {' or '.join(more)} besides the key, and gpunode logs in with a key only",
-            hint="Let this user in with a key alone, or log in as one who may.",
+        raise SshRefusal(
+            f"{target.place} requires {' or '.join(more)} besides the key, but gpunode supports keys only",
+            hint="Allow this user to log in with a key alone, or set `ssh.user` to one that may.",
         )
     return True
 
 
 class _Agent(AgentSSH):
-    """The agent at a socket; one that is not there has no keys."""
+    """The agent at a socket; no keys if nothing listens there."""
 
     def __init__(self, place: str) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class _Agent(AgentSSH):
 
 
 def _identity(path: Path) -> Identity | None:
-    """None where neither the file nor its public half is there."""
+    """The identity of a file, or of its .pub file; None if both are missing."""
     beside = path.with_name(f"{path.name}.pub")
     try:
         data = path.read_bytes()
@@ -165,11 +165,11 @@ def _identity(path: Path) -> Identity | None:
         return Identity(path, public)
     try:
         private = paramiko.PKey.from_path(path)
-    except TypeError:  # cryptography's answer to a passphrase that it was not given
+    except TypeError:  # cryptography raises it without a passphrase
         return Identity(path, public, encrypted=True)
     except (ValueError, UnknownKeyType):
         return Identity(path, public)
-    except UnsupportedAlgorithm:  # a cipher that cryptography has not, of a key that is encrypted
+    except UnsupportedAlgorithm:  # encrypted with a cipher that cryptography does not support
         return Identity(path, public, encrypted=True)
     return Identity(path, private.asbytes(), private)
 
@@ -185,7 +185,7 @@ def _public(path: Path) -> bytes | None:
 
 
 def _header(data: bytes) -> bytes | None:
-    """The public key that a private one in OpenSSH's format begins with, encrypted or not."""
+    """The public key at the start of a private key in OpenSSH's format, encrypted or not; None in other formats."""
     try:
         body = base64.b64decode(b"".join(data.strip().splitlines()[1:-1]))
         magic = b"openssh-key-v1\0"

@@ -1,4 +1,4 @@
-"""Host keys: known, new, or changed. As ssh decides it, or stricter."""
+"""Checks host keys against known_hosts files, as strictly as ssh or stricter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
+from gpunode.ssh.failures import SshRefusal
 from gpunode.ssh.target import Target
-from gpunode.ssh.trouble import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class KnownHosts:
         self._files: dict[Path, _File] = {}
 
     def kinds(self, target: Target) -> set[str]:
-        """Of which kinds the keys are that are known of a host: it should show one of them."""
+        """The types of a host's known keys: it should present one of them."""
         return {line.kind for line in self._lines(target, target.known_as) if not line.marker}
 
     def check(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
-        """Raise Refusal unless the key proves the host, or may be written down as its key."""
+        """Raise SshRefusal unless the key is known for the host, or new and may be stored."""
         if self._proves(target, key, ip):
             return
         if target.check == "off" and not target.proven:
@@ -50,36 +50,36 @@ class KnownHosts:
         names = [target.known_as] if target.alias is not None else [target.known_as, bare]
         for line in (line for name in names for line in self._lines(target, name)):
             if line.marker == "@cert-authority":
-                raise Refusal(
-                    f"only a certificate proves {target.known_as} ({line.place}), and gpunode checks none",
-                    hint=f"{_by_scan(target)}; a line with the host's own key is taken as well.",
+                raise SshRefusal(
+                    f"{target.known_as} needs a host certificate ({line.place}), which gpunode does not check",
+                    hint=f"{_by_scan(target)}; a line with the host's own key is enough.",
                 )
         if target.proven:
-            raise Refusal(
+            raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is in no known_hosts file, and gpunode sends a "
-                "password only to hosts whose key is known",
+                "password only to known hosts",
                 hint=f"Connect once with `{target.by_hand}` and compare the fingerprint; or {_by_scan(target, 'a')}.",
             )
         if target.check == "strict":
             files = " or ".join(map(str, target.known_hosts))
-            raise Refusal(
+            raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is not in {files or 'any known_hosts file'}",
                 hint=f"{_by_scan(target)}.",
             )
         if not target.known_hosts or re.search(r"[]@?*#[|'\"\\\s]", target.alias or target.address):
-            raise Refusal(
-                f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to write it to",
+            raise SshRefusal(
+                f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to store it in",
                 hint="Set `ssh.known_hosts`, or UserKnownHostsFile in ssh's configuration.",
             )
         self._write(target, key, ip)
 
     def _proves(self, target: Target, key: paramiko.PKey, ip: str | None) -> bool:
-        """True for a key that is known, False for a new one. Raises Refusal for another key, and for a revoked one."""
+        """True for a known key, False for a new one. Raises SshRefusal for a changed or revoked key."""
         blob = key.asbytes()
         if (target.check != "off" or target.proven) and (place := self._revoked(target, blob)):
-            raise Refusal(
+            raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is revoked in {place}",
-                hint="Somebody may be in between, or the host needs a new key.",
+                hint="This may be an attack. If not, give the host a new key.",
             )
         if not self._holds(target, target.known_as, key):
             bare = self._lines(target, target.address.lower()) if target.alias is None else []
@@ -89,18 +89,18 @@ class KnownHosts:
         return True
 
     def _holds(self, target: Target, name: str, key: paramiko.PKey) -> bool:
-        """Whether the files hold the key for this name. Raises Refusal where they hold others only."""
+        """True if the files have the key for this name. Raises SshRefusal if they have only other keys."""
         lines = [line for line in self._lines(target, name) if not line.marker]
         if any(line.blob == key.asbytes() for line in lines):
             return True
         if lines:
             file, _, number = lines[0].place.rpartition(":")
             shown = f"'{name}'" if "[" in name else name
-            raise Refusal(
+            raise SshRefusal(
                 f"its host key changed: {target.place} now shows {fingerprint(key)}, known is "
                 f"{_fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
                 hint=f"If it was reinstalled, remove the old key with `ssh-keygen -f {file} -R {shown}` and run again; "
-                "if not, somebody may be in between.",
+                "if not, this may be an attack.",
             )
         return False
 
@@ -109,7 +109,7 @@ class KnownHosts:
         return [line for file in files for line in self._file(file).lines(name)]
 
     def _revoked(self, target: Target, blob: bytes) -> str | None:
-        """The file that revokes a key, whichever host its mark names."""
+        """The file that revokes a key, for any host; None if none does."""
         for file in (*target.known_hosts, *target.global_known_hosts):
             if blob in self._file(file).revoked:
                 return str(file)
@@ -117,9 +117,9 @@ class KnownHosts:
             return None
         data = target.revoked.read_bytes()
         if data.startswith(b"SSHKRL"):
-            raise Refusal(
-                f"{target.revoked} (RevokedHostKeys) is a key revocation list, and gpunode reads only lists of keys",
-                hint="Name a file with the revoked public keys, one a line.",
+            raise SshRefusal(
+                f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode cannot read",
+                hint="Set RevokedHostKeys to a file with one public key per line.",
             )
         return str(target.revoked) if base64.b64encode(blob) in data.split() else None
 
@@ -130,7 +130,7 @@ class KnownHosts:
             return self._files[path]
 
     def _write(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
-        """Append the key to the first file; other entries and comments are the user's."""
+        """Append the key to the first file; the rest of the file stays as it is."""
         path, name = target.known_hosts[0], target.known_as
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("a+", errors="replace") as file:
@@ -138,9 +138,7 @@ class KnownHosts:
             file.seek(0)
             before = file.read()
             with self._lock:
-                if (
-                    self._files[path].text != before
-                ):  # another process was here, and may have met the host, too
+                if self._files[path].text != before:  # another process wrote it, perhaps for the same host
                     self._files[path] = _File(path, before)
             if self._proves(target, key, ip):
                 return
@@ -153,7 +151,7 @@ class KnownHosts:
 
 
 class _File:
-    """A known_hosts file by the names of its hosts. Lines that ssh cannot use are left out."""
+    """A known_hosts file, indexed by host names. Lines that ssh cannot use are skipped."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.text = ""
@@ -165,7 +163,7 @@ class _File:
         self.add(text)
 
     def add(self, text: str) -> None:
-        """Take lines at the end of the file."""
+        """Add lines at the end of the file."""
         first = self.text.count("\n") + 1
         self.text += text
         for number, words in enumerate((line.split() for line in text.split("\n")), first):
@@ -179,11 +177,11 @@ class _File:
             try:
                 blob = base64.b64decode(words[2], validate=True)
                 self._add(words[0], Line(marker, words[1], blob, f"{self._path}:{number}"))
-            except ValueError:  # binascii's own is one
+            except ValueError:  # includes binascii.Error
                 continue
 
     def lines(self, name: str) -> list[Line]:
-        """The lines for a host, in no order; @revoked ones are in `revoked`."""
+        """The lines for a host, unordered, without @revoked ones."""
         found = list(self._exact.get(name, ()))
         found += [line for yes, no, line in self._patterns if yes.fullmatch(name) and not no.fullmatch(name)]
         encoded = name.encode()
@@ -211,14 +209,14 @@ class _File:
 
 
 def _any(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One pattern for ssh's, which know `*` and `?` only."""
+    """One regular expression for several of ssh's patterns, which have only `*` and `?`."""
     return re.compile(
         "|".join(re.escape(word).replace(r"\*", ".*").replace(r"\?", ".") for word in patterns) or "(?!)"
     )
 
 
 def _usable(line: Line) -> bool:
-    """Whether its key is whole. One of a kind that paramiko does not know counts: the host should show that one."""
+    """True if its key is complete. Types that paramiko does not know count: the host should present that key."""
     try:
         paramiko.PKey.from_type_string(line.kind, line.blob)
     except UnknownKeyType:
@@ -231,11 +229,11 @@ def _usable(line: Line) -> bool:
 
 def _by_scan(target: Target, first: str = "A") -> str:
     place = f"-p {target.port} {target.address}" if target.port != 22 else target.address
-    return f"{first}dd the key that `ssh-keyscan {place}` prints, once it is compared with the host's own"
+    return f"{first}dd the key that `ssh-keyscan {place}` prints, after comparing it with the host's own"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """A host key as OpenSSH prints it: `SHA256:…`."""
+    """A host key as OpenSSH prints it: `TYPE SHA256:…`."""
     return _fingerprint(key.get_name(), key.asbytes())
 
 

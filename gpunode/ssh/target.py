@@ -1,4 +1,4 @@
-"""Where a host is and what proves it, once the inventory and ssh's configuration have both been read."""
+"""How to reach a host and check its key, from the inventory and ssh's configuration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Target:
     identities: tuple[Path, ...] = ()
     identities_only: bool = False
     agent: str | None = None  # its socket; None: the environment's; "": no agent
-    unused: tuple[str, ...] = ()  # options for the login that gpunode does not know
+    unused: tuple[str, ...] = ()  # login options that gpunode does not support
     check: Literal["strict", "accept-new", "off"] = "accept-new"
-    proven: bool = False  # a password may go there: only a key that is known will do
+    proven: bool = False  # a password may be sent: the host key must be known
     alias: str | None = None
     known_hosts: tuple[Path, ...] = ()  # the first is written to
     global_known_hosts: tuple[Path, ...] = ()
@@ -36,7 +36,7 @@ class Target:
 
     @property
     def known_as(self) -> str:
-        """The name that known_hosts has for it."""
+        """Its name in known_hosts."""
         if self.alias is not None or self.port == 22:
             return (self.alias or self.address).lower()
         return f"[{self.address.lower()}]:{self.port}"
@@ -47,7 +47,7 @@ class Target:
 
     @property
     def by_hand(self) -> str:
-        """The ssh command that a person tries."""
+        """The ssh command to try by hand."""
         port = "" if self.port == 22 else f"-p {self.port} "
         file = self.known_hosts[0] if self.known_hosts else None
         usual = file is None or file == Path("~/.ssh/known_hosts").expanduser()

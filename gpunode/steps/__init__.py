@@ -1,5 +1,5 @@
-"""What makes a host right, one module a component.
+"""Planners of a host's components, one module each.
 
-Each has `plan(facts, desired)`, a pure function to the changes it wants, () when it is right, and FILES, UNITS,
-PACKAGES: what a probe must look at for it.
+Each has `plan(facts, desired)`, a pure function that returns its changes, () when the host is right, and
+WATCH: what a probe reads for it.
 """

@@ -1,16 +1,14 @@
-"""The device plugin's image on the node, where it comes from an archive and no registry."""
+"""The device plugin's image on the node, where it comes from an archive and not from a registry."""
 
 from __future__ import annotations
 
-from gpunode.model import Change, Desired, Facts, LoadImage
+from gpunode.model import Change, Desired, Facts, LoadImage, Watch
 
-FILES = ()
-UNITS = ()
-PACKAGES = ()
+WATCH = Watch()
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Loaded when the runtime has no image of that name, or another one."""
+    """Load the image where the runtime has none of that name, or another one."""
     image = desired.image
     if image is None or image.archive is None or image.image_id is None:
         return ()
@@ -18,4 +16,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if there == image.image_id:
         return ()
     why = "the node has another image of that name" if there else "the node needs no registry for it then"
-    return (LoadImage(image.reference, image.image_id, image.archive, desired.runtime, why),)
+    fault = "the plugin's image is not on the node"
+    if there:
+        fault = f"{image.reference} on the node is another image than the archive's"
+    return (LoadImage(image.reference, image.image_id, image.archive, desired.runtime, why, fault=fault),)

@@ -1,20 +1,18 @@
-"""nouveau out of the way: it and NVIDIA's driver cannot share a GPU."""
+"""nouveau, blacklisted: it and NVIDIA's driver cannot share a GPU."""
 
 from __future__ import annotations
 
 from gpunode import compat
-from gpunode.model import Change, Desired, Facts, Reboot
-from gpunode.render import Unfit, template
-from gpunode.steps import files
+from gpunode.model import Change, Desired, Facts, Reboot, Watch
+from gpunode.planning import CannotPlan, files
+from gpunode.render import template
 
 FILE = "/etc/modprobe.d/gpunode-nouveau.conf"
-FILES = (FILE,)
-UNITS = ()
-PACKAGES = ()
+WATCH = Watch(files=(FILE,))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Blacklisted where it is loaded; a reboot where it holds a GPU, since it seldom lets go."""
+    """Blacklist it where it is loaded; reboot where it holds a GPU, as unloading it is not safe."""
     if desired.driver is None:
         return ()
     held = [device.address for device in compat.gpus(facts.pci) if device.driver == "nouveau"]
@@ -25,10 +23,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         files.write(facts, FILE, template("etc/modprobe.d/gpunode-nouveau.conf"), f"{why}; nvidia needs them")
     )
     if held and not changes and _booted_with(facts):
-        raise Unfit(
+        raise CannotPlan(
             f"{why} although {FILE} was there at the last boot: another reboot would not help",
-            hint="The initial ramdisk loads it, or somebody does: `update-initramfs -u` on the host and reboot it, "
-            "or look for `modprobe nouveau`; then run again.",
+            hint="The initial ramdisk loads it, or a script does: run `update-initramfs -u` on the host and reboot it, "
+            "or search for `modprobe nouveau`; then run again.",
         )
     if held:
         changes.append(Reboot(f"{why} and cannot be unloaded safely"))

@@ -1,4 +1,4 @@
-"""The chain from the PCI bus to a finished CUDA pod: the first broken link, its cause, its fix."""
+"""The chain from the PCI bus to a CUDA pod that passed: its links, the first broken one with cause and fix."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
-"""The links above the kubelet, judged from what the cluster shows: node → plugin → capacity → pod."""
+"""The links above the kubelet, judged by the cluster's state: node → plugin → capacity → pod."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpunode.cluster.identity import ANOTHER_MACHINE
-from gpunode.cluster.mig import Trouble
 from gpunode.cluster.nodes import Node
+from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
 from gpunode.cluster.plugin import Row
+from gpunode.cluster.plugin.mig import MigProblem
 from gpunode.cluster.pods import MEMORY
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.results import NodeResult, Result
+from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.model import Link
 from gpunode.verify.host import LOST
-from gpunode.wording import few
+from gpunode.wording import Advice, Command, few, lines
 
 
 def node_link(node: Node) -> Link:
-    """The node is registered, Ready and may be scheduled on."""
+    """The node is registered, Ready and schedulable."""
     if not node.ready:
         return Link(
             "node",
@@ -39,26 +39,26 @@ def node_link(node: Node) -> Link:
 
 
 def missing_link(why: Reason) -> Link:
-    """The host is no node of the cluster, or goes for another machine's."""
+    """The host is not a node of the cluster, or its node is another machine."""
     if why.code == ANOTHER_MACHINE:
         return Link("node", "broken", "its node is another machine's", why.words, why.fix)
-    fix = f"{why.fix} A kubelet that has not joined says why in `journalctl -u kubelet` on the host."
+    fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
     return Link("node", "broken", "the cluster has no such node", why.words, fix)
 
 
 def plugin_link(row: Row | None, fix: str) -> Link:
-    """The device plugin runs there."""
+    """The device plugin runs on the node."""
     if row is None or not row.pod:
-        cause = row.trouble if row else "it is not deployed, or the node lacks its label"
+        cause = row.problem if row else "the plugin is not deployed, or the node has no label for it"
         return Link("plugin", "broken", "no device plugin pod on this node", cause, fix)
-    if row.trouble:
-        return Link("plugin", "broken", f"{row.pod} is not right", row.trouble, fix)
+    if row.problem:
+        return Link("plugin", "broken", f"{row.pod} is not ready", row.problem, fix)
     restarts = f", restarts: {row.restarts}" if row.restarts else ""
     return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 
 def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
-    """The node offers every GPU that its host has; `why` not, if it does not."""
+    """The node offers every GPU of its host; `why`: the reason if not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
     lost = node.short.get(MEMORY, 0) if node.shared else 0
     if node.shared:
@@ -72,7 +72,7 @@ def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
 
 
 def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Link:
-    """The node offers what the plugin's configuration makes of its GPUs; `why` not, if it does not, and what to do."""
+    """The node offers the units that the plugin's configuration makes of its GPUs; `why`: the reason if not."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
         fix = _fix(why) or fix or f"kubectl describe node {node.name}"
@@ -81,35 +81,33 @@ def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix
 
 
 def unlisted_link(node: Node, why: Reason | None) -> Link:
-    """The node offers something; what its host has is not known, as MIG devices could not be listed. `why` it offers
-    nothing, if so."""
+    """The node offers some units; its host could not list MIG devices, so the count is not checked. `why`: the reason
+    if it offers none."""
     if not node.offers:
         fix = f"kubectl describe node {node.name}"
         return Link("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
-    untold = "not compared with what the host has: its MIG devices are not known (see NVML)"
-    return Link("capacity", "ok", f"{node.offered} allocatable", untold)
+    unlisted = "not compared with what the host has: its MIG devices are not known (see NVML)"
+    return Link("capacity", "ok", f"{node.offered} allocatable", unlisted)
 
 
-def with_mig(link: Link, trouble: Trouble | None) -> Link:
-    """The link with what is wrong with GPUs whose MIG is on."""
-    if trouble is None:
+def with_mig(link: Link, problem: MigProblem | None) -> Link:
+    """The link with the problem of GPUs whose MIG is on."""
+    if problem is None:
         return link
-    cause, fix = (
-        "\n".join(filter(None, words)) for words in ((trouble.what, link.cause), (trouble.fix, link.fix))
-    )
-    if trouble.missing and link.status == "ok":
-        text = f"{link.text}; of {trouble.missing} nothing is"
+    cause, fix = lines((problem.what, link.cause)), lines((problem.fix, link.fix))
+    if problem.missing and link.status == "ok":
+        text = f"{link.text}; nothing of {problem.missing}"
         return replace(link, status="broken", text=text, cause=cause, fix=fix)
     return replace(link, cause=cause, fix=fix)
 
 
 def misnamed_link(node: Node, why: str, label: str) -> Link:
-    """The node's label names no configuration, so what it should offer is not known: `why`."""
+    """The node's label names no configuration, so its expected units are not known: `why`."""
     text = f"{node.offered or 'no GPU'} allocatable"
     return Link("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
 
 
-# What init containers alone have, the kubelet tells the plugin by the pod's UID.
+# The kubelet names the holder by UID alone where only init containers have the device.
 NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
 
 
@@ -118,7 +116,7 @@ def _words(why: Reason | None) -> str:
 
 
 def _fix(why: Reason | None) -> str:
-    """What to do; where GPUs only wait for pods that use them by an earlier configuration, how to end those."""
+    """The fix; where GPUs are reserved by pods of an earlier configuration, how to end those."""
     if why is None or not why.holders:
         return why.fix if why else ""
     named = [pod.name for pod in why.holders if pod.name]
@@ -133,9 +131,9 @@ def _fix(why: Reason | None) -> str:
 
 
 def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Link:
-    """vectoradd passed on every GPU that nobody else holds.
+    """vectoradd passed on every GPU that is not in use.
 
-    `reported`: what the plugin reports of unhealthy GPUs; `unlimited`: why shares of memory have no limits.
+    `reported`: what the plugin reports about unhealthy GPUs; `unlimited`: why shares of memory have no limits.
     """
     passed = [one for one in result.results if one.passed]
     users = f"; in use by {', '.join(result.users)}" if result.users else ""
@@ -150,12 +148,12 @@ def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Lin
         cause += f"\n{reported}" if reported else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
-        return Link("pod", "broken", text, cause, "gpunode run vectoradd shows the whole log")
+        return Link("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
         return Link("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
-        return Link("pod", "broken", f"no pod was given {', '.join(result.uncovered)}", result.why)
+        return Link("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
     return Link(
         "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
@@ -163,7 +161,7 @@ def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Lin
 
 
 def _together(result: NodeResult) -> str:
-    """Whether it was seen that pods share a GPU, on a node where they can."""
+    """Whether two pods were seen to share a GPU, on a node where they can; "" elsewhere."""
     if not result.divided:
         return ""
     if result.together:
@@ -172,11 +170,11 @@ def _together(result: NodeResult) -> str:
 
 
 def _limits(passed: Sequence[Result], unlimited: str) -> str:
-    """What the pods saw of limits to their share of memory, "" where none had one. A limit that is not kept fails the pod."""
+    """The memory limits that pods with a share of memory saw; "" without such pods. An exceeded limit fails the pod."""
     shares = [one for one in passed if one.share is not None]
     loose = list(dict.fromkeys(one.uuid or one.pod for one in shares if one.limit is None))
     sizes = ", ".join(dict.fromkeys(f"{one.limit} MiB" for one in shares if one.limit is not None))
-    why = f": {unlimited}" if unlimited else ", the plugin's log says why"
+    why = f": {unlimited}" if unlimited else ", see the plugin's log"
     if sizes and loose:
         return (
             f"; the driver held some to their share of memory: {sizes}, but none on {', '.join(loose)}{why}"

@@ -1,4 +1,4 @@
-"""How much of their chains was checked, in a sentence and in numbers."""
+"""How many links of the hosts' chains were checked, as a sentence and as numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broken(chains: Chains) -> dict[str, Layer]:
 
 
 def unchecked(links: Iterable[Link]) -> tuple[Layer, ...]:
-    """The links that nobody looked at, or could."""
+    """The links that were not checked, in causal order."""
     judged = {link.layer for link in links if link.status != "unknown"}
     return tuple(layer for layer in CHAIN if layer not in judged)
 
@@ -53,7 +53,7 @@ def sentence(chains: Chains) -> str:
 
 
 def numbers(chains: Chains) -> dict[str, object]:
-    """The same for a program; `not_checked` is layer -> hosts."""
+    """The same as JSON values; `not_checked` is layer -> count of hosts."""
     missing = Counter(layer for links in chains.values() for layer in unchecked(links))
     total = len(CHAIN) * len(chains)
     return {

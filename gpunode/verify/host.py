@@ -1,6 +1,6 @@
 """The links below Kubernetes, judged from one probe: PCI → module → library → NVML → toolkit → runtime → kubelet.
 
-A link is broken when the running host shows it, or when gpunode would change something there: both say why.
+A link is broken when the running host shows it, or when a plan has changes for it; either gives the cause.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
-from gpunode import compat, diff
-from gpunode.cluster import mig
+from gpunode import compat, diff, kubelets, packages, runtimes
 from gpunode.compat import gpus
 from gpunode.model import Facts, KernelModule, Layer, Link, Outcome, StepPlan, Unit
-from gpunode.verify import fault
+from gpunode.verify import mig
+from gpunode.wording import Advice, Command, lines
 
 Check: TypeAlias = Callable[[Outcome, Facts], Link]
 
-# What helps where no change of gpunode's does. Resets need GPUs that nobody has open, the device plugin included.
+# Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
 LOST = (
-    "`dmesg | grep -e NVRM -e Xid` on the host says why. With the node drained and the device plugin's pod deleted, "
-    "`nvidia-smi --gpu-reset` may bring a GPU back, else a reboot; if neither does, look at the hardware."
+    "See `dmesg | grep -e NVRM -e Xid` on the host. With the node drained and the device plugin's pod deleted, "
+    "`nvidia-smi --gpu-reset` may bring a GPU back, else a reboot; if neither does, check the hardware."
 )
 KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
-UNMANAGED = (
-    "`driver: none` leaves the driver to you: install it or load its module, and reboot if both differ."
-)
+UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
 
 
 def links(outcome: Outcome) -> tuple[Link, ...]:
-    """The host's links in causal order; the first broken one makes those after it `unknown`."""
+    """The host's links in causal order; those after the first broken one are `unknown`."""
     seen = outcome.facts
     if seen is None:
         return (Link("ssh", "broken", outcome.error or "no answer", fix=outcome.hint),)
@@ -43,7 +41,7 @@ def links(outcome: Outcome) -> tuple[Link, ...]:
 
 
 def _refused(outcome: Outcome, link: Link) -> Link:
-    """The link with the refusal that is about it, unless something is to be seen there already."""
+    """The link broken by the refusal of its layer, unless it is broken already."""
     if link.layer != outcome.layer or link.status != "ok":
         return link
     what, _, why = (outcome.error or "").partition("\n")
@@ -51,14 +49,14 @@ def _refused(outcome: Outcome, link: Link) -> Link:
 
 
 def image(outcome: Outcome) -> Link | None:
-    """The plugin's link where the node lacks the plugin's image: its pods cannot start anew. None where it does not."""
+    """The plugin's link where the node does not have the plugin's image: new pods cannot start. None where it has."""
     if outcome.facts is None or _waiting(outcome, "image") is None:
         return None
-    return _judge(outcome, outcome.facts, "plugin", "its pods cannot start anew", "image")
+    return _judge(outcome, "plugin", "new pods of the plugin cannot start", "image")
 
 
 def first_broken(chain: list[Link]) -> tuple[Link, ...]:
-    """What follows a broken link is not judged."""
+    """The chain with the links after a broken one `unknown`."""
     judged: list[Link] = []
     for link in chain:
         follows = any(before.status == "broken" for before in judged)
@@ -67,31 +65,37 @@ def first_broken(chain: list[Link]) -> tuple[Link, ...]:
 
 
 def _fix(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
-    """Provision where one of these steps would change something; else what only a person can do.
+    """`provision` where one of these steps has changes; else the fix by hand.
 
-    A host that is refused for another link wants that mended first.
+    A host that is refused for another layer needs that fixed first.
     """
     if outcome.status == "refused":
-        return outcome.hint if outcome.layer == layer else f"{outcome.error}\n{outcome.hint}"
+        return outcome.hint if outcome.layer == layer else lines((outcome.error or "", outcome.hint))
     if _waiting(outcome, *steps, "reboot"):
-        return f"gpunode provision --limit {outcome.host}"
+        return Advice(Command("provision", f"--limit {outcome.host}"))
     return by_hand
 
 
 def _waiting(outcome: Outcome, *names: str) -> StepPlan | None:
-    """The first of these steps, in the order asked for, that would change something."""
+    """The first of these steps, in the order given, that has changes."""
     steps = {step.step: step for step in outcome.plan.steps} if outcome.plan else {}
     return next((steps[name] for name in names if name in steps and steps[name].changes), None)
 
 
-def _judge(outcome: Outcome, seen: Facts, layer: Layer, text: str, *steps: str) -> Link:
-    """Ok, unless a step of this layer would change something."""
+def _judge(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Link:
+    """Ok, unless one of these steps has changes."""
     step = _waiting(outcome, *steps)
     if step is None:
         return Link(layer, "ok", text)
-    cause = "\n".join(fault.of(step, seen))
+    cause = _faults(step)
     will = "; ".join(diff.headline(change) for change in step.changes)
-    return Link(layer, "broken", text, cause, f"{_fix(outcome, layer, '', *steps)}\nit will {will}")
+    return Link(layer, "broken", text, cause, lines((_fix(outcome, layer, "", *steps), f"it will {will}")))
+
+
+def _faults(step: StepPlan) -> str:
+    """The step's faults, one a line."""
+    faults = (change.why if change.fault is None else change.fault for change in step.changes)
+    return "\n".join(fault for fault in faults if fault)
 
 
 def _pci(_: Outcome, seen: Facts) -> Link:
@@ -116,14 +120,14 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
     if owners:
         owner = ", ".join(sorted(str(owner) for owner in owners))
         by_hand = (
-            f"Let {owner} go of them (its lines in /etc/modprobe.d and on the kernel's command line), then reboot; "
-            "or leave them to it and take the host out of the inventory."
+            f"Unbind them from {owner} (see /etc/modprobe.d and the kernel's command line), then reboot; "
+            "or remove the host from the inventory."
         )
         return Link(
             "module",
             "broken",
             f"{owner} holds the GPUs, not nvidia",
-            "the nvidia driver never saw them",
+            "the nvidia driver cannot bind to them",
             _fix(outcome, "module", by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
@@ -132,31 +136,31 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
             "module",
             "broken",
             "nvidia is not loaded",
-            _why(outcome, seen, "module", "driver", "repository") or "no driver is installed",
+            _why(outcome, "module", "driver", "repository") or "no driver is installed",
             _fix(outcome, "module", UNMANAGED, "driver"),
         )
     flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
     step = _waiting(outcome, "driver")
-    lacking = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
-    if lacking:
-        return _judge(
-            outcome, seen, "module", f"nvidia {loaded.version}, {flavour}, and not all of it", "driver"
-        )
+    missing = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
+    if missing:
+        return _judge(outcome, "module", f"nvidia {loaded.version}, {flavour}, incomplete", "driver")
     return Link("module", "ok", f"nvidia {loaded.version}, {flavour}")
 
 
 def _library(outcome: Outcome, seen: Facts) -> Link:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
     if seen.library_version is None:
+        system = packages.of(seen)
+        again = f"`{system.REINSTALL}`" if system else "a new installation"
         by_hand = (
-            "See `ldconfig -p | grep nvidia` on the host; `apt install --reinstall` of its driver's packages "
-            "brings back a library that was deleted."
+            f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "
+            "restores a deleted library."
         )
         return Link(
             "library",
             "broken",
-            "libnvidia-ml.so.1 is not there",
-            _why(outcome, seen, "library", "driver"),
+            "libnvidia-ml.so.1 is missing",
+            _why(outcome, "library", "driver"),
             _fix(outcome, "library", by_hand, "driver"),
         )
     if loaded is not None and seen.library_version != loaded:
@@ -164,18 +168,18 @@ def _library(outcome: Outcome, seen: Facts) -> Link:
             "library",
             "broken",
             f"libnvidia-ml {seen.library_version} ≠ module {loaded}",
-            "the library was replaced while the old module stayed loaded; programs say "
+            "the library was replaced while the old module stayed loaded; programs fail with "
             "“Failed to initialize NVML: Driver/library version mismatch”",
             _fix(outcome, "library", UNMANAGED, "driver"),
         )
-    return _judge(outcome, seen, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
+    return _judge(outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
 
 
 def _nvml(outcome: Outcome, seen: Facts) -> Link:
     if seen.smi_error:
-        said = seen.smi_error.strip().splitlines()[0]
-        why = _why(outcome, seen, "NVML", "driver")
-        return Link("NVML", "broken", said, why, _fix(outcome, "NVML", LOST, "driver"))
+        error = seen.smi_error.strip().splitlines()[0]
+        why = _why(outcome, "NVML", "driver")
+        return Link("NVML", "broken", error, why, _fix(outcome, "NVML", LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     missing = [device.address for device in gpus(seen.pci) if device.address.lower()[-12:] not in there]
     if missing:
@@ -183,7 +187,7 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
             "NVML",
             "broken",
             f"{len(seen.gpus)} of {len(gpus(seen.pci))} GPUs answer; missing: {', '.join(missing)}",
-            "a GPU that is on the bus and not in NVML has fallen off, failed to initialise, or is not "
+            "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
             _fix(outcome, "NVML", LOST, "driver"),
         )
@@ -191,77 +195,62 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
 
 
 def _answering(seen: Facts) -> Link:
-    """All GPUs answer; what there is to know of their MIG."""
+    """All GPUs answer; with their MIG modes and devices, where these need attention."""
     on = ", ".join(str(gpu.index) for gpu in seen.gpus if gpu.mig_on)
     text = f"{len(seen.gpus)} GPUs answer" + (f", MIG is on for GPU {on}" if on else "")
-    told = [(one.what, one.fix)] if (one := mig.pending(seen.gpus)) else []
+    notes = [one] if (one := mig.pending(seen.gpus)) else []
     if "mig" in seen.errors:
-        unlisted = f"which MIG devices there are is not known: {seen.errors['mig']}"
-        told.append((unlisted, "See what `nvidia-smi -L` says on the host."))
-    cause, fix = ("\n".join(words) for words in zip(*told, strict=True)) if told else ("", "")
+        unlisted = f"the MIG devices are not known: {seen.errors['mig']}"
+        notes.append((unlisted, "See `nvidia-smi -L` on the host."))
+    cause, fix = ("\n".join(words) for words in zip(*notes, strict=True)) if notes else ("", "")
     return Link("NVML", "ok", text, cause, fix)
 
 
 def _toolkit(outcome: Outcome, seen: Facts) -> Link:
     package = seen.packages.get("nvidia-container-toolkit")
-    text = f"nvidia-container-toolkit {package.version}" if package else "nothing gives containers their GPUs"
-    return _judge(outcome, seen, "toolkit", text, "toolkit", "repository")
+    text = f"nvidia-container-toolkit {package.version}" if package else "no nvidia-container-toolkit"
+    return _judge(outcome, "toolkit", text, "toolkit", "repository")
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
-    name = outcome.desired.runtime if outcome.desired else _used(seen)
-    unit = seen.units.get(f"{name}.service")
+    name = outcome.desired.runtime if outcome.desired else runtimes.in_use(seen)
+    unit = seen.units.get(runtimes.RUNTIMES[name].UNIT)
     if unit is None or unit.active != "active":
-        by_hand = f"`systemctl status {name}` and `journalctl -u {name}` on the host say why."
+        by_hand = f"See `systemctl status {name}` and `journalctl -u {name}` on the host."
         fix = _fix(outcome, "runtime", by_hand, name)
         if fix != by_hand and outcome.status != "refused":
-            fix = f"{fix}; else see `systemctl status {name}` there"
-        return Link("runtime", "broken", f"{name} {_state(unit)}", _why(outcome, seen, "runtime", name), fix)
-    if name == "docker":
-        docker = seen.docker
-        text = f"docker {docker.version}, default runtime {docker.default_runtime}" if docker else "docker"
-    else:
-        text = f"containerd {seen.containerd.version}" if seen.containerd else "containerd"
-    return _judge(outcome, seen, "runtime", text, "docker", "containerd")
-
-
-def _used(seen: Facts) -> str:
-    """The kubelet's runtime where nothing was decided: docker, even a stopped one, where the kubelet drives it."""
-    minor = compat.minor(seen.kubelet.version) if seen.kubelet else None
-    unit = seen.units.get("docker.service")
-    stopped = (
-        minor is not None and compat.has_dockershim(minor) and unit is not None and unit.load == "loaded"
-    )
-    return "docker" if seen.docker or stopped else "containerd"
+            fix = lines((fix, f"else see `systemctl status {name}` there"), "; ")
+        return Link("runtime", "broken", f"{name} {_state(unit)}", _why(outcome, "runtime", name), fix)
+    return _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES)
 
 
 def _kubelet(outcome: Outcome, seen: Facts) -> Link:
-    unit = seen.units.get("kubelet.service")
+    name = kubelets.places.of(seen).unit
+    unit = seen.units.get(name)
     version = f"kubelet {seen.kubelet.version}" if seen.kubelet else "kubelet"
     if unit is None or unit.active != "active" or unit.sub != "running":
-        said = dict.fromkeys(KLOG.sub("", line) for line in seen.kubelet.journal) if seen.kubelet else {}
-        reason = "\n".join([*said][-3:])  # each once: it says the same at every start
-        by_hand = (
-            "`journalctl -u kubelet` on the host says why; one that never ran is to join the cluster first."
-        )
+        logged = dict.fromkeys(KLOG.sub("", line) for line in seen.kubelet.journal) if seen.kubelet else {}
+        reason = "\n".join([*logged][-3:])  # each once: every start logs the same
+        journal = f"journalctl -u {name.removesuffix('.service')}"
+        by_hand = f"See `{journal}` on the host; a kubelet that never ran must join the cluster first."
         fix = _fix(outcome, "kubelet", by_hand, "kubelet")
         return Link("kubelet", "broken", f"{version} {_state(unit)}", reason, fix)
-    return _judge(outcome, seen, "kubelet", version, "kubelet")
+    return _judge(outcome, "kubelet", version, "kubelet")
 
 
 def _state(unit: Unit | None) -> str:
-    """How a service is, in words to go behind its name."""
+    """A service's state, as the predicate of a sentence."""
     if unit is None:
-        return "is not there"
+        return "is not installed"
     if unit.active == "failed":
         return "has failed" if unit.sub == "failed" else f"has failed ({unit.sub})"
     return f"is {unit.active} ({unit.sub})"
 
 
-def _why(outcome: Outcome, seen: Facts, layer: Layer, *steps: str) -> str:
+def _why(outcome: Outcome, layer: Layer, *steps: str) -> str:
     step = _waiting(outcome, *steps)
     if step is not None:
-        return "\n".join(fault.of(step, seen))
+        return _faults(step)
     return (outcome.error or "") if outcome.layer == layer else ""
 
 

@@ -17,6 +17,14 @@ import pytest
 from gpunode import wire
 from gpunode.model import Change, Watch
 
+DAEMON = "/etc/docker/daemon.json"
+DOCKER = "docker.service"
+# What a unit does when it is started: it lives while its file is good, and has another process each time.
+START = (
+    f'state=active; grep -q bad "$GPUNODE_ROOT{DAEMON}" && state=failed\n'
+    'printf "LoadState=loaded\\nActiveState=$state\\nSubState=x\\nMainPID=$$\\n" > "$units/$2"\n'
+    "[ $state = active ]\n"
+)
 PROGRAMS = Path(__file__).parent / "programs"
 REAL = ("sh", "cat", "grep", "sleep", "tr", "mkdir", "touch", "rm", "true", "id", "ln")
 
@@ -109,7 +117,7 @@ class Host:
         return process
 
     def ask(self, job: Mapping[str, Any], payload: bytes = b"") -> list[dict[str, Any]]:
-        """The agent's messages; they must be complete and nothing may be said beside them."""
+        """The agent's messages; they must be complete, without other output."""
         out, errors = self.start(job, payload).communicate()
         messages, complete = collect(out.splitlines(keepends=True), job["nonce"])
         assert complete, errors
@@ -178,3 +186,16 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def docker(host: Host) -> Host:
+    """A host with docker that runs, and an apt-get that goes on until the file `go` is there."""
+    host.unit(DOCKER, START)
+    host.write(DAEMON, "{}")
+    host.program("journalctl", "")
+    host.path("/run/systemd/system").mkdir(parents=True)
+    host.apt(
+        install='> "$GPUNODE_ROOT/state/begun"\nuntil [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
+    )
+    return host

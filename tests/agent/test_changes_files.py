@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import agent
+from gpunode.agent import files
 from gpunode.model import RemoveFile, WriteFile
 from tests.agent.conftest import Host
 
@@ -32,7 +32,7 @@ def test_a_new_file_gets_its_folders_and_mode(host: Host) -> None:
 
 
 def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
-    """The user's 0600 file owned by somebody stays that; so do extended attributes."""
+    """The file keeps its mode, owner and extended attributes."""
     owner = (1234, 4321) if os.geteuid() == 0 else (os.getuid(), os.getgid())  # only root gives files away
     path = host.write(DAEMON, "{}", mode=0o600)
     os.chown(path, *owner)
@@ -51,7 +51,7 @@ def test_a_file_is_written_where_python_has_no_extended_attributes(
     monkeypatch.delattr(os, "listxattr", raising=False)
     path = tmp_path / "daemon.json"
     path.write_text("{}")
-    agent.put(str(path), b"[]", 0o644, None, "run")
+    files.put(str(path), b"[]", 0o644, None, "run")
     assert path.read_text() == "[]"
 
 
@@ -73,7 +73,7 @@ def test_a_symbolic_link_stays_one(host: Host, target: str) -> None:
 def test_a_file_that_is_not_what_was_planned_on_is_left_alone(
     host: Host, before: str | None, now: str | None, words: str
 ) -> None:
-    """Somebody edited it between the plan and the yes."""
+    """It was edited between the plan and its acceptance."""
     if now is not None:
         host.write(DAEMON, now)
     failed = host.fail(WriteFile(DAEMON, '{"a": 1}', "why", before=before))

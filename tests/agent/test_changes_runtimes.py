@@ -94,7 +94,7 @@ def test_a_containerd_with_anything_else_does_not_get_the_file(
         host.write(CONFIG, before)
     failed = host.fail(WriteFile(CONFIG, after, "why", before, check="containerd", expected=WISH))
     assert failed["code"] == "check-failed"
-    assert failed["error"].startswith(f"containerd would make something else of the new {CONFIG}")
+    assert failed["error"].startswith(f"containerd would read the new {CONFIG} otherwise than planned")
     assert wrong in failed["detail"]
     assert (host.read(CONFIG) if before is not None else host.path(CONFIG).exists()) == (before or False)
 
@@ -115,7 +115,7 @@ def test_a_default_runtime_of_before_stays_where_only_the_runtime_is_planned(hos
 
 
 def test_an_imported_file_is_judged_in_its_place(host: Host) -> None:
-    """Laid over the one that is there, for the program alone: by itself it would say nothing of the whole."""
+    """Mounted over the current one, for the program alone: by itself it does not give the whole configuration."""
     host.write(DROP_IN, "before")
     host.program("unshare", 'shift 5; export SEEN="$1"; shift 2; exec "$@"')
     host.program("containerd", f'printf \'{CRI}{RUNC}\'; [ -z "$SEEN" ] || cat "$SEEN"')
@@ -178,9 +178,9 @@ def test_a_docker_with_what_was_planned_and_nothing_else(host: Host, before: str
 @pytest.mark.parametrize(
     ("before", "after", "wrong"),
     [
-        ({"debug": True}, {}, "debug would be another"),
-        ({"log-opts": {"a": "1"}}, {"log-opts": {"a": "2"}}, "log-opts would be another"),
-        ({"runtimes": {"kata": {"path": "/k"}}}, {}, "runtimes would be another"),
+        ({"debug": True}, {}, "debug would change"),
+        ({"log-opts": {"a": "1"}}, {"log-opts": {"a": "2"}}, "log-opts would change"),
+        ({"runtimes": {"kata": {"path": "/k"}}}, {}, "runtimes would change"),
         ({}, {"runtimes": {}}, "it would not have the runtime nvidia"),
         ({}, {"default-runtime": "runc"}, "its default runtime would be runc, not nvidia"),
     ],
@@ -199,7 +199,7 @@ def test_a_docker_with_anything_else_does_not_get_the_file(
 
 
 def test_a_byte_order_mark_is_dockers_to_accept(host: Host) -> None:
-    """23.0 and newer read over it; they are asked."""
+    """23.0 and newer ignore it; they validate the file."""
     mark = "\ufeff{}"
     host.write(DAEMON, mark)
     new = "\ufeff" + json.dumps({"default-runtime": "nvidia", "runtimes": NVIDIA})

@@ -35,7 +35,7 @@ JOURNAL = (
 
 
 def test_a_unit_is_enabled_restarted_and_seen_to_stay(host: Host) -> None:
-    """systemd reads its files anew first, and old failures do not count against the new start."""
+    """systemd reloads its files first, and old failures do not count against the new start."""
     host.unit(DOCKER, START)
     assert host.apply(Service(DOCKER, "why", enable=True, restart=True))[-1]["ok"]
     verbs = [call.split()[1] for call in host.calls() if call.startswith("systemctl")]
@@ -58,7 +58,7 @@ def test_without_restart_a_running_unit_is_left_running(host: Host) -> None:
 
 
 def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
-    """The run's own change is undone and the unit runs as it did; both are said, with the journal's reason."""
+    """The run's own change is undone and the unit runs as before; both are reported, with the journal's reason."""
     host.unit(DOCKER, START)
     host.program(
         "journalctl", 'echo "failed to start daemon: bad"; echo "docker.service: Failed with result x"'
@@ -70,7 +70,7 @@ def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
     assert failed["code"] == "unit-failed"
     assert failed["error"] == "docker.service did not come back: failed to start daemon: bad"
     assert failed["restored"] == [DAEMON]
-    assert failed["detail"][-1] == "with its files put back docker.service runs again"
+    assert failed["detail"][-1] == "with its files restored, docker.service runs again"
     assert host.read(DAEMON) == "{}"
     assert host.path(DAEMON).stat().st_mode & 0o777 == 0o600
     assert "ActiveState=active" in host.read(f"/state/units/{DOCKER}")
@@ -114,7 +114,7 @@ def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
 
 
 def test_a_second_crash_is_the_end_of_waiting(host: Host) -> None:
-    """The kubelet waits ten seconds between its starts; nobody needs to see three of them."""
+    """The kubelet waits ten seconds between its starts; the agent does not wait for three of them."""
     host.unit("kubelet.service")
     host.program(
         "systemctl",
@@ -178,7 +178,7 @@ def test_who_keeps_a_module_is_named(host: Host) -> None:
 
 
 def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
-    """modprobe says only `No such device`."""
+    """modprobe prints only `No such device`."""
     host.program(
         "modprobe", "echo \"modprobe: ERROR: could not insert 'nvidia': No such device\" >&2; exit 1"
     )
@@ -232,7 +232,7 @@ def test_an_image_goes_into_the_namespace_of_kubernetes(host: Host, image: LoadI
     assert "ctr -n k8s.io images import -" in host.calls()
 
 
-@pytest.mark.parametrize(("cut", "words"), [(True, "did not arrive whole"), (False, "changed on its way")])
+@pytest.mark.parametrize(("cut", "words"), [(True, "arrived incomplete"), (False, "changed on its way")])
 def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, words: str) -> None:
     """A cut connection, or an archive that was replaced while it was sent."""
     docker(host, "sha256:feed")
@@ -249,7 +249,7 @@ def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, 
 
 
 def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: LoadImage) -> None:
-    """Who connects again is told at once, also while the first connection still waits for the rest."""
+    """A second connection gets the failure at once, even while the first one still waits for the rest."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
         stdin=subprocess.PIPE,
@@ -292,7 +292,7 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
 
 
 def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
-    """The end has been told before the attempt, so the failure stands behind it."""
+    """The `end` is sent before the attempt, so the failure follows it."""
     host.program(
         "systemctl", 'if [ "$1" = reboot ]; then echo "Unit reboot.target is masked." >&2; exit 1; fi'
     )

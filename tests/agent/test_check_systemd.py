@@ -1,4 +1,4 @@
-"""Before a kubelet's file is moved into place, systemd is asked what it makes of it."""
+"""Before a kubelet's file is moved into place, the agent checks how systemd reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ echo INVOCATION_ID=$$
 
 @pytest.fixture
 def asked(host: Host) -> Host:
-    """A host with a systemd that tells what is in a file, word by word."""
+    """A host with a systemd that prints a file's content, word by word."""
     host.path("/run/systemd/system").mkdir(parents=True)
     host.program("systemctl", SHOW)
     host.program("systemd-run", RUN)
@@ -55,7 +55,7 @@ def test_a_file_that_would_change_more_is_left_alone(asked: Host, path: str) -> 
     asked.write(path, old)
     failed = asked.fail(WriteFile(path, new, "why", before=old, check="systemd"))
     assert failed["code"] == "check-failed"
-    assert failed["error"].endswith("than was planned: it would lose --token")
+    assert failed["error"].endswith("otherwise than planned: it would lose --token")
     assert "abc" not in str(failed)
     assert asked.read(path) == old
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import agent, facts, kubelet, wire
+from gpunode import facts, kubelets, wire
+from gpunode.agent import system
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -177,7 +178,7 @@ def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host) -> None:
 
 
 def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
-    """Half-configured and removed packages do not count; a foreign architecture is told apart."""
+    """Half-configured and removed packages do not count; a foreign architecture is distinguished."""
     host.apt(
         "hi \tnvidia-driver-580\t580.178.04-1\tamd64\n"
         "ii \tnvidia-driver-580\t580.178.04-1\ti386\n"
@@ -209,7 +210,7 @@ def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Hos
 
 
 def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
-    """`docker info` on a host without dockerd would wait and say nothing."""
+    """`docker info` on a host without dockerd would wait without output."""
     info = {
         "ServerVersion": "20.10.24",
         "Runtimes": {"runc": {}, "nvidia": {}},
@@ -240,7 +241,7 @@ def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
 
 
 def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host) -> None:
-    """What it was really started with, not what its files say now."""
+    """Its real arguments, not those in its current files."""
     host.program("kubelet", "echo Kubernetes v1.23.17")
     host.unit("kubelet.service", MainPID=812)
     host.write("/etc/systemd/system/kubelet.service", "[Service]\n")
@@ -340,7 +341,7 @@ def test_images_are_told_for_each_runtime(host: Host) -> None:
 
 
 def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host) -> None:
-    """Patterns tell what they match, plain paths are always answered."""
+    """Patterns give the paths that they match, plain paths are always in the answer."""
     text = "naïve ☃\r\n"
     host.write("/etc/docker/daemon.json", text, mode=0o640)
     host.write("/etc/docker/key.json", b"\xff\xfe")
@@ -389,7 +390,7 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
 
 
 def test_an_apply_under_way_is_seen(host: Host) -> None:
-    """By the lock, which dies with its process: a stale file says nothing."""
+    """By the lock, which ends with its process: a stale file means nothing."""
     holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}
     path = host.write("/run/gpunode/lock", json.dumps(holder))
     assert facts.parse(host.probe()).running is None
@@ -426,7 +427,7 @@ def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
 
 @pytest.mark.parametrize("python", sorted(Path("/usr/bin").glob("python3.?*[0-9]")), ids=str)
 def test_this_machine_answers_a_probe(python: Path, tmp_path: Path) -> None:
-    """The real thing on every Python there is, from the home folder of somebody with odd files in it."""
+    """The real agent on every installed Python, from a home folder with odd files in it."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").symlink_to(python)
@@ -460,7 +461,7 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(
         os.kill(pid, number)
 
     monkeypatch.setattr(os, "killpg", kill_one)
-    answer = agent.run("sh", "-c", f"sleep 600 & echo $! > '{holder}'; exec sleep 600", timeout=0.2)
+    answer = system.run("sh", "-c", f"sleep 600 & echo $! > '{holder}'; exec sleep 600", timeout=0.2)
     os.kill(int(holder.read_text()), signal.SIGKILL)  # it still ran
     assert answer == (124, "", "sh did not answer within 0 seconds")
 
@@ -511,8 +512,8 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     host.write("/etc/kubernetes/kubelet-config.yaml", "featureGates: {DevicePlugins: true}\n")
     seen = facts.parse(host.probe(files=("/etc/a",)))
     assert set(seen.files) == {"/etc/a", "/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"}
-    assert kubelet.config_path(seen) == "/etc/kubernetes/kubelet-config.yaml"
-    assert kubelet.config_gates(seen) == {"DevicePlugins": True}
+    assert kubelets.read(seen).config_path == "/etc/kubernetes/kubelet-config.yaml"
+    assert kubelets.read(seen).config_gates == {"DevicePlugins": True}
 
 
 def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None:
@@ -534,7 +535,7 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
         "/etc/k.yaml",
         "/etc/k.d/sub/10-b.conf",
     }
-    assert kubelet.config_gates(seen) == {"A": True, "B": False}
+    assert kubelets.read(seen).config_gates == {"A": True, "B": False}
 
 
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
@@ -548,12 +549,12 @@ def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     host.write("/etc/kubelet.d/20-b.env", "B=--v=2\n")
     host.write("/etc/kubelet.d/other", "B=--v=9\n")
     seen = facts.parse(host.probe())
-    assert kubelet.environment_files(seen) == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
-    assert kubelet.next_start(seen) == ("--feature-gates=DevicePlugins=true", "--v=2")
+    assert kubelets.read(seen).environment_files == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
+    assert kubelets.read(seen).words[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
 
 
 def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:
-    """Its arguments may come from elsewhere than its unit; and a file that is gone is said to be."""
+    """Its arguments may come from elsewhere than its unit; a missing file is reported."""
     host.program("kubelet", "echo Kubernetes v1.31.4")
     host.unit("kubelet.service", MainPID=9)
     host.write("/proc/9/cmdline", "/usr/bin/kubelet\0--config\0/opt/k/config.yaml\0")

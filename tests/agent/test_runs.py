@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import agent, facts, wire
-from gpunode.model import Packages, Watch, WriteFile
+from gpunode import facts, wire
+from gpunode.agent import bundle, follow, system
+from gpunode.agent.record import Run, whole_lines
+from gpunode.agent.work import KEPT_RUNS
+from gpunode.model import Packages, PackageSpec, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until
 
-SLOW = Packages("why", install=("slow",))
+SLOW = Packages("why", install=(PackageSpec("slow"),))
 
 
 def slow_apt(host: Host) -> None:
@@ -29,7 +32,7 @@ def log(host: Host, run: str = "run1") -> str:
 
 
 def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None:
-    """Also after a failure; and the apply does not see itself as somebody's run under way."""
+    """Also after a failure; the apply does not report itself as running."""
     watch = Watch(files=("/etc/a",))
     *_, message, end = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))
     assert facts.parse(message["facts"]).files["/etc/a"].content == "1"
@@ -40,7 +43,7 @@ def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None
 
 
 def test_a_connection_that_dies_kills_only_the_follower(host: Host) -> None:
-    """The work goes on, a probe shows whose it is, and `follow` tells the whole story from its beginning."""
+    """The apply continues, a probe shows its owner, and `follow` sends all messages from the first."""
     slow_apt(host)
     follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
     wait_until(lambda: "Unpacking slow" in log(host))
@@ -60,7 +63,7 @@ def test_a_connection_that_dies_kills_only_the_follower(host: Host) -> None:
 
 
 def test_a_follower_that_loses_its_reader_ends_quietly(host: Host) -> None:
-    """sshd closes the pipe; the next message finds nobody."""
+    """sshd closes the pipe; the next message has no reader."""
     slow_apt(host)
     follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
     wait_until(lambda: "Unpacking slow" in log(host))
@@ -75,7 +78,7 @@ def test_a_follower_that_loses_its_reader_ends_quietly(host: Host) -> None:
 
 
 def test_a_silent_apply_is_said_to_go_on(host: Host) -> None:
-    """Else nobody could tell a long installation from a host that hangs."""
+    """Else a long installation would look like a host that hangs."""
     slow_apt(host)
     job = {**host.job(SLOW), "beat": 0.2}
     follower = host.start(job)
@@ -93,13 +96,32 @@ def test_a_silent_apply_is_said_to_go_on(host: Host) -> None:
 def test_only_the_records_of_the_last_applies_are_kept(host: Host) -> None:
     """They hold the originals of what was changed; of a host that is changed every day, not for ever."""
     runs = host.path("/var/lib/gpunode/runs")
-    for number in range(agent.KEPT_RUNS + 5):
+    for number in range(KEPT_RUNS + 5):
         record = runs / f"old{number}"
         record.mkdir(parents=True)
         os.utime(record, (1000 + number, 1000 + number))
     host.apply(WriteFile("/etc/a", "1", "why"))
     left = {record.name for record in runs.iterdir()}
-    assert left == {"run1", *(f"old{number}" for number in range(6, agent.KEPT_RUNS + 5))}
+    assert left == {"run1", *(f"old{number}" for number in range(6, KEPT_RUNS + 5))}
+
+
+@pytest.mark.parametrize("next_one", ["apply", "abort"])
+def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: str) -> None:
+    """Each may have gigabytes. One that is still being sent, by an apply that has not begun, is left alone;
+    so is a newer gpunode's."""
+    host.apply(WriteFile("/etc/a", "1", "why"))
+    runs = "/var/lib/gpunode/runs"
+    begun, sent = json.dumps({"type": "start", "n": 0}), json.dumps({"type": "record", "version": 1})
+    host.write(f"{runs}/killed/messages.jsonl", f"{sent}\n{begun}\n")
+    host.write(f"{runs}/sending/messages.jsonl", f"{sent}\n")
+    host.write(f"{runs}/newer/messages.jsonl", sent.replace("1", "2") + f"\n{begun}\n")
+    for name in ("killed", "sending", "newer"):
+        host.write(f"{runs}/{name}/payload-0", "an archive")
+    if next_one == "apply":
+        assert host.apply(WriteFile("/etc/b", "1", "why"))[-1]["ok"]
+    else:
+        host.ask(wire.abort_job())
+    assert {path.parent.name for path in host.path(runs).glob("*/payload-0")} == {"sending", "newer"}
 
 
 def test_a_message_that_is_still_being_written_is_waited_for(tmp_path: Path) -> None:
@@ -107,10 +129,10 @@ def test_a_message_that_is_still_being_written_is_waited_for(tmp_path: Path) -> 
     path = tmp_path / "messages.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n"')
     with path.open("rb") as file:
-        assert list(agent.whole_lines(file)) == [b'{"n": 1}\n']
+        assert list(whole_lines(file)) == [b'{"n": 1}\n']
         with path.open("ab") as more:
             more.write(b": 2}\n")
-        assert list(agent.whole_lines(file)) == [b'{"n": 2}\n']
+        assert list(whole_lines(file)) == [b'{"n": 2}\n']
 
 
 def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> None:
@@ -120,7 +142,7 @@ def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> Non
 
 
 def test_a_full_disk_silences_no_apply(host: Host) -> None:
-    """What could not be recorded below /var is told all the same, also to who asks later."""
+    """Messages that could not be recorded below /var are sent all the same, also to later followers."""
     host.path("/var/lib/gpunode/runs/run1").mkdir(parents=True)
     host.path("/var/lib/gpunode/runs/run1/messages.jsonl").symlink_to("/dev/full")
     messages = host.apply(WriteFile("/etc/a", "1", "why"), WriteFile("/etc/b", "1", "why", before="2"))
@@ -160,9 +182,9 @@ def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> Non
 def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the lock and says its first right after the follower saw the lock free, as on a machine under load."""
-    monkeypatch.setattr(agent, "ROOT", str(tmp_path))
-    run = agent.Run("run1")
+    """It takes the lock and sends its first message right after the follower saw the lock free, as under load."""
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    run = Run("run1")
     for place in run.places:
         (tmp_path / place.lstrip("/")).parent.mkdir(parents=True)
         (tmp_path / place.lstrip("/")).touch()
@@ -174,8 +196,8 @@ def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
         run.send(next(told))
         return seen
 
-    monkeypatch.setattr(agent, "lock_holder", look)
-    assert [message["type"] for message in agent.follow(run)] == ["start", "done", "end"]
+    monkeypatch.setattr(follow, "lock_holder", look)
+    assert [message["type"] for message in follow.follow(run)] == ["start", "done", "end"]
 
 
 def test_an_apply_that_is_killed_is_told_as_interrupted(host: Host) -> None:
@@ -195,12 +217,71 @@ def test_an_apply_that_is_killed_is_told_as_interrupted(host: Host) -> None:
 
 
 def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host) -> None:
-    """Not a silence: an unknown kind of change, say, from a newer controller."""
+    """Not a silence. It names the file and the line, and shows it, though the host has no such file."""
     job = host.job(WriteFile("/etc/a", "1", "why"))
-    job["changes"][0]["kind"] = "paint"
+    del job["changes"][0]["mode"]
     _, failed, end = host.ask(job)
     assert failed["code"] == "internal"
     assert "KeyError" in failed["error"]
+    (line,) = [
+        at for at, text in enumerate(failed["detail"]) if 'File "gpunode/agent/edits.py", line ' in text
+    ]
+    number = int(failed["detail"][line].split("line ")[1].split(",")[0])
+    source = bundle.sources()["gpunode.agent.edits"].splitlines()
+    assert (
+        failed["detail"][line + 1].strip()
+        == source[number - 1].strip()
+        == 'mode, owner = change["mode"], None'
+    )
+    assert end == {"type": "end", "ok": False}
+
+
+@pytest.mark.parametrize(("key", "word"), [("kind", "change"), ("check", "check")])
+def test_a_change_that_the_agent_does_not_know_is_refused_by_name_before_any_other(
+    host: Host, key: str, word: str
+) -> None:
+    """E.g. of another version: the changes before it are not made either."""
+    job = host.job(WriteFile("/etc/a", "1", "why"), WriteFile("/etc/b", "1", "why"))
+    job["changes"][1][key] = "paint"
+    failed, end = host.ask(job)
+    assert (failed["type"], failed["code"], failed["n"]) == ("failed", "unknown-change", 1)
+    assert failed["error"] == f"the agent knows no {word} `paint`: nothing was changed"
+    assert end == {"type": "end", "ok": False}
+    assert not host.path("/etc/a").exists()
+    assert not host.path("/var/lib/gpunode/runs").exists()
+
+
+def test_an_operation_that_the_agent_does_not_know_is_refused_by_name(host: Host) -> None:
+    """It is not taken for another one."""
+    failed, end = host.ask({"op": "paint", "nonce": "n", "run": "run1"})
+    assert (failed["type"], failed["code"], failed["n"]) == ("failed", "unknown-operation", None)
+    assert failed["error"] == "the agent knows no operation `paint`"
+    assert end == {"type": "end", "ok": False}
+
+
+def rewrite(host: Host, path: str, version: int | None) -> None:
+    """Give each JSON line of a file another version; none when None."""
+    lines = [json.loads(line) for line in host.read(path).splitlines()]
+    for line in lines:
+        line.pop("version", None)
+        if version is not None:
+            line["version"] = version
+    host.write(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_record_of_a_newer_gpunode_is_refused_by_name_and_an_older_one_read(host: Host) -> None:
+    """The same words may mean something else there. Records had no version at first."""
+    messages = host.apply(WriteFile("/etc/a", "1", "why"))
+    path = "/var/lib/gpunode/runs/run1/messages.jsonl"
+    rewrite(host, path, None)
+    assert host.ask(wire.follow_job("run1")) == messages
+    rewrite(host, path, 2)
+    failed, end = host.ask(wire.follow_job("run1"))
+    assert (failed["code"], failed["n"]) == ("newer-record", None)
+    assert (
+        failed["error"]
+        == f"{path} was written by a newer gpunode, in format 2; this one reads formats up to 1"
+    )
     assert end == {"type": "end", "ok": False}
 
 
@@ -214,7 +295,7 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
 
 
 def test_what_other_files_say_is_told_and_not_recorded(host: Host) -> None:
-    """Facts hold whole files: a source list's password, say."""
+    """Facts hold whole files, e.g. a source list with a password."""
     host.write("/etc/apt/sources.list.d/a.list", "deb http://user:s3cret@apt.example/ ./\n")
     watch = Watch(files=("/etc/apt/sources.list.d/*.list",))
     messages = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))

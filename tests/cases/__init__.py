@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpunode import compat, kubelet
+from gpunode import kubelets
 from gpunode.model import (
     Change,
     Containerd,
@@ -40,6 +40,8 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
+from gpunode.packages.apt import NAMES
+from gpunode.versions import upstream
 
 FOLDER = Path(__file__).parent
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -212,19 +214,19 @@ def _read(seen: Facts, change: WriteFile) -> Facts:
 
 def _installed(seen: Facts, change: Packages) -> Facts:
     packages = {name: p for name, p in seen.packages.items() if name not in change.remove}
-    for entry in change.install:
-        name, _, version = entry.partition("=")
+    for spec in change.install:
+        version = spec.version
         branch = int(version[:3]) if re.match(r"\d{3}\.", version) else 0
         exact = f"{DRIVERS[branch]}-1" if version == f"{branch}.*" else version.replace("*", "1")
-        packages[name] = Package(name, exact or "1")
+        packages[spec.name] = Package(spec.name, exact or "1")
     for name in change.hold:
         packages[name] = replace(packages[name], held=True)
     return replace(seen, packages=packages, library_version=_driver(packages))
 
 
 def _driver(packages: Mapping[str, Package]) -> str | None:
-    found = [compat.upstream(p.version) for name, p in packages.items() if compat.is_meta(name)]
-    return found[0] if found else None
+    metas = NAMES.metas(packages)
+    return upstream(packages[metas[0]].version) if metas else None
 
 
 def _loaded(seen: Facts, change: KernelModule) -> Facts:
@@ -241,7 +243,7 @@ def _restarted(seen: Facts, name: str) -> Facts:
     unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
     seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
     if name == "kubelet.service" and seen.kubelet:
-        arguments = ("/usr/bin/kubelet", *kubelet.next_start(seen))
+        arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
     if name == "docker.service":
         file = seen.files.get("/etc/docker/daemon.json")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpunode.model import Change, Desired, Facts, File, RemoveFile, Source, WriteFile
+from gpunode.model import Change, Desired, Facts, File, PackageSpec, RemoveFile, Source, WriteFile
 from gpunode.steps import repository
 from tests import cases
 
@@ -33,7 +33,7 @@ def plan(case: Mapping[str, Any], lists: Mapping[str, str]) -> tuple[Change, ...
         "default",
         {},
         {},
-        toolkit=("nvidia-container-toolkit=1.20.1-1",),
+        toolkit=(PackageSpec("nvidia-container-toolkit", "1.20.1-1", origin="nvidia"),),
         sources=tuple(Source(f"gpunode-{name}", uri, cases.KEY) for name, uri in sources),
     )
     return repository.plan(facts, wish)

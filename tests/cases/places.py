@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpunode import kubelet
+from gpunode import kubelets
 from gpunode.desired import node
+from gpunode.kubelets import kubeadm, step
 from gpunode.model import Change, Desired, Facts, File, Kubelet, WriteFile
-from gpunode.steps import kubelet as step
 from tests import cases
 
 FOLDERS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
@@ -19,20 +19,19 @@ FOLDERS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/sys
 def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Facts:
     """The facts of a case's host, whose kubelet runs as its files say; with other texts of its files where given."""
     texts = texts or case["files"]
-    absent = (*step.FILES[:4], *(name for name in step.FILES if "*" not in name))
+    absent = (*step.WATCH.files[:4], *(name for name in step.WATCH.files if "*" not in name))
     files = {path: File(path, exists=False) for path in absent}
     files |= {path: File(path, True, mtime=cases.NOW - 5000, content=text) for path, text in texts.items()}
     base = cases.facts("modern")
     found = Kubelet(case["version"], (), unit_text(texts))
     facts = replace(base, files=files, kubelet=found, units={**base.units, **_units()})
-    words = kubelet.start(facts).words
+    words = kubelets.read(facts).words
     return replace(facts, kubelet=replace(found, arguments=words))
 
 
 def _units() -> dict[str, Any]:
-    return {
-        step.SERVICE: cases.build({**cases._SHORT, "units": {step.SERVICE: "active"}}).units[step.SERVICE]
-    }
+    unit = kubeadm.PLACE.unit
+    return {unit: cases.build({**cases._SHORT, "units": {unit: "active"}}).units[unit]}
 
 
 def unit_text(texts: Mapping[str, str]) -> str:
@@ -50,9 +49,10 @@ def plan(case: Mapping[str, Any], facts: Facts) -> tuple[Change, ...]:
     """The kubelet's part of a plan; refused as a run refuses it."""
     host = cases.host("modern", {"feature_gates": case.get("gates", {})})
     minor = node.minor(host, facts)
-    node.check(host, facts, minor)
-    gates, reasons = node.gates(host, facts, minor)
-    return step.plan(facts, Desired("containerd", "default", gates, reasons))
+    start = kubelets.read(facts)
+    node.check(host, facts, minor, start)
+    gates, reasons = node.gates(host, minor, start)
+    return step.plan(facts, Desired("containerd", "default", gates, reasons, kubelet=start))
 
 
 def written(case: Mapping[str, Any], changes: tuple[Change, ...]) -> dict[str, str]:

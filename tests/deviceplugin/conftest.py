@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin import node
-from gpunode.deviceplugin.__main__ import offer
+from gpunode.deviceplugin import discovery
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.health import Attention, Health
-from gpunode.deviceplugin.kubelet import returns
+from gpunode.deviceplugin.health import Health, XidPolicy
+from gpunode.deviceplugin.kubelet import reclaim
+from gpunode.deviceplugin.plugin import serve
 from gpunode.deviceplugin.settings.config import Config
 
 from .kubelet import FakeKubelet
@@ -52,15 +52,15 @@ def play(sockets: Path) -> Callable[[Callable[[FakeKubelet], Coroutine[Any, Any,
 @pytest.fixture
 def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
-    for name, seconds in (("TICK", 0.05), ("LOOK_AGAIN", 0.1), ("RETRY", 0.1)):
-        monkeypatch.setattr(node, name, seconds)
+    for name, seconds in (("TICK", 0.05), ("RESCAN", 0.1), ("RETRY", 0.1)):
+        monkeypatch.setattr(discovery, name, seconds)
     for name, seconds in (("POLL", 0.05), ("SOON", 0.05)):
-        monkeypatch.setattr(returns, name, seconds)
+        monkeypatch.setattr(reclaim, name, seconds)
 
     @contextlib.asynccontextmanager
     async def running(
         nvml: FakeNvml,
-        attention: Attention | None = None,
+        xid_policy: XidPolicy | None = None,
         *,
         publisher: Publisher | None = None,
         health: dict[str, Health] | None = None,
@@ -72,7 +72,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "recovery_seconds": 0.2,
         }
         config = Config(**{**defaults, **settings})
-        task = asyncio.create_task(offer(nvml, config, attention or Attention(), publisher, health))
+        task = asyncio.create_task(serve(nvml, config, xid_policy or XidPolicy(), publisher, health))
         try:
             yield task
         finally:

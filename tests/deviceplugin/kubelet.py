@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.offer.checkpoint import NAME
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 
 
 class Connection:
@@ -87,7 +87,7 @@ class FakeKubelet:
 
     async def start(self) -> None:
         for path in self.directory.iterdir():
-            if not path.is_dir() and path.name != NAME:
+            if not path.is_dir() and path.name != FILE_NAME:
                 path.unlink()
         self._server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(
@@ -146,9 +146,9 @@ class FakeKubelet:
     def write_down(self) -> None:
         """What containers have, as the kubelet's device manager does it."""
         data = {"PodDeviceEntries": [one.json() for one in self.given], "RegisteredDevices": {}}
-        new = self.directory / f".{NAME}"
+        new = self.directory / f".{FILE_NAME}"
         new.write_text(json.dumps({"Data": data, "Checksum": 1}))
-        new.rename(self.directory / NAME)
+        new.rename(self.directory / FILE_NAME)
 
     def _listed(self) -> None:
         self.write_down()

@@ -9,7 +9,7 @@ import pytest
 
 from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.gpus.links import links
-from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, Refused, chosen, grant
+from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, AllocationRefused, chosen, grant
 from gpunode.deviceplugin.offer.prefer import preferred
 from gpunode.deviceplugin.offer.resources import Unit, offers
 from gpunode.deviceplugin.settings.config import GPU, Config, Share
@@ -113,7 +113,7 @@ def test_an_id_that_is_named_twice_counts_once():
 
 def test_more_than_one_share_is_refused_where_the_configuration_says_so():
     """NVIDIA's words, so that what people search for is found."""
-    with pytest.raises(Refused, match="maximum request size for shared resources is 1; found 2"):
+    with pytest.raises(AllocationRefused, match="maximum request size for shared resources is 1; found 2"):
         chosen(["GPU-A::0", "GPU-A::1"], shares(1, 4), {}, one_share=True)
     assert len(chosen(["GPU-A", "GPU-B"], units(2), {}, one_share=True)) == 2
 

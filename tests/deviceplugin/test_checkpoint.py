@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from gpunode.deviceplugin.offer.checkpoint import Record, named, records, untold
-from gpunode.deviceplugin.offer.holds import Holder
+from gpunode.deviceplugin.kubelet.checkpoint import Entry, entries, pod_names, unreported
+from gpunode.deviceplugin.offer.reservations import ContainerDevices
 from gpunode.deviceplugin.status import Pod
 
 GPU = "nvidia.com/gpu"
 
 
-def has(container: str, *ids: str, pod: str = "1-2-3") -> Record:
-    return Record(pod, container, GPU, frozenset(ids))
+def has(container: str, *ids: str, pod: str = "1-2-3") -> Entry:
+    return Entry(pod, container, GPU, frozenset(ids))
 
 
 def written(path, *devices: object) -> None:
@@ -42,20 +42,20 @@ def written(path, *devices: object) -> None:
 def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
     """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.23 and 1.36."""
     written(tmp_path / "file", devices)
-    assert records(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
+    assert entries(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
 
 
 def test_a_kubelet_before_1_20_is_not_believed(tmp_path) -> None:
     """Pods that have ended stay in its record until it gives devices again (Kubernetes 1.10 to 1.15): perhaps for ever."""
     written(tmp_path / "file", ["GPU-a", "GPU-b"])
-    assert records(tmp_path / "file") == (has("c0"),)
+    assert entries(tmp_path / "file") == (has("c0"),)
 
 
 def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
     """Of a new node, and of one without pods that have devices."""
-    assert records(tmp_path / "file") == ()
+    assert entries(tmp_path / "file") == ()
     written(tmp_path / "file")
-    assert records(tmp_path / "file") == ()
+    assert entries(tmp_path / "file") == ()
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
 def test_an_old_kubelets_record_counts_for_nothing(tmp_path, written) -> None:
     """As 1.8.15 and 1.9.11 wrote it; it would have pods that ended long ago."""
     (tmp_path / "file").write_text(json.dumps(written))
-    assert records(tmp_path / "file") == ()
+    assert entries(tmp_path / "file") == ()
 
 
 def test_the_order_is_always_the_same(tmp_path) -> None:
     """The kubelet's is another one each time."""
     written(tmp_path / "file", {"0": ["GPU-a"]}, {"0": ["GPU-b"]})
-    once = records(tmp_path / "file")
+    once = entries(tmp_path / "file")
     text = json.loads((tmp_path / "file").read_text())
     text["Data"]["PodDeviceEntries"].reverse()
     (tmp_path / "file").write_text(json.dumps(text))
-    assert records(tmp_path / "file") == once
+    assert entries(tmp_path / "file") == once
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"Data": {"PodDeviceEntries": [{"PodUID": "1"}]}}'])
@@ -86,21 +86,21 @@ def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
     """Not a node whose devices are all free."""
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError):  # noqa: PT011 (json has words of its own)
-        records(tmp_path / "file")
+        entries(tmp_path / "file")
 
 
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
     """Init containers pass theirs on to the others, and to each other."""
-    told = [Holder(Pod("ml/train"), "main", GPU, ("GPU-a",))]
+    told = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]
     found = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
-    assert untold(found, told) == (has("load", "GPU-b"), has("more", "GPU-c"))
+    assert unreported(found, told) == (has("load", "GPU-b"), has("more", "GPU-c"))
 
 
 def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
     """The record has its UID alone, and the kubelet does not tell that."""
     told = [
-        Holder(Pod("ml/train"), "main", GPU, ("GPU-a",)),
-        Holder(Pod("ml/other"), "main", GPU, ("GPU-c",)),
+        ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",)),
+        ContainerDevices(Pod("ml/other"), "main", GPU, ("GPU-c",)),
     ]
     found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
-    assert named(found, told) == {"1-2-3": "ml/train"}
+    assert pod_names(found, told) == {"1-2-3": "ml/train"}

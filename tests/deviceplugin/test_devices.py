@@ -9,13 +9,13 @@ import re
 import pynvml
 import pytest
 
+from gpunode.deviceplugin.discovery import NvmlUnavailable
 from gpunode.deviceplugin.gpus.devices import Device, describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import grant
-from gpunode.deviceplugin.node import NvmlUnavailable
 from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.offer.listing import MAX_LIST
-from gpunode.deviceplugin.offer.resources import Unfit, Unit, left_out, offers
+from gpunode.deviceplugin.offer.resources import CannotOffer, Unit, offers, warnings
 from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import FakeKubelet
@@ -151,7 +151,7 @@ def test_strategy_single_offers_alike_mig_devices_as_gpus():
 )
 def test_strategy_single_says_why_it_cannot(gpus, why):
     """What is not alike is named, with the way out."""
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(CannotOffer, match=why):
         offers(described(*gpus), "single")
 
 
@@ -170,7 +170,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
             "none",
             (),
             [
-                "GPU 1 is given to pods whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
+                "GPU 1 is offered whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
                 "another MIG strategy"
             ],
         ),
@@ -184,7 +184,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
             (Gpu("GPU-a"),),
             "none",
             (Share("nvidia.com/mig-1g.10gb", 2, "nvidia.com/mig-1g.10gb"),),
-            ["sharing of nvidia.com/mig-1g.10gb comes to nothing: this node has no such device"],
+            ["sharing of nvidia.com/mig-1g.10gb has no effect: this node has no such device"],
         ),
     ],
     ids=[
@@ -197,7 +197,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
 )
 def test_what_comes_to_nothing_is_said(gpus, strategy, shares, told):
     """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
-    assert left_out(described(*gpus), strategy, shares) == told
+    assert warnings(described(*gpus), strategy, shares) == told
 
 
 def sixteen(replicas: int, rename: str = "nvidia.com/gpu") -> dict[str, tuple[Unit, ...]]:
@@ -212,11 +212,11 @@ def test_a_list_of_shares_that_the_kubelet_cannot_take_is_refused_before_it_is_m
     with monkeypatch.context() as patched:
         patched.setattr(ids, "shares", None)
         with pytest.raises(
-            Unfit, match=r"1120000 gpu\.example/share make a list of up to .* use fewer"
+            CannotOffer, match=r"1120000 gpu\.example/share make a list of up to .* use fewer"
         ) as refused:
             sixteen(70_000, "gpu.example/share")
     fits = int(re.search(r"replicas; (\d+) of each device fit", str(refused.value))[1])
-    with pytest.raises(Unfit):
+    with pytest.raises(CannotOffer):
         sixteen(fits * 102 // 100)
     devices = [
         api.Device(ID=unit.id, health="Unhealthy", topology=api.TopologyInfo(nodes=[api.NUMANode(ID=1)]))
@@ -253,7 +253,7 @@ def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
                 assert said in caplog.messages
                 gpu.mig = [Mig("MIG-1")]
                 await kubelet.until(lambda: kubelet.devices(part))
-                assert f"no longer so: {said}" in caplog.messages
+                assert f"resolved: {said}" in caplog.messages
                 gpu.mig = []
                 await kubelet.until(lambda: not kubelet.devices(part))
                 assert caplog.messages.count(said) == 2

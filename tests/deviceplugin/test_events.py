@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, Event, Events
-from gpunode.deviceplugin.cluster.view import View, news
+from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
+from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, NodeEvent, PendingEvents
 from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.status import Reason
 
-XID = Event("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
+XID = NodeEvent("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0
 
 
-def written(events: Events, now: float = NOW) -> list[tuple[str, Any]]:
+def written(events: PendingEvents, now: float = NOW) -> list[tuple[str, Any]]:
     """Write all that is due; method and body of each."""
     found = []
     while (write := events.due(now)) is not None:
@@ -26,7 +26,7 @@ def written(events: Events, now: float = NOW) -> list[tuple[str, Any]]:
 
 def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
     """By kind, name and, as kubelets write it, the name as uid; in the namespace of what has none."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     events.add(XID, NOW)
     write = events.due(NOW)
     assert write is not None
@@ -44,7 +44,7 @@ def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
 
 def test_what_is_said_again_is_counted() -> None:
     """One object whose count and time grow."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     events.add(XID, NOW)
     ((_, made),) = written(events)
     for second in (1, 2, 3):
@@ -58,20 +58,20 @@ def test_what_is_said_again_is_counted() -> None:
 
 def test_many_similar_ones_become_one() -> None:
     """As with client-go: after ten messages of one reason in ten minutes the next share an object."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     for number in range(SIMILAR + 5):
-        events.add(Event("GPUUnhealthy", f"GPU {number}"), NOW)
+        events.add(NodeEvent("GPUUnhealthy", f"GPU {number}"), NOW)
     bodies = [body for _, body in written(events)]
     assert len(bodies) == SIMILAR + 1
     assert bodies[-1]["message"] == f"(combined from similar events): GPU {SIMILAR + 4}"
     assert bodies[-1]["count"] == 5
-    events.add(Event("GPUUnhealthy", "later"), NOW + WITHIN + 1)
+    events.add(NodeEvent("GPUUnhealthy", "later"), NOW + WITHIN + 1)
     assert [body["message"] for _, body in written(events, NOW + WITHIN + 1)] == ["later"]
 
 
 def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
     """A burst is written at once, then one every five minutes, each with the count it has by then."""
-    events, writes = Events("gpu-01"), 0
+    events, writes = PendingEvents("gpu-01"), 0
     for second in range(1000):
         events.add(XID, NOW + second)
         writes += len(written(events, NOW + second))
@@ -82,7 +82,7 @@ def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
 
 def test_an_event_that_the_cluster_has_forgotten_is_made_anew() -> None:
     """They live for an hour there; the count begins again."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     events.add(XID, NOW)
     ((_, first),) = written(events)
     events.add(XID, NOW + 7200)
@@ -97,7 +97,7 @@ def test_an_event_that_the_cluster_has_forgotten_is_made_anew() -> None:
 
 def test_an_answer_that_was_lost_makes_no_second_object() -> None:
     """The retry finds its own object there."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     events.add(XID, NOW)
     write = events.due(NOW)
     assert write is not None
@@ -110,18 +110,18 @@ def test_an_answer_that_was_lost_makes_no_second_object() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """However long the API server is away; the latest is kept."""
-    events = Events("gpu-01")
+    events = PendingEvents("gpu-01")
     for number in range(3 * KEPT):
-        events.add(Event(f"Reason{number}", "x"), NOW + number)
-    assert len(events._said) == KEPT
-    assert Event(f"Reason{3 * KEPT - 1}", "x") in events._said
+        events.add(NodeEvent(f"Reason{number}", "x"), NOW + number)
+    assert len(events._events) == KEPT
+    assert NodeEvent(f"Reason{3 * KEPT - 1}", "x") in events._events
 
 
 def test_names_fit_the_cluster_however_long_the_nodes_is() -> None:
     """253 characters at most, and none twice."""
-    events = Events("n" * 253)
+    events = PendingEvents("n" * 253)
     for number in range(SIMILAR):
-        events.add(Event("R", f"{number}"), NOW)
+        events.add(NodeEvent("R", f"{number}"), NOW)
     names = [body["metadata"]["name"] for _, body in written(events)]
     assert len(set(names)) == SIMILAR
     assert max(map(len, names)) <= 253
@@ -133,7 +133,7 @@ def device(index: str, **more: Any) -> Device:
 
 GPU0, GPU1 = device("0"), device("1")
 BOTH = {GPU0.uuid: GPU0, GPU1.uuid: GPU1}
-WELL = View(BOTH, {"nvidia.com/gpu": 2})
+WELL = Snapshot(BOTH, {"nvidia.com/gpu": 2})
 XID_79 = Reason("xid-79", "Xid 79: GPU has fallen off the bus; reboot the host")
 NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
 
@@ -141,61 +141,61 @@ NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (View(), WELL, []),
+        (Snapshot(), WELL, []),
         (WELL, WELL, []),
         (
             WELL,
-            View(BOTH, WELL.units, {GPU0.uuid: XID_79}),
+            Snapshot(BOTH, WELL.units, {GPU0.uuid: XID_79}),
             [
                 "Warning GPUUnhealthy GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is Unhealthy: Xid 79: GPU has fallen "
-                "off the bus; reboot the host. New pods are not given it, running ones keep it"
+                "off the bus; reboot the host. New pods do not get it; running pods keep it"
             ],
         ),
         (
-            View(BOTH, WELL.units, {GPU0.uuid: XID_79}),
+            Snapshot(BOTH, WELL.units, {GPU0.uuid: XID_79}),
             WELL,
             [
                 "Normal GPUHealthy GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is Healthy again, after: Xid 79: GPU has "
-                "fallen off the bus; reboot the host. Pods are given it again"
+                "fallen off the bus; reboot the host. New pods can get it again"
             ],
         ),
         (
             WELL,
-            View(BOTH, WELL.units, {}, NO_DRIVER),
+            Snapshot(BOTH, WELL.units, {}, NO_DRIVER),
             ["Warning GPUsNotOffered No GPU of this node can be offered: NVML: Driver Not Loaded"],
         ),
         (
-            View(missing=NO_DRIVER),
+            Snapshot(problem=NO_DRIVER),
             WELL,
             ["Normal GPUsOffered GPUs are offered again: 2 nvidia.com/gpu"],
         ),
         (
             WELL,
-            View({GPU1.uuid: GPU1}, {"nvidia.com/gpu": 1}),
+            Snapshot({GPU1.uuid: GPU1}, {"nvidia.com/gpu": 1}),
             [
-                "Warning GPUGone GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is gone: NVML does not list it any more; "
+                "Warning GPUGone GPU 0 (Tesla P100, 0000:00:00.0, GPU-0) is gone: NVML no longer lists it; "
                 "see the kernel log, reboot the host"
             ],
         ),
         (
-            View({"MIG-1": device("1:0", profile="1g.10gb")}, {"nvidia.com/gpu": 1}),
-            View({}, {"nvidia.com/gpu": 0}),
+            Snapshot({"MIG-1": device("1:0", profile="1g.10gb")}, {"nvidia.com/gpu": 1}),
+            Snapshot({}, {"nvidia.com/gpu": 0}),
             [
-                "Normal GPUGone MIG device 1:0 (1g.10gb of GPU-1:0, GPU-1:0) is gone: NVML does not list it any "
-                "more; its GPU was cut anew"
+                "Normal GPUGone MIG device 1:0 (1g.10gb of GPU-1:0, GPU-1:0) is gone: NVML no longer "
+                "lists it; its GPU was repartitioned"
             ],
         ),
     ],
-    ids=["start", "same", "xid", "well again", "no driver", "driver", "gone", "cut anew"],
+    ids=["start", "same", "xid", "well again", "no driver", "driver", "gone", "repartitioned"],
 )
-def test_what_is_news(before: View, after: View, told: list[str]) -> None:
+def test_what_is_news(before: Snapshot, after: Snapshot, told: list[str]) -> None:
     """What happened to which GPU, and what to do; nothing where nothing happened."""
-    assert [f"{event.type} {event.reason} {event.message}" for event in news(before, after)] == told
+    assert [f"{event.type} {event.reason} {event.message}" for event in events_between(before, after)] == told
 
 
 def test_what_is_merely_not_offered_any_more_is_no_news() -> None:
     """Another MIG strategy, or a GPU that is being cut: it is still there, nor is it well again."""
-    sick = View(BOTH, WELL.units, {GPU0.uuid: XID_79})
-    idle = View(BOTH, {"nvidia.com/gpu": 1}, idle=frozenset({GPU0.uuid}))
-    assert news(WELL, idle) == news(sick, idle) == []
-    assert news(idle, View({GPU1.uuid: GPU1}, idle.units)) == []
+    unhealthy = Snapshot(BOTH, WELL.units, {GPU0.uuid: XID_79})
+    idle = Snapshot(BOTH, {"nvidia.com/gpu": 1}, idle=frozenset({GPU0.uuid}))
+    assert events_between(WELL, idle) == events_between(unhealthy, idle) == []
+    assert events_between(idle, Snapshot({GPU1.uuid: GPU1}, idle.units)) == []

@@ -9,8 +9,8 @@ import time
 import pynvml
 import pytest
 
-from gpunode.deviceplugin import node
-from gpunode.deviceplugin.health import Attention, Health, watch
+from gpunode.deviceplugin import discovery
+from gpunode.deviceplugin.health import Health, XidPolicy, watch
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS, Verdict, name, verdict
 from gpunode.deviceplugin.settings.config import BadConfig
 
@@ -130,7 +130,7 @@ def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(play, plugin, capl
 def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatch):
     """NVML does not come back for one GPU: that one is Unhealthy, and Healthy when it answers again."""
     monkeypatch.setattr(watch, "DEADLINE", 0.2)
-    monkeypatch.setattr(node, "DEADLINE", 0.2)
+    monkeypatch.setattr(discovery, "DEADLINE", 0.2)
 
     async def scene(kubelet: FakeKubelet) -> None:
         a, _, nvml = pair()
@@ -149,7 +149,7 @@ def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatc
 def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypatch):
     """It is looked for again and again: two threads wait for it, its watch's and the first look's, and no others."""
     monkeypatch.setattr(watch, "DEADLINE", 0.1)
-    monkeypatch.setattr(node, "DEADLINE", 0.1)
+    monkeypatch.setattr(discovery, "DEADLINE", 0.1)
     asked = threading.Semaphore(0)
 
     class Hung(threading.Event):
@@ -328,7 +328,7 @@ def test_every_xid_has_one_verdict_and_an_unknown_one_counts():
 
 
 @pytest.mark.parametrize(
-    ("environ", "heeded", "ignored"),
+    ("environ", "enabled", "ignored"),
     [
         ({}, {79, 48, 999}, {13, 31, 43, 45, 68, 109}),
         ({"DP_DISABLE_HEALTHCHECKS": "79, 48"}, {95}, {79, 48, 13}),
@@ -339,11 +339,11 @@ def test_every_xid_has_one_verdict_and_an_unknown_one_counts():
         ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {13, 48}),
     ],
 )
-def test_nvidias_variables_choose_the_xids(environ, heeded, ignored):
+def test_nvidias_variables_choose_the_xids(environ, enabled, ignored):
     """DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS as in NVIDIA's plugin."""
-    attention = Attention.read(environ)
-    assert all(attention.heeds(xid) for xid in heeded)
-    assert not any(attention.heeds(xid) for xid in ignored)
+    xid_policy = XidPolicy.read(environ)
+    assert all(xid_policy.counts(xid) for xid in enabled)
+    assert not any(xid_policy.counts(xid) for xid in ignored)
 
 
 def test_a_word_that_is_no_xid_is_an_error_with_the_variables_name():
@@ -353,4 +353,4 @@ def test_a_word_that_is_no_xid_is_an_error_with_the_variables_name():
             BadConfig,
             match=f"DP_DISABLE_HEALTHCHECKS: '{word}' is neither an Xid number nor one of all, xids",
         ):
-            Attention.read({"DP_DISABLE_HEALTHCHECKS": word})
+            XidPolicy.read({"DP_DISABLE_HEALTHCHECKS": word})

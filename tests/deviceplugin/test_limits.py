@@ -15,11 +15,11 @@ from pynvml import NVML_ERROR_GPU_IS_LOST
 
 from gpunode.deviceplugin import cdi
 from gpunode.deviceplugin.cdi.spec import KIND
-from gpunode.deviceplugin.cluster.view import View, news
+from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
 from gpunode.deviceplugin.gpus import limits
 from gpunode.deviceplugin.gpus.devices import GIB, Device
-from gpunode.deviceplugin.metrics import limited, text
-from gpunode.deviceplugin.offer.board import Board
+from gpunode.deviceplugin.metrics import memory_limit_samples, render
+from gpunode.deviceplugin.offer.state import NodeState
 from gpunode.deviceplugin.settings.config import GPU_MEM, MemorySharing
 
 from .kubelet import FakeKubelet
@@ -34,7 +34,7 @@ HOOK = {
     "args": ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "/", "--gpu-id", "GPU-a"],
     "env": ["NVIDIA_CTK_DEBUG=false"],
 }
-UNTOLD = "the driver does not hold containers to their memory, which they may exceed: "
+UNTOLD = "the driver does not enforce memory limits, so containers may exceed their share: "
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
             assert edits["hooks"] == [limits.fixed(HOOK, limits.variables(3072))]
 
     play(scene)
-    assert "the driver holds containers to their memory" in caplog.text
+    assert "the driver enforces memory limits" in caplog.text
 
 
 def test_a_container_that_starts_anew_finds_its_device_again(play, plugin, tmp_path, cgroup2):
@@ -223,7 +223,7 @@ def test_a_container_that_starts_anew_finds_its_device_again(play, plugin, tmp_p
     [
         ("580.178.04", [HOOK], "cdi-cri", "driver 580.178.04 is too old"),
         (R615, [], "cdi-cri", "NVIDIA Container Toolkit 1.20.1 is the first with one"),
-        (R615, [HOOK], "envvar", "it cannot be seen whether the toolkit has the hook"),
+        (R615, [HOOK], "envvar", "it is unknown whether the toolkit has the hook"),
     ],
 )
 def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
@@ -300,9 +300,9 @@ def test_whole_gpus_are_not_asked_about(play, plugin, tmp_path, caplog):
 
 def test_the_metrics_say_whether_and_why_not():
     """One gauge for each GPU that is shared by memory."""
-    board = Board()
-    board.limits = {"GPU-a": None, "GPU-b": "driver 580 is too old"}
-    lines = text(limited(board)).splitlines()
+    state = NodeState()
+    state.memory_limits = {"GPU-a": None, "GPU-b": "driver 580 is too old"}
+    lines = render(memory_limit_samples(state)).splitlines()
     assert 'gpunode_device_plugin_memory_limited{gpu="GPU-a",why=""} 1' in lines
     assert 'gpunode_device_plugin_memory_limited{gpu="GPU-b",why="driver 580 is too old"} 0' in lines
 
@@ -310,10 +310,10 @@ def test_the_metrics_say_whether_and_why_not():
 def test_the_node_says_so_in_an_event():
     """Once for each GPU and reason; nothing where limits are enforced."""
     one = Device("GPU-a", "0", "H100", "GPU-a", "0000:3b:00.0", GIB)
-    seen = View(devices={"GPU-a": one}, limits={"GPU-a": "the host has cgroup v1"})
-    (event,) = news(View(devices=seen.devices), seen)
+    seen = Snapshot(devices={"GPU-a": one}, memory_limits={"GPU-a": "the host has cgroup v1"})
+    (event,) = events_between(Snapshot(devices=seen.devices), seen)
     assert (event.reason, event.type) == ("GPUMemoryNotLimited", "Warning")
     assert "GPU 0 (H100, 0000:3b:00.0, GPU-a) is shared by memory, and containers may exceed" in event.message
     assert event.message.endswith("the host has cgroup v1")
-    assert news(seen, seen) == []
-    assert news(seen, View(devices=seen.devices, limits={"GPU-a": None})) == []
+    assert events_between(seen, seen) == []
+    assert events_between(seen, Snapshot(devices=seen.devices, memory_limits={"GPU-a": None})) == []

@@ -9,11 +9,11 @@ import pytest
 
 from gpunode.deviceplugin.gpus.devices import GIB, MIB, Device
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.allocate import Refused, grant, of_one_gpu
+from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, grant, of_one_gpu
 from gpunode.deviceplugin.offer.listing import MAX_LIST
 from gpunode.deviceplugin.offer.memory import list_bytes, pieces
 from gpunode.deviceplugin.offer.prefer import preferred
-from gpunode.deviceplugin.offer.resources import Unfit, Unit, offers
+from gpunode.deviceplugin.offer.resources import CannotOffer, Unit, offers
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 
@@ -104,16 +104,16 @@ def test_time_slices_of_mig_devices_go_beside_it():
     ("device", "words"),
     [
         (gpu(3, 40000, mig_enabled=True), "MIG is on for GPU 3"),
-        (gpu(3, 0), "NVML does not say how much memory GPU 3 has"),
+        (gpu(3, 0), "NVML does not report how much memory GPU 3 has"),
         (gpu(3, 512), "GPU 3 has 512 MiB, less than one unit of 1 GiB"),
     ],
 )
 def test_a_gpu_that_cannot_be_shared_is_named_with_the_way_out(device, words):
     """Never left out in silence."""
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CannotOffer) as caught:
         offers((gpu(0, 2048), device), "none", (), GIBS)
     assert words in str(caught.value)
-    assert "name the other GPUs in sharing.memory.devices" in str(caught.value)
+    assert "name only the other GPUs in sharing.memory.devices" in str(caught.value)
 
 
 # The kubelet's 4 MiB.
@@ -138,7 +138,7 @@ def test_the_most_that_the_kubelet_can_take_is_offered_and_one_more_is_refused()
     """The refusal names the smallest chunk that fits; that chunk does fit."""
     one = next(mib for mib in range(60000, 80000) if list_bytes([gpu(0, mib + 1)], 1) > MAX_LIST)
     assert len(offered(gpu(0, one), sharing=MIBS)) == one
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CannotOffer) as caught:
         offered(gpu(0, one + 1), sharing=MIBS)
     assert f"{one + 1} units of 1 MiB make a list of up to" in str(caught.value)
     assert "set sharing.memory.chunk to 2 or more (MiB), or sharing.memory.unit to GiB" in str(caught.value)
@@ -148,7 +148,7 @@ def test_the_most_that_the_kubelet_can_take_is_offered_and_one_more_is_refused()
 def test_the_smallest_chunk_that_fits_is_the_smallest():
     """Eight H100 in MiB: one less does not fit."""
     eight = [gpu(number, 81559) for number in range(8)]
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CannotOffer) as caught:
         offers(eight, "none", (), MIBS)
     assert "sharing.memory.chunk to 10 or more" in str(caught.value)
     assert list_bytes(eight, 10) <= MAX_LIST < list_bytes(eight, 9)
@@ -233,7 +233,7 @@ def test_what_no_gpu_has_left_is_answered_all_the_same():
     available, units = left(4, 4)
     ids = preferred(available, [], 6, units, {}, packed=True)
     assert len(ids) == 6
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         of_one_gpu([units[one] for one in ids], {"0": 4, "1": 3})
     assert str(caught.value) == (
         "6 GiB asked for, but a container gets memory of one GPU, and the most that is free on one is 4 GiB (GPU 0)"
@@ -253,7 +253,7 @@ def test_what_no_gpu_has_left_is_answered_all_the_same():
 def test_a_choice_of_several_gpus_is_refused_for_its_own_reason(free, words):
     """Kubelets of before 1.19 do not ask; init containers bind the pod to their GPU."""
     _, units = left(8, 8)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         of_one_gpu(list(units.values())[7:9], free)
     assert words in str(caught.value)
 
@@ -303,7 +303,7 @@ def test_memory_goes_all_the_way_through_the_kubelet(play, plugin):
             assert "the most that is free on one is 4 GiB (GPU 0)" in caught.value.details()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await kubelet.allocate("GPU-a", resource=GPU_COUNT)
-            assert "aliyun.com/gpu-count: it only says how many GPUs" in caught.value.details()
+            assert "aliyun.com/gpu-count: it only counts the GPUs" in caught.value.details()
 
     play(scene)
 
@@ -328,7 +328,7 @@ def test_a_mig_gpu_stops_the_plugin_with_the_reason(play, plugin):
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(FakeNvml(Gpu("GPU-a", mig=[Mig("MIG-1")])), memory=GIBS) as task:
-            with pytest.raises(Unfit, match="sharing by memory: MIG is on for GPU 0"):
+            with pytest.raises(CannotOffer, match="sharing by memory: MIG is on for GPU 0"):
                 await task
 
     play(scene)

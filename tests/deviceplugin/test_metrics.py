@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpunode.deviceplugin import metrics as pages
-from gpunode.deviceplugin.metrics import CannotListen, Metrics, serving, text
+from gpunode.deviceplugin.metrics import CannotListen, Metrics, render, serving
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -251,7 +251,7 @@ def test_how_long_allocations_took_is_a_histogram():
     metrics = Metrics()
     for seconds in (0.0004, 0.003, 2.0):
         metrics.allocated("r", seconds)
-    page = text(metrics.samples())
+    page = render(metrics.samples())
     buckets = re.findall(r'allocate_seconds_bucket\{le="([^"]+)",resource="r"\} (\d+)', page)
     assert [
         (bound, count) for bound, count in buckets if bound in ("0.0005", "0.001", "0.005", "1", "+Inf")
@@ -270,14 +270,14 @@ def test_large_counts_lose_nothing():
     """A rate is the difference of two of them."""
     metrics = Metrics()
     metrics.count("allocations_total", by=12_345_678)
-    assert "allocations_total{} 12345678\n" in text(metrics.samples())
+    assert "allocations_total{} 12345678\n" in render(metrics.samples())
 
 
 def test_label_values_are_escaped():
     """A quote in a value must not break the page."""
     metrics = Metrics()
     metrics.count("xids_total", gpu='a"b\\c')
-    assert 'xids_total{gpu="a\\"b\\\\c"} 1\n' in text(metrics.samples())
+    assert 'xids_total{gpu="a\\"b\\\\c"} 1\n' in render(metrics.samples())
 
 
 async def ended(talks):

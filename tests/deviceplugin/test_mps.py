@@ -10,12 +10,11 @@ import pytest
 
 from gpunode.deviceplugin.gpus.devices import GIB, Device
 from gpunode.deviceplugin.kubelet.allocate import grant
-from gpunode.deviceplugin.mps import files
-from gpunode.deviceplugin.mps.bulletin import Bulletin
-from gpunode.deviceplugin.mps.follow import ABSENT, Follower
-from gpunode.deviceplugin.mps.report import State, decode, encode
-from gpunode.deviceplugin.offer.resources import ClientLimits, Unfit, offers
-from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.mps.follower import ABSENT, Follower
+from gpunode.deviceplugin.mps.report import DaemonState, decode, encode
+from gpunode.deviceplugin.mps.report_server import ReportServer
+from gpunode.deviceplugin.offer.resources import CannotOffer, ClientLimits, offers
+from gpunode.deviceplugin.settings import mps_paths, read
 from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
 
 from .kubelet import FakeKubelet
@@ -81,7 +80,7 @@ def test_a_gpu_that_does_not_tell_its_memory_has_no_memory_limit():
 )
 def test_what_mps_cannot_do_is_said(share, gpu, words):
     """Before any pod finds out."""
-    with pytest.raises(Unfit, match=words):
+    with pytest.raises(CannotOffer, match=words):
         limits(share, gpu)
 
 
@@ -139,8 +138,8 @@ def test_a_whole_gpu_gets_nothing_of_mps():
 def test_a_report_comes_out_as_it_went_in():
     """One line each."""
     report = {
-        "GPU-a": State(ClientLimits(8192, 50), None),
-        "GPU-b": State(ClientLimits(None, 10), "it has\nended"),
+        "GPU-a": DaemonState(ClientLimits(8192, 50), None),
+        "GPU-b": DaemonState(ClientLimits(None, 10), "it has\nended"),
     }
     assert decode(encode(report)) == report
     assert encode(report).count(b"\n") == 1
@@ -151,8 +150,8 @@ def test_a_report_comes_out_as_it_went_in():
 
 def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, plugin, sockets, monkeypatch):
     """Unhealthy from the first list on, with the reason in a refused allocation; Healthy and back with the daemon."""
-    monkeypatch.setattr("gpunode.deviceplugin.mps.follow.RETRY", 0.05)
-    bulletin = Bulletin()
+    monkeypatch.setattr("gpunode.deviceplugin.mps.follower.RETRY", 0.05)
+    report_server = ReportServer()
     sick, well = (
         {"GPU-a::mps-0": "Unhealthy", "GPU-a::mps-1": "Unhealthy"},
         {"GPU-a::mps-0": "Healthy", "GPU-a::mps-1": "Healthy"},
@@ -171,20 +170,20 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
             await kubelet.until(kubelet.devices)
             assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
             assert ABSENT.words in await refusal(kubelet)
-            async with bulletin.open(files.status(str(sockets))):
-                bulletin.tell({"GPU-a": State(both, "it is being started")})
-                bulletin.tell({"GPU-a": State(both, None)})
+            async with report_server.open(mps_paths.status(str(sockets))):
+                report_server.publish({"GPU-a": DaemonState(both, "it is being started")})
+                report_server.publish({"GPU-a": DaemonState(both, None)})
                 await kubelet.until(lambda: kubelet.devices() == well)
                 answer = await kubelet.allocate("GPU-a::mps-0")
                 pipe = f"{sockets}/GPU-a/pipe"
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
                 mounts = {(one.container_path, one.host_path, one.read_only) for one in answer.mounts}
                 assert mounts == {(pipe, pipe, False), ("/dev/shm", f"{sockets}/shm", False)}
-                bulletin.tell({"GPU-a": State(both, "it has ended by signal 9")})
+                report_server.publish({"GPU-a": DaemonState(both, "it has ended by signal 9")})
                 await kubelet.until(lambda: kubelet.devices() == sick)
                 assert "MPS control daemon: it has ended by signal 9" in await refusal(kubelet)
-                bulletin.tell({"GPU-a": State(ClientLimits(4096, 25), None)})
-                bulletin.tell({"GPU-a": State(both, None)})
+                report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
+                report_server.publish({"GPU-a": DaemonState(both, None)})
                 await kubelet.until(lambda: kubelet.devices() == well)
             await kubelet.until(lambda: kubelet.devices() == sick)
             assert ABSENT.words in await refusal(kubelet)
@@ -194,23 +193,23 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
 
 def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
     """A daemon that has not yet followed a change."""
-    from gpunode.deviceplugin.offer.board import Board
+    from gpunode.deviceplugin.offer.state import NodeState
 
     offered = offers([device(0)], "none", [share(2)])
 
     async def scene() -> None:
-        board = Board()
-        follower = Follower(files.status(str(sockets)), board)
-        board.offer(offered)
-        bulletin = Bulletin()
-        bulletin.tell({"GPU-a": State(ClientLimits(4096, 25), None)})
-        async with bulletin.open(files.status(str(sockets))):
-            change = board.change()
+        state = NodeState()
+        follower = Follower(mps_paths.status(str(sockets)), state)
+        state.offer(offered)
+        report_server = ReportServer()
+        report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
+        async with report_server.open(mps_paths.status(str(sockets))):
+            change = state.changed()
             following = asyncio.create_task(follower.run())
             try:
-                while "other limits" not in str(board.sick.get("GPU-a", "")):
+                while "other limits" not in str(state.unhealthy.get("GPU-a", "")):
                     await asyncio.wait_for(change.wait(), 60)
-                    change = board.change()
+                    change = state.changed()
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
@@ -222,9 +221,9 @@ def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(soc
     """A killed process leaves its socket."""
 
     async def scene() -> None:
-        path = files.status(str(sockets))
+        path = mps_paths.status(str(sockets))
         for _ in range(2):
-            async with Bulletin().open(path):
+            async with ReportServer().open(path):
                 reader, writer = await asyncio.open_unix_connection(path)
                 assert decode(await reader.readline()) == {}
                 writer.close()

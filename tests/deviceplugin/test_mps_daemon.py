@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.mps import daemon as daemons
-from gpunode.deviceplugin.mps import files, shm
-from gpunode.deviceplugin.mps.bulletin import Bulletin
+from gpunode.deviceplugin.mps import shm
 from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
-from gpunode.deviceplugin.mps.keeper import Keeper
 from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
+from gpunode.deviceplugin.mps.report_server import ReportServer
+from gpunode.deviceplugin.mps.supervisor import Supervisor
 from gpunode.deviceplugin.mps.users import user
-from gpunode.deviceplugin.offer.checkpoint import NAME
 from gpunode.deviceplugin.offer.resources import ClientLimits
+from gpunode.deviceplugin.settings import mps_paths
 from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import Entry, FakeKubelet
@@ -114,7 +115,7 @@ def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
     run = subprocess.run(
         [PROGRAM],
         input="".join(f"{command}\n" for command in commands),
-        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(files.pipe(str(root), gpu))},
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(mps_paths.pipe(str(root), gpu))},
         capture_output=True,
         text=True,
         timeout=60,
@@ -184,7 +185,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch
 
 def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
     """Somebody else keeps one there."""
-    pipe = files.pipe(str(sockets), GPU)
+    pipe = mps_paths.pipe(str(sockets), GPU)
     pipe.mkdir(parents=True)
     other = subprocess.Popen(
         [PROGRAM, "-f"],
@@ -223,8 +224,8 @@ def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypat
 
 
 def modes(root: Path, gpu: Gpu) -> NvmlModes:
-    files.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
-    return NvmlModes(FakeNvml(gpu), str(root), root / NAME)
+    mps_paths.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
+    return NvmlModes(FakeNvml(gpu), str(root), root / FILE_NAME)
 
 
 def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
@@ -263,7 +264,7 @@ def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
         await modes(tmp_path, Gpu(GPU, mode=None)).restore(GPU)
 
     asyncio.run(scene())
-    assert "processes can get past MPS" in caplog.text
+    assert "processes can bypass MPS" in caplog.text
 
 
 def test_a_gpu_that_is_lost_is_said(tmp_path):
@@ -324,7 +325,7 @@ def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits)
     kubelet = FakeKubelet(sockets)
     kubelet.given = [Entry("1-2-3", "main", "nvidia.com/gpu", [unit])]
     kubelet.write_down()
-    words = "container main of pod with UID 1-2-3 still has this GPU without MPS"
+    words = "container main of pod with UID 1-2-3 still uses this GPU without MPS"
 
     async def scene() -> None:
         with pytest.raises(InUse, match=words) if waits else contextlib.nullcontext():
@@ -337,10 +338,10 @@ def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits)
 def test_a_record_that_cannot_be_read_is_said_and_no_hindrance(tmp_path, caplog):
     """Another version of it."""
     gpu = Gpu(GPU)
-    (tmp_path / NAME).write_text("{}")
+    (tmp_path / FILE_NAME).write_text("{}")
     asyncio.run(modes(tmp_path, gpu).exclusive(GPU))
     assert gpu.mode == EXCLUSIVE
-    assert "which containers have the GPU is not known" in caplog.text
+    assert "cannot read which containers have the GPU" in caplog.text
 
 
 def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, sockets, monkeypatch, caplog):
@@ -357,7 +358,7 @@ def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, so
         assert gpu.mode == EXCLUSIVE
 
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
-        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets), sockets / NAME))
+        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets), sockets / FILE_NAME))
     assert len(stage.said) == 2
     assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
 
@@ -378,10 +379,12 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
     nvml.nvmlInit()
 
     async def scene() -> None:
-        bulletin = Bulletin()
-        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / NAME), bulletin)
-        async with bulletin.open(files.status(str(sockets))):
-            reader, writer = await asyncio.open_unix_connection(files.status(str(sockets)))
+        report_server = ReportServer()
+        supervisor = Supervisor(
+            nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / FILE_NAME), report_server
+        )
+        async with report_server.open(mps_paths.status(str(sockets))):
+            reader, writer = await asyncio.open_unix_connection(mps_paths.status(str(sockets)))
 
             async def told(**threads: int) -> None:
                 wanted = {name: (percent, None) for name, percent in threads.items()}
@@ -391,7 +394,7 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
                         return
 
             async def kept(config: Config, **threads: int) -> None:
-                running = asyncio.create_task(keeper.run(config))
+                running = asyncio.create_task(supervisor.run(config))
                 await told(**threads)
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -404,7 +407,7 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
                 assert ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
                 assert ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
             finally:
-                await keeper.stop()
+                await supervisor.stop()
                 writer.close()
         assert [gpu.mode for gpu in nvml.gpus] == [DEFAULT] * 3
 
@@ -423,23 +426,25 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
             quitting.set()
         return await asked(self, command)
 
-    class Heard(Bulletin):
-        def tell(self, report):
+    class Heard(ReportServer):
+        def publish(self, report):
             if report and all(state.why is None for state in report.values()):
                 ready.set()
 
     async def scene() -> None:
-        keeper = Keeper(nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / NAME), Heard())
+        supervisor = Supervisor(
+            nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / FILE_NAME), Heard()
+        )
 
         async def follow(config: Config, until: asyncio.Event) -> None:
-            running = asyncio.create_task(keeper.run(config))
+            running = asyncio.create_task(supervisor.run(config))
             await asyncio.wait_for(until.wait(), 100)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
         await follow(sharing((GPU, 2)), ready)
         await follow(Config(), quitting)
-        await keeper.stop()
+        await supervisor.stop()
         assert ask(sockets, "get_server_list").startswith("status 1")
         assert nvml.gpus[0].mode == DEFAULT
 

@@ -201,4 +201,4 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
         "it hangs": "DEADLINE_EXCEEDED",
         "it knows no v1": "UNIMPLEMENTED",
     }
-    assert f"the kubelet does not tell which pods have GPUs: {words[how]}" in line
+    assert f"the kubelet does not report which pods have GPUs: {words[how]}" in line

@@ -65,7 +65,7 @@ def test_many_requests_to_start_anew_do_not_end_it(play, sockets):
             await kubelet.until(kubelet.devices)
             child.send_signal(signal.SIGHUP)
             for _ in range(5):
-                while "starting anew because=SIGHUP" not in (
+                while "starting again because=SIGHUP" not in (
                     line := (await child.stderr.readline()).decode()
                 ):
                     assert line
@@ -92,7 +92,7 @@ def test_a_configuration_whose_directory_is_gone_stays_in_force(play, sockets, t
             child.send_signal(signal.SIGTERM)
             _, log = await child.communicate()
         assert child.returncode == 0
-        assert "a change of the configuration is only noticed on SIGHUP: " in log.decode()
+        assert "configuration changes take effect only on SIGHUP: " in log.decode()
 
     play(scene)
 

@@ -16,8 +16,8 @@ import pytest
 
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet.sockets import alive
-from gpunode.deviceplugin.offer.checkpoint import NAME
 from gpunode.deviceplugin.settings import directory
 
 from .kubelet import FakeKubelet
@@ -178,7 +178,7 @@ def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monk
 @pytest.fixture
 def no_kubelet_yet(monkeypatch, caplog) -> Callable[..., Coroutine[Any, Any, None]]:
     """A scene in which the plugin starts first, and the kubelet once it is waited for: it has to be noticed."""
-    monkeypatch.setattr(server, "LOOK_ANYWAY", 3600.0)  # not by a look now and then
+    monkeypatch.setattr(server, "CHECK_ANYWAY", 3600.0)  # not by a look now and then
     caplog.set_level("INFO")
 
     async def scene(kubelet: FakeKubelet, running: AbstractAsyncContextManager[Any]) -> None:
@@ -287,7 +287,7 @@ def test_a_kubelet_that_refuses_is_quoted_and_tried_again(play, plugin, caplog):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
     play(scene)
-    assert "the kubelet says UNKNOWN: requested API version is not supported by kubelet" in caplog.text
+    assert "the kubelet answers UNKNOWN: requested API version is not supported by kubelet" in caplog.text
 
 
 def test_a_kubelet_that_never_asks_for_the_devices_is_told_again(play, plugin, monkeypatch, caplog):
@@ -298,7 +298,7 @@ def test_a_kubelet_that_never_asks_for_the_devices_is_told_again(play, plugin, m
         kubelet.deaf = True
         async with plugin(two_gpus()):
             await kubelet.until(lambda: kubelet.plugins)
-            while "not asked for the devices" not in caplog.text:
+            while "did not ask for its devices" not in caplog.text:
                 await asyncio.sleep(0.01)
             kubelet.deaf = False
             monkeypatch.setattr(server, "STREAM_DEADLINE", 20)
@@ -444,7 +444,7 @@ def test_stopping_takes_the_socket_away(play, plugin, sockets):
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):
             await kubelet.until(kubelet.devices)
-        assert {path.name for path in sockets.iterdir()} == {"kubelet.sock", NAME}
+        assert {path.name for path in sockets.iterdir()} == {"kubelet.sock", FILE_NAME}
         await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].ended)
 
     play(scene)

@@ -11,10 +11,10 @@ import pynvml
 import pytest
 
 from gpunode.deviceplugin.cluster import writer as writer_module
+from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.cluster.events import Event, Events
+from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.view import Annotation
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
@@ -42,7 +42,9 @@ def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     """One that says all that can be said, with short waits."""
     monkeypatch.setattr(writer_module, "FIRST", 0.01)
     monkeypatch.setattr(writer_module, "LONGEST", 0.05)
-    made = Publisher(Writer(api, Events("gpu-01"), "events"), Writer(api, Annotation("gpu-01"), "annotation"))
+    made = Publisher(
+        Writer(api, PendingEvents("gpu-01"), "events"), Writer(api, PendingAnnotation("gpu-01"), "annotation")
+    )
     yield made
     made.close()
 
@@ -201,19 +203,19 @@ def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api,
     assert [line for line in told if line.startswith("events")] == [
         f"events cannot be written: {NO}; trying again, at last every 0 s"
     ]
-    assert "the API server takes events again" in told
+    assert "the API server accepts events again" in told
 
 
 def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, caplog) -> None:
     """It is named and left out; the next one is written."""
     api.refuse = ApiError(422, "metadata.name: Invalid value")
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.cluster.writer"):
-        publisher.say(Event("Bad", "x"))
+        publisher.publish_event(NodeEvent("Bad", "x"))
         api.wait(lambda: len(api.requests) == 1)
         api.refuse = None
-        publisher.say(Event("Good", "x"))
+        publisher.publish_event(NodeEvent("Good", "x"))
         api.wait(lambda: api.said() == [("Good", 1)])
-    assert "it is left out: metadata.name: Invalid value" in caplog.text
+    assert "it is not written: metadata.name: Invalid value" in caplog.text
 
 
 def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
@@ -226,13 +228,13 @@ def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
 
 def test_last_words_are_said_and_not_waited_for_long(api, publisher) -> None:
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
-    publisher.say(Event("GPUsNotOffered", "the end"))
+    publisher.publish_event(NodeEvent("GPUsNotOffered", "the end"))
     publisher.close()
     assert api.said() == [("GPUsNotOffered", 1)]
     api.refuse = DOWN
-    later = Writer(api, Events("gpu-01"), "events")
+    later = Writer(api, PendingEvents("gpu-01"), "events")
     later.start()
-    later.put(Event("R", "x"))
+    later.put(NodeEvent("R", "x"))
     later.close(30)
     assert not later.is_alive()
 
@@ -240,7 +242,7 @@ def test_last_words_are_said_and_not_waited_for_long(api, publisher) -> None:
 def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
     """No thread that could."""
     silent = Publisher.of(Config(node_name="gpu-01"), {})
-    silent.say(Event("R", "x"))
+    silent.publish_event(NodeEvent("R", "x"))
     assert not [one.name for one in threading.enumerate() if one.name.startswith("writer of ")]
     silent.close()
 

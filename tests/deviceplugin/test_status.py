@@ -11,20 +11,20 @@ import pytest
 from gpunode.deviceplugin.cluster import document
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.gpus.devices import GIB, Device
-from gpunode.deviceplugin.offer.board import NOT_LOOKED, Board
-from gpunode.deviceplugin.offer.holds import Hold
+from gpunode.deviceplugin.offer.reservations import Reservation
 from gpunode.deviceplugin.offer.resources import offers
+from gpunode.deviceplugin.offer.state import STARTING, NodeState
 from gpunode.deviceplugin.settings.config import BadConfig, Config, MemorySharing, Share
 from gpunode.deviceplugin.status import (
     ENFORCED,
     MARK,
     Configuration,
-    Lost,
     Pod,
     Reason,
     Reserved,
     Resource,
     Status,
+    Unavailable,
     UnknownVersion,
     dumps,
     last,
@@ -46,19 +46,19 @@ WHOLE = Status(
     resources={GPU: Resource(4, True), "nvidia.com/mig-1g.10gb": Resource(0, False)},
     problem=Reason("layout", "x"),
     not_ready=Reason("taken-over", "y"),
-    lost=(Lost("GPU-0", "0", "xid-79", "Xid 79"), Lost("", "3", "gpu-lost", "z", listed=False)),
+    lost=(Unavailable("GPU-0", "0", "xid-79", "Xid 79"), Unavailable("", "3", "gpu-lost", "z", listed=False)),
     reserved=(Reserved(GPU, "GPU-1", 2, (Pod("ml/a"), Pod(uid="1-2-3")), "w"),),
     memory_limits={"GPU-0": Reason(ENFORCED, ""), "GPU-1": Reason("not-enforced", "cgroup v1")},
 )
 EMPTY = Status(since="", configuration=Configuration("none", "none", ()))
 
 
-def board(*devices: Device, config: Config | None = None) -> Board:
+def state(*devices: Device, config: Config | None = None) -> NodeState:
     """A board with these devices offered as the configuration wants."""
-    made, config = Board(), config or Config()
+    made, config = NodeState(), config or Config()
     made.devices = devices
     made.offer(offers(devices, config.mig_strategy, config.shares, config.memory))
-    made.lack(None)
+    made.set_problem(None)
     return made
 
 
@@ -105,20 +105,20 @@ def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
 
 
 def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None:
-    made = board(ONE, TWO)
-    made.judge(ONE.uuid, XID)
-    made.leave({TWO.uuid: Reason("mig-uncut", "MIG is on")})
-    made.miss({"2": Reason("gpu-lost", "GPU is lost")})
+    made = state(ONE, TWO)
+    made.set_health(ONE.uuid, XID)
+    made.set_not_offered({TWO.uuid: Reason("mig-uncut", "MIG is on")})
+    made.set_unidentified({"2": Reason("gpu-lost", "GPU is lost")})
     assert document.of(made, Config(), {}, None).lost == (
-        Lost("GPU-0", "0", "xid-79", XID.words),
-        Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),
-        Lost("", "2", "gpu-lost", "GPU is lost", listed=False),
+        Unavailable("GPU-0", "0", "xid-79", XID.words),
+        Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),
+        Unavailable("", "2", "gpu-lost", "GPU is lost", listed=False),
     )
 
 
 def test_resources_say_whether_the_kubelet_has_them() -> None:
     """Units of one that is offered no more stay, so that the kubelet sees zero."""
-    made = board(ONE, TWO)
+    made = state(ONE, TWO)
     made.offer({"other": ()})
     assert document.of(made, Config(), {GPU: True}, None).resources == {
         GPU: Resource(0, True),
@@ -127,21 +127,21 @@ def test_resources_say_whether_the_kubelet_has_them() -> None:
 
 
 def test_reservations_name_their_pods() -> None:
-    made = board(ONE)
+    made = state(ONE)
     pods = (Pod("ml/train"), Pod(uid="1-2-3"))
-    made.hold(
+    made.reserve(
         (
-            Hold(GPU, "GPU-0", frozenset({"a", "b"}), "why", pods),
-            Hold(GPU, "GPU-0", frozenset({"c"}), "may be over", (), sure=False),
-            Hold(GPU, "GPU-9", frozenset({"d"}), "not here", pods),
+            Reservation(GPU, "GPU-0", frozenset({"a", "b"}), "why", pods),
+            Reservation(GPU, "GPU-0", frozenset({"c"}), "may be over", (), confirmed=False),
+            Reservation(GPU, "GPU-9", frozenset({"d"}), "not here", pods),
         )
     )
     assert document.of(made, Config(), {}, None).reserved == (Reserved(GPU, "GPU-0", 2, pods, "why"),)
 
 
 def test_memory_limits_are_enforced_or_say_why_not() -> None:
-    made = board(ONE, TWO, config=Config(memory=MemorySharing()))
-    made.limit({"GPU-0": None, "GPU-1": "cgroup v1", "GPU-9": "gone"})
+    made = state(ONE, TWO, config=Config(memory=MemorySharing()))
+    made.set_memory_limits({"GPU-0": None, "GPU-1": "cgroup v1", "GPU-9": "gone"})
     assert document.of(made, Config(), {}, None).memory_limits == {
         "GPU-0": Reason(ENFORCED, ""),
         "GPU-1": Reason("not-enforced", "cgroup v1"),
@@ -158,18 +158,18 @@ def test_memory_limits_are_enforced_or_say_why_not() -> None:
     ],
 )
 def test_the_configuration_in_force_is_in_it(config: Config, sharing: str) -> None:
-    assert document.of(Board(), config, {}, None).configuration.sharing == sharing
+    assert document.of(NodeState(), config, {}, None).configuration.sharing == sharing
 
 
 def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
     """A MIG device is not: its GPU was cut again. While NVML does not answer, nothing is concluded."""
     part = Device("MIG-1", "1:0", "H100", "GPU-1", TWO.bus, GIB, profile="1g.10gb")
     known = {one.uuid: one for one in (ONE, TWO, part)}
-    gone = document.gone({}, known, board(TWO))
+    gone = document.gone({}, known, state(TWO))
     assert [(one.device, one.code, one.listed) for one in gone.values()] == [("GPU-0", "gone", False)]
-    assert document.gone(gone, {}, board(TWO)) == gone
-    assert document.gone(gone, {}, Board()) == gone
-    assert document.gone(gone, known, board(ONE, TWO)) == {}
+    assert document.gone(gone, {}, state(TWO)) == gone
+    assert document.gone(gone, {}, NodeState()) == gone
+    assert document.gone(gone, known, state(ONE, TWO)) == {}
 
 
 def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
@@ -189,7 +189,7 @@ def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
 
     play(scene)
     found = statuses(caplog)
-    assert found[0].problem == found[0].not_ready == NOT_LOOKED
+    assert found[0].problem == found[0].not_ready == STARTING
     assert all(one != other for one, other in itertools.pairwise(found))
     whole = [one for one in found if one.not_ready is None]
     assert [[lost.code for lost in one.lost] for one in whole] == [[], ["xid-79"], []]
@@ -200,7 +200,7 @@ def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
 def test_the_status_is_in_the_log_at_every_level(caplog, level: str) -> None:
     logging.getLogger("gpunode.deviceplugin").setLevel(level.upper())
     try:
-        Publisher().publish(board(ONE), Config(), {GPU: True}, None)
+        Publisher().publish(state(ONE), Config(), {GPU: True}, None)
     finally:
         logging.getLogger("gpunode.deviceplugin").setLevel(logging.NOTSET)
     (status,) = statuses(caplog)
@@ -209,17 +209,17 @@ def test_the_status_is_in_the_log_at_every_level(caplog, level: str) -> None:
 
 def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog) -> None:
     publisher = Publisher()
-    publisher.publish(board(ONE), Config(), {GPU: True}, None)
-    publisher.refused(BadConfig("flags.x: unknown key"))
-    publisher.publish(board(ONE), Config(), {GPU: True}, None)
-    publisher.taken()
+    publisher.publish(state(ONE), Config(), {GPU: True}, None)
+    publisher.config_refused(BadConfig("flags.x: unknown key"))
+    publisher.publish(state(ONE), Config(), {GPU: True}, None)
+    publisher.config_accepted()
     refused = [one.configuration.refused for one in statuses(caplog)]
     assert refused == [None, Reason("config-refused", "flags.x: unknown key"), None]
 
 
 def test_an_old_status_is_logged_again(caplog) -> None:
     """The log may have been rotated since."""
-    publisher, made = Publisher(), board(ONE)
+    publisher, made = Publisher(), state(ONE)
     for again in (False, False, True):
         publisher.publish(made, Config(), {GPU: True}, None, again=again)
     assert len(statuses(caplog)) == 2

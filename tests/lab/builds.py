@@ -45,7 +45,9 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 # as NVIDIA links: NVML's symbols are looked up when libnvidia-ml.so.1 has been opened
 _NVML = "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
 
-KUBERNETES = _kubernetes("1.36.3", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+KUBERNETES = _kubernetes(
+    "1.36.3", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"
+)
 # 1.23 pulls in an x/sys that reaches into the runtime by linkname, which Go refuses since 1.23
 KUBERNETES_LEGACY = _kubernetes("1.23.17", "kubelet", more="-checklinkname=0")
 CONTAINERD = Part(

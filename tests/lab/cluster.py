@@ -1,4 +1,4 @@
-"""The control plane: etcd, apiserver, controller-manager and scheduler as processes of the machine."""
+"""The cluster as its API shows it. What it runs on: nodes/control-plane."""
 
 from __future__ import annotations
 
@@ -11,102 +11,29 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from . import pki, process
-from .progress import LabError, wait
+from . import kubeproxy, pki
+from .hosts import CONTROL_PLANE
+from .progress import wait
 from .slot import Slot
 
-SERVICES = "10.96.0.0/16"
-APISERVER_SECONDS = 240  # 5 to 10 alone; more than a minute was seen beside other labs and builds
-DAEMONS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")  # in the order of stopping
+APISERVER_SECONDS = 240  # 10 to 15 alone; more than a minute was seen beside other labs and builds
+PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")  # the static pods
+_ROLE = "node-role.kubernetes.io/control-plane"
 
 
-def up(slot: Slot, programs: Path) -> None:
-    """Start what does not run, and wait until the apiserver is ready."""
-    pki.ensure(slot)
-    etcd, peer = f"http://127.0.0.1:{slot.etcd_port}", f"http://127.0.0.1:{slot.etcd_port + 1}"
-    process.start(
-        slot.state,
-        "etcd",
-        [
-            "/usr/bin/etcd",
-            f"--data-dir={slot.state}/etcd",
-            f"--listen-client-urls={etcd}",
-            f"--advertise-client-urls={etcd}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
-            "--log-level=warn",
-        ],
-    )
-    start_apiserver(slot, programs)
-    process.start(
-        slot.state,
-        "kube-controller-manager",
-        [
-            programs / "kube-controller-manager",
-            f"--kubeconfig={pki.kubeconfig(slot, 'controller-manager')}",
-            f"--service-account-private-key-file={pki.folder(slot)}/sa.key",
-            f"--root-ca-file={pki.folder(slot)}/ca.crt",
-            "--use-service-account-credentials=true",  # each controller has only the rights of its own role
-            f"--service-cluster-ip-range={SERVICES}",
-            "--leader-elect=false",
-            "--secure-port=0",
-        ],
-    )
-    process.start(
-        slot.state,
-        "kube-scheduler",
-        [
-            programs / "kube-scheduler",
-            f"--kubeconfig={pki.kubeconfig(slot, 'scheduler')}",
-            "--leader-elect=false",
-            "--secure-port=0",
-        ],
-    )
+def up(slot: Slot) -> None:
+    """Wait until the apiserver is ready, and give the cluster what kubeadm gives it then: the role's label, kube-proxy."""
+    wait_ready(slot)
+    for path, thing in kubeproxy.objects(slot):
+        request(slot, "PATCH", f"{path}?fieldManager=lab&force=true", thing, "application/apply-patch+yaml")
+    name = CONTROL_PLANE.name
+    wait(f"{name} to be Ready", lambda: node_ready(slot, name), APISERVER_SECONDS)
+    request(slot, "PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {_ROLE: ""}}})
 
 
-def start_apiserver(slot: Slot, programs: Path) -> None:
-    """Start the apiserver and wait until it is ready; one that gives up on an etcd that is still slow is started again."""
-    keys = pki.folder(slot)
-    command: list[str | Path] = [
-        programs / "kube-apiserver",
-        f"--etcd-servers=http://127.0.0.1:{slot.etcd_port}",
-        f"--bind-address={slot.gateway}",
-        f"--advertise-address={slot.gateway}",
-        "--secure-port=6443",
-        f"--cert-dir={slot.state}/apiserver",
-        f"--client-ca-file={keys}/ca.crt",
-        f"--tls-cert-file={keys}/apiserver.crt",
-        f"--tls-private-key-file={keys}/apiserver.key",
-        f"--kubelet-client-certificate={keys}/apiserver-kubelet-client.crt",
-        f"--kubelet-client-key={keys}/apiserver-kubelet-client.key",
-        "--kubelet-preferred-address-types=InternalIP",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={keys}/sa.key",
-        f"--service-account-signing-key-file={keys}/sa.key",
-        f"--service-cluster-ip-range={SERVICES}",
-        "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
-        "--allow-privileged=true",
-    ]
-    log = process.log(slot.state, "kube-apiserver")
-
-    def ended() -> bool:
-        return not process.running(slot.state, "kube-apiserver")
-
-    for _ in range(3):
-        process.start(slot.state, "kube-apiserver", command)
-        wait("a ready apiserver", lambda: ready(slot) or ended(), APISERVER_SECONDS, log)
-        if not ended():
-            return
-    raise LabError(f"the apiserver ended three times: {log.read_text().splitlines()[-1]}")
-
-
-def down(slot: Slot) -> None:
-    for name in DAEMONS:
-        process.stop(
-            slot.state, name, patience=1
-        )  # the apiserver waits for its watches, and all data goes anyway
+def wait_ready(slot: Slot) -> None:
+    log = f"/var/log/pods on the host {CONTROL_PLANE.name}"
+    wait("a ready apiserver", lambda: ready(slot), APISERVER_SECONDS, Path(log))
 
 
 def ready(slot: Slot) -> bool:
@@ -116,13 +43,13 @@ def ready(slot: Slot) -> bool:
         return False
 
 
-def request(slot: Slot, method: str, path: str, body: Any = None) -> Any:
+def request(slot: Slot, method: str, path: str, body: Any = None, content: str = "") -> Any:
     """One call to the apiserver as its administrator; JSON is decoded, other answers come as text. PATCH: a merge patch."""
-    keys = pki.folder(slot)
+    keys = pki.ensure(slot)
     context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
-    context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
+    context.load_cert_chain(keys / pki.USERS / "admin.crt", keys / pki.USERS / "admin.key")
     data = None if body is None else json.dumps(body).encode()
-    content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    content = content or f"application/{'merge-patch+' if method == 'PATCH' else ''}json"
     call = urllib.request.Request(slot.server + path, data, {"Content-Type": content}, method=method)
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)

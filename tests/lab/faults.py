@@ -6,11 +6,12 @@ import contextlib
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
-from . import aptserver, cluster, process
+from . import aptserver, cluster, nodes
 from .api import Lab, Node
 from .docker import DOCKER
+from .hosts import CONTROL_PLANE
+from .progress import wait
 
 _HIDDEN = "/var/lib/lab-hidden"
 
@@ -169,12 +170,17 @@ def disk_full(node: Node, folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def apiserver_down(running: Lab) -> Iterator[None]:
-    """Nothing answers at the apiserver's address."""
-    process.stop(running.slot.state, "kube-apiserver", patience=0)
+    """Nothing answers at the apiserver's address: the kubelet there has ended its static pod."""
+    node = running.node(CONTROL_PLANE.name)
     try:
-        yield
+        with _moved(node, f"/{nodes.MANIFESTS}/kube-apiserver.yaml"):
+            wait("the kubelet to end the apiserver", lambda: not cluster.ready(running.slot))
+            # it is asked already: nobody starts it again, and it would wait for its watches
+            node.exec(["pkill", "-KILL", "-x", "kube-apiserver"], check=False)
+            node.wait_until("the apiserver to be gone", ["sh", "-c", "! pgrep -x kube-apiserver"])
+            yield
     finally:
-        cluster.start_apiserver(running.slot, Path(running.table["programs"]))
+        cluster.wait_ready(running.slot)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ FILES = HERE / "images"
 NAMES = ("modern", "legacy", "python")
 PAUSE = "gpunode-lab/pause:1"
 BUSYBOX = "gpunode-lab/busybox:1"
+HOSTS_USR = "gpunode-lab/hosts-usr:1"
 
 HOST = [
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "iproute2", "iptables", "kmod"),
@@ -65,7 +66,7 @@ def ensure(slot: Slot) -> Images:
             packages = docker(slot, "run", "--rm", "--network=none", "--entrypoint=dpkg-query", name, "-W")
             (folder / f"{name.split('/')[1].split(':')[0]}.packages").write_text(packages + "\n")
         _small(slot, pause / "pause")
-        docker(slot, "save", "-o", folder / "small.tar", PAUSE, BUSYBOX)
+        docker(slot, "save", "-o", folder / "small.tar", PAUSE, BUSYBOX, HOSTS_USR)
 
     wanted = sorted({*HOST, *MODERN, *LEGACY, *PYTHON, "busybox-static"})
     folder = cache.entry(
@@ -141,12 +142,16 @@ def _flatten(slot: Slot, name: str) -> None:
 
 
 def _small(slot: Slot, pause: Path) -> None:
-    """The image that holds a pod's namespaces, and one with a shell for test pods."""
-    _import(slot, PAUSE, {"pause": pause}, ['ENTRYPOINT ["/pause"]', "USER 65535:65535"])
-    _import(slot, BUSYBOX, {"bin/busybox": Path("/bin/busybox")}, ['CMD ["sh"]', "ENV PATH=/bin"])
+    """The image that holds a pod's namespaces, one with a shell for test pods, and one whose pods mount their host's /usr."""
+    _import(slot, PAUSE, {"pause": pause}, {}, ['ENTRYPOINT ["/pause"]', "USER 65535:65535"])
+    applets = {f"bin/{applet}": "busybox" for applet in run(["/bin/busybox", "--list"]).split()}
+    del applets["bin/busybox"]
+    _import(slot, BUSYBOX, {"bin/busybox": Path("/bin/busybox")}, applets, ['CMD ["sh"]', "ENV PATH=/bin"])
+    merged = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
+    _import(slot, HOSTS_USR, {}, merged, ["ENV PATH=/usr/sbin:/usr/bin"])
 
 
-def _import(slot: Slot, name: str, files: dict[str, Path], changes: list[str]) -> None:
+def _import(slot: Slot, name: str, files: dict[str, Path], links: dict[str, str], changes: list[str]) -> None:
     with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
         with tarfile.open(archive.name, "w") as tar:
             for path, source in files.items():
@@ -154,10 +159,8 @@ def _import(slot: Slot, name: str, files: dict[str, Path], changes: list[str]) -
                 member = tarfile.TarInfo(path)
                 member.mode, member.size = 0o755, len(content)
                 tar.addfile(member, io.BytesIO(content))
-            if name == BUSYBOX:
-                for applet in run(["/bin/busybox", "--list"]).split():
-                    link = tarfile.TarInfo(f"bin/{applet}")
-                    link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-                    if applet != "busybox":
-                        tar.addfile(link)
+            for path, target in links.items():
+                link = tarfile.TarInfo(path)
+                link.type, link.linkname = tarfile.SYMTYPE, target
+                tar.addfile(link)
         docker(slot, "import", *(f"--change={change}" for change in changes), archive.name, name)

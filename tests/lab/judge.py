@@ -21,10 +21,15 @@ from typing import Any
 
 import grpc
 
-from gpunode import agent
+from gpunode.agent.containerd import containerd_dump, read_containerd
+from gpunode.agent.containerd_check import check_containerd
+from gpunode.agent.docker import check_docker
+from gpunode.agent.failures import Failure
+from gpunode.agent.files import put, read_files
 from gpunode.model import Change, Desired, Facts, WriteFile
-from gpunode.render import Unfit
-from gpunode.steps import containerd, docker
+from gpunode.planning import CannotPlan
+from gpunode.runtimes.containerd import step as containerd
+from gpunode.runtimes.docker import step as docker
 from tests import cases
 
 SECONDS = 300  # for a machine that has much else to do; what is waited for is there in one or two
@@ -73,13 +78,13 @@ def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
     }
     try:
         changes = plan(kind, mode)
-    except Unfit as unfit:
-        return {"refused": unfit.message, "hint": unfit.hint}
+    except CannotPlan as error:
+        return {"refused": error.message, "hint": error.hint}
     for change in changes:
         if isinstance(change, WriteFile):
             try:
                 check(change)
-            except agent.Failure as failure:
+            except Failure as failure:
                 return {"rejected": failure.error, "detail": failure.detail, "text": change.content}
     text = FILES[kind].read_bytes().decode() if FILES[kind].exists() else None
     lost = [
@@ -87,8 +92,8 @@ def merged(case: dict[str, Any], mode: str) -> dict[str, Any]:
     ]
     try:
         second = [type(change).__name__ for change in plan(kind, mode) if isinstance(change, WriteFile)]
-    except Unfit as unfit:
-        return {"refused": f"the second time: {unfit.message}"}
+    except CannotPlan as error:
+        return {"refused": f"the second time: {error.message}"}
     return {"text": text, "second": second, "lost": lost, **running(kind, text)}
 
 
@@ -118,24 +123,24 @@ def facts(kind: str) -> Facts:
     base = cases.facts("legacy" if kind == "docker" else "modern")
     files = {
         path: {"exists": found["exists"], "content": found.get("content"), "error": found.get("error")}
-        for path, found in agent.read_files(list((docker if kind == "docker" else containerd).FILES)).items()
+        for path, found in read_files(list((docker if kind == "docker" else containerd).WATCH.files)).items()
     }
     seen = cases.overlaid(base, {"files": files})
     if kind == "docker":
         assert seen.docker is not None
         version = subprocess.run(["dockerd", "--version"], capture_output=True, text=True, check=True)
         return replace(seen, docker=replace(seen.docker, version=version.stdout.split()[2].rstrip(",")))
-    return replace(seen, containerd=cases.Containerd(**(agent.read_containerd() or {})))
+    return replace(seen, containerd=cases.Containerd(**(read_containerd() or {})))
 
 
 def check(change: WriteFile) -> None:
     """As the agent writes: the program must accept the new file before it takes the name."""
     assert change.expected is not None
     expected = {"runtime": change.expected.runtime, "default": change.expected.default}
-    checks = {"docker": agent.check_docker, "containerd": agent.check_containerd}
+    checks = {"docker": check_docker, "containerd": check_containerd}
     data = change.content.encode()
     Path(change.path).parent.mkdir(parents=True, exist_ok=True)
-    agent.put(
+    put(
         change.path,
         data,
         0o644,
@@ -156,7 +161,7 @@ def running(kind: str, text: str | None) -> dict[str, Any]:
 
 def containerd_running() -> dict[str, Any]:
     """The dump, and what the CRI plugin that answers has for runtimes."""
-    dump = agent.containerd_dump()
+    dump = containerd_dump()
     found: dict[str, Any] = {"dump": dump.out if not dump.status else None, "cri": None}
     with started("containerd") as (process, log):
         while time.monotonic() < process.deadline:

@@ -28,7 +28,7 @@ from . import (
     slot,
 )
 from .builds import CHECKOUT
-from .hosts import HOSTS, LEGACY, Host, host
+from .hosts import CONTROL_PLANE, GPU_HOSTS, HOSTS, LEGACY, MODERN, Host
 from .progress import CannotRun, LabError, say, step, wait
 from .slot import Slot
 
@@ -81,9 +81,10 @@ def _all_up(labs: int) -> None:
         mine = [slot.claim(out) for out in outs]
         for each in mine:
             locks.enter_context(slot.lock(slot.STATE / f"{each.number}.lock"))
-        programs = {part.name: builds.go(part) for part in PROGRAMS}
+        for part in PROGRAMS:
+            builds.go(part)
         with ThreadPoolExecutor(len(mine)) as side_by_side:
-            list(side_by_side.map(lambda each: _up(each, programs), mine))
+            list(side_by_side.map(_up, mine))
 
 
 def count() -> int:
@@ -117,9 +118,9 @@ def status() -> int:
 
 def _status(mine: Slot) -> bool:
     parts = {
-        name: process.running(mine.state, name)
-        for name in ("dockerd", *reversed(cluster.DAEMONS), "http-nvidia", "http-distribution")
+        name: process.running(mine.state, name) for name in ("dockerd", "http-nvidia", "http-distribution")
     }
+    parts |= {"kube-apiserver": cluster.ready(mine)}
     parts |= {f"sshd of {each.name}": nodes.answers_ssh(mine, each) for each in HOSTS}
     for name, good in parts.items():
         print(f"{'up  ' if good else 'DOWN'}  {name}")
@@ -153,22 +154,24 @@ def is_cold() -> bool:
     return not list(cache.root().glob(f"{builds.KUBERNETES.name}-*"))
 
 
-def _up(mine: Slot, programs: dict[str, Path]) -> None:
+def _up(mine: Slot) -> None:
     name = mine.out.name
     with step(f"{name}: docker"):
         docker.up(mine)
     loaded = images.ensure(mine)
     with step(f"{name}: apt repositories"):
         apt = aptserver.up(mine)
-    with step(f"{name}: control plane"):
-        cluster.up(mine, programs[builds.KUBERNETES.name])
     with step(f"{name}: hosts"):
         nodes.keys(mine)
-        for each in HOSTS:
+        if not nodes.ensure(mine, CONTROL_PLANE, loaded):
+            cluster.wait_ready(mine)  # it knows hosts, and is to forget those that are made again
+        for each in GPU_HOSTS:
             nodes.ensure(mine, each, loaded)
+    with step(f"{name}: control plane"):
+        cluster.up(mine)
     with step(f"{name}: device plugin's image"):
         archive = plugin.archive(mine, loaded.python)
-    _describe(mine, loaded, programs[builds.KUBERNETES.name], apt, archive)
+    _describe(mine, loaded, apt, archive)
     with step(f"{name}: legacy is Ready"):
         _ready(mine, LEGACY)
 
@@ -183,11 +186,12 @@ def _ready(mine: Slot, each: Host) -> None:
         wait(f"{each.name} to be Ready", lambda: cluster.node_ready(mine, each.name), 90)
 
 
-def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, archive: Path) -> None:
+def _describe(mine: Slot, loaded: images.Images, apt: Path, archive: Path) -> None:
     """Write what tests and people need to reach the lab."""
     out = mine.out
     for name, user in (("kubeconfig", "admin"), ("kubeconfig-nobody", "nobody")):
-        shutil.copy(pki.kubeconfig(mine, user), out / name)
+        (out / name).write_text(pki.kubeconfig(mine, user))
+        (out / name).chmod(0o600)
     uri = f"http://{mine.gateway}:{aptserver.NVIDIA}"
     shutil.copy(apt / "key.asc", out / "apt-key.asc")
     shutil.copy(archive, out / "plugin.tar")
@@ -195,6 +199,7 @@ def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, arch
         "kubeconfig": f"{out}/kubeconfig",
         "kubeconfig_nobody": f"{out}/kubeconfig-nobody",
         "inventory": f"{out}/inventory.yaml",
+        "inventory_all": f"{out}/inventory-all.yaml",
         "server": mine.server,
         "apt": {"uri": uri, "key": f"{out}/apt-key.asc"},
         "nodes": {
@@ -215,10 +220,8 @@ def _describe(mine: Slot, loaded: images.Images, programs: Path, apt: Path, arch
             "plugin_archive": f"{out}/plugin.tar",
         },
         "docker_host": mine.docker_host,
-        "programs": str(programs),
     }
-    (out / "inventory.yaml").write_text(
-        f"""cluster:
+    inventory = f"""cluster:
   kubeconfig: kubeconfig            # relative to this file
   plugin: {{archive: plugin.tar}}
 defaults:
@@ -227,15 +230,20 @@ defaults:
     driver: {{uri: "{uri}/cuda", key: apt-key.asc}}
     toolkit: {{uri: "{uri}/toolkit/stable/deb/amd64", key: apt-key.asc}}
 groups:
-  p100: {{hosts: [{{name: legacy, address: {nodes.address(mine, host("legacy"))}}}]}}
-  h100: {{hosts: [{{name: modern, address: {nodes.address(mine, host("modern"))}}}]}}
+  p100: {_group(mine, LEGACY)}
+  h100: {_group(mine, MODERN)}
 """
-    )
+    (out / "inventory.yaml").write_text(inventory)
+    # for those who ask: a host without a GPU is refused, and a run over all hosts with it
+    (out / "inventory-all.yaml").write_text(f"{inventory}  control-plane: {_group(mine, CONTROL_PLANE)}\n")
     (out / "lab.json").write_text(json.dumps(table, indent=2) + "\n")
 
 
+def _group(mine: Slot, each: Host) -> str:
+    return f"{{hosts: [{{name: {each.name}, address: {nodes.address(mine, each)}}}]}}"
+
+
 def _down(mine: Slot) -> None:
-    cluster.down(mine)
     for name in ("http-nvidia", "http-distribution"):
         process.stop(mine.state, name)
     docker.down(mine)

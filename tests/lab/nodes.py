@@ -1,18 +1,19 @@
-"""The two hosts: containers with systemd, reached by SSH, bare of any NVIDIA software when they start."""
+"""The hosts: containers with systemd, reached by SSH, bare of any NVIDIA software when they start."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
 import tarfile
 from pathlib import Path
 
-from . import aptserver, cache, cluster, gpu, machine, pki
+from . import aptserver, builds, cache, cluster, gpu, machine, pki
 from .builds import HERE
 from .docker import DOCKER, NETWORK, docker
-from .hosts import HOSTS, Host
+from .hosts import CONTROL_PLANE, HOSTS, Host
 from .images import Images
 from .process import run, succeeds
 from .progress import LabError, wait
@@ -21,6 +22,7 @@ from .slot import Slot
 FILES = HERE / "nodes"
 USER = "ops"
 OPS = 1000  # uid and gid of ops in the images
+MANIFESTS = "etc/kubernetes/manifests"
 
 
 def address(slot: Slot, host: Host) -> str:
@@ -45,23 +47,28 @@ def keys(slot: Slot) -> None:
     (slot.out / "known_hosts").write_text("".join(lines))
 
 
-def ensure(slot: Slot, each: Host, images: Images) -> None:
-    """Leave a host that runs from the same inputs and can be reached as it is; otherwise make it anew."""
+def ensure(slot: Slot, each: Host, images: Images) -> bool:
+    """Leave a host that runs from the same inputs and can be reached as it is; otherwise make it again: True then."""
     overlay = _overlay(slot, each, images)
-    image = images.modern if each.name == "modern" else images.legacy
-    inputs = cache.key([*_container(slot, each, image), overlay])
+    programs = builds.go(builds.KUBERNETES)
+    image = images.modern if each.image == "modern" else images.legacy
+    inputs = cache.key([*_container(slot, each, image, programs), overlay])
     states = docker(slot, "ps", "-a", "--format", '{{.Names}} {{.State}} {{.Label "inputs"}}').splitlines()
     if f"{each.name} running {inputs}" in states and _usable(slot, each):
-        return
-    _create(slot, each, image, inputs)
+        return False
+    _create(slot, each, image, inputs, programs)
+    return True
 
 
 def reset(slot: Slot, each: Host) -> None:
     """Make a host bare again: a new container of its image with the same files, keys and address."""
-    image, inputs = docker(
-        slot, "inspect", "-f", "{{.Config.Image}} {{.Config.Labels.inputs}}", each.name
-    ).split()
-    _create(slot, each, image, inputs)
+    if each == CONTROL_PLANE:
+        raise LabError(
+            "the state of the cluster is on the control plane's host: `down` and `up` make a new one"
+        )
+    labels = "{{.Config.Labels.inputs}} {{.Config.Labels.programs}}"
+    image, inputs, programs = docker(slot, "inspect", "-f", "{{.Config.Image}} " + labels, each.name).split()
+    _create(slot, each, image, inputs, Path(programs))
 
 
 def answers_ssh(slot: Slot, each: Host) -> bool:
@@ -72,11 +79,15 @@ def answers_ssh(slot: Slot, each: Host) -> bool:
         return False
 
 
-def _create(slot: Slot, each: Host, image: str, inputs: str) -> None:
-    if each.name in docker(slot, "ps", "-a", "--format", "{{.Names}}").split():
-        docker(slot, "rm", "-f", "-v", each.name)
-    cluster.forget_node(slot, each.name)
-    docker(slot, "create", f"--label=inputs={inputs}", *_container(slot, each, image))
+def _create(slot: Slot, each: Host, image: str, inputs: str, programs: Path) -> None:
+    ends = HOSTS if each == CONTROL_PLANE else (each,)  # its cluster ends with it
+    names = {host.name for host in ends}
+    if old := names.intersection(docker(slot, "ps", "-a", "--format", "{{.Names}}").split()):
+        docker(slot, "rm", "-f", "-v", *old)
+        if each != CONTROL_PLANE:
+            cluster.forget_node(slot, each.name)
+    labels = [f"--label=inputs={inputs}", f"--label=programs={programs}"]
+    docker(slot, "create", *labels, *_container(slot, each, image, programs))
     with _archive(slot, each).open("rb") as archive:
         subprocess.run(
             [DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True
@@ -86,15 +97,22 @@ def _create(slot: Slot, each: Host, image: str, inputs: str) -> None:
 
 
 def _usable(slot: Slot, each: Host) -> bool:
-    """Whether the user comes in by SSH and has sudo and python3: not so if a test died while it had broken that."""
+    """Whether the user comes in by SSH and has sudo, python3 and static pods: not so if a test died while it had broken that."""
     with contextlib.suppress(LabError):
         wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 15)
     files = ["-i", f"{slot.out}/id_ed25519", "-o", f"UserKnownHostsFile={slot.out}/known_hosts"]
     options = [*files, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-    return succeeds(["ssh", *options, f"{USER}@{address(slot, each)}", "sudo -n python3 -c 'import json'"])
+    manifests = (
+        f"/{MANIFESTS}/{file.name}"
+        for folder in each.files
+        for file in (FILES / folder / MANIFESTS).glob("*")
+    )
+    commands = ["python3 -c 'import json'", *(f"test -e {manifest}" for manifest in manifests)]
+    command = " && ".join(f"sudo -n {command}" for command in commands)
+    return succeeds(["ssh", *options, f"{USER}@{address(slot, each)}", command])
 
 
-def _container(slot: Slot, each: Host, image: str) -> list[str]:
+def _container(slot: Slot, each: Host, image: str, programs: Path) -> list[str]:
     """What makes a container into a host: systemd, devices, cgroups, volumes where a runtime keeps its layers."""
     return [
         f"--name={each.name}",
@@ -118,6 +136,12 @@ def _container(slot: Slot, each: Host, image: str) -> list[str]:
         "--volume=/var/lib/containerd",
         "--volume=/var/lib/docker",
         "--volume=/var/lib/kubelet",
+        f"--volume={programs}:/usr/local/lib/lab/kubernetes:ro",
+        *(
+            ("--volume=/usr/bin/etcd:/usr/bin/etcd:ro", "--volume=/var/lib/etcd")
+            if each == CONTROL_PLANE
+            else ()
+        ),
         image,
     ]
 
@@ -131,12 +155,14 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
     """The files that make a host out of its image, as a folder."""
     root = slot.state / "overlay" / each.name
     shutil.rmtree(root, ignore_errors=True)
-    for source in (FILES / "common", FILES / each.name):
-        shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
+    for folder in each.files:
+        shutil.copytree(FILES / folder, root, symlinks=True, dirs_exist_ok=True)
     values = {
         "@POD_SUBNET@": f"10.244.{each.number}.0/24",
         "@CGROUP_ROOT@": f"{slot.cgroups}{each.name}",
-        "@API_SERVER@": slot.server.removeprefix("https://"),
+        "@ADDRESS@": address(slot, each),
+        "@NETWORK@": address(slot, each).rpartition(".")[0],
+        "@OTHERS@": " ".join(str(other.number) for other in HOSTS if other != each),
     }
     for file in (path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
         text = file.read_text()
@@ -150,7 +176,7 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         "etc/apt/apt.conf.d/90machine": machine.apt_options(),
         "usr/share/keyrings/lab-kernel.asc": (slot.state / "apt/key.asc").read_text(),
         "etc/kubernetes/pki/ca.crt": (certificates / "ca.crt").read_text(),
-        "etc/kubernetes/kubelet.conf": pki.kubeconfig(slot, each.name).read_text(),
+        "etc/kubernetes/kubelet.conf": pki.kubeconfig(slot, each.name),
         "etc/ssh/ssh_host_ed25519_key": (slot.state / "ssh" / each.name).read_text(),
         "etc/ssh/ssh_host_ed25519_key.pub": (slot.state / "ssh" / f"{each.name}.pub").read_text(),
         f"home/{USER}/.ssh/authorized_keys": (slot.out / "id_ed25519.pub").read_text(),
@@ -158,7 +184,16 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
     for name, text in put.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    (root / "etc/kubernetes/manifests").mkdir()
+    (root / MANIFESTS).mkdir(exist_ok=True)
+    if each == CONTROL_PLANE:
+        shutil.copytree(
+            certificates,
+            root / "etc/kubernetes/pki",
+            ignore=shutil.ignore_patterns(pki.USERS),
+            dirs_exist_ok=True,
+        )
+        for user in ("admin", "controller-manager", "scheduler"):
+            (root / f"etc/kubernetes/{user}.conf").write_text(pki.kubeconfig(slot, user))
     shutil.copy2(images.small, root / "usr/local/lib/lab/images.tar")
     gpu.install(root, each.gpus, each.pci)
     return root
@@ -166,7 +201,6 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
 
 _MODES = {
     "etc/sudoers.d/ops": 0o440,
-    "etc/kubernetes/kubelet.conf": 0o600,
     "etc/ssh/ssh_host_ed25519_key": 0o600,
 }
 
@@ -179,7 +213,10 @@ def _archive(slot: Slot, each: Host) -> Path:
         member.uid = member.gid = user
         member.uname = member.gname = ""
         if member.isfile():
-            member.mode = _MODES.get(member.name, 0o755 if member.mode & 0o100 else 0o644)
+            secret = re.fullmatch(r"etc/kubernetes/.*\.(conf|key|yaml)", member.name)
+            member.mode = _MODES.get(
+                member.name, 0o600 if secret else 0o755 if member.mode & 0o100 else 0o644
+            )
         return member
 
     overlay = slot.state / "overlay" / each.name

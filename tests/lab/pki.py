@@ -1,74 +1,95 @@
-"""The cluster's certificates and the kubeconfigs of those who hold one."""
+"""The cluster's certificates, laid out as kubeadm does, and the kubeconfigs of those who hold one."""
 
 from __future__ import annotations
 
 import base64
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+from .hosts import CONTROL_PLANE
 from .process import run
 from .slot import Slot
 
-# name -> subject, what the certificate is for
+USERS = "users"  # the folder of the certificates that are only in kubeconfigs
+_CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """`names`: what it is asked for by, besides localhost and the control plane's own name and address."""
+
+    subject: str
+    purpose: str
+    by: str = "ca"
+    names: tuple[str, ...] = ()
+
+
+_AUTHORITIES = {"ca": "kubernetes", "front-proxy-ca": "front-proxy-ca", "etcd/ca": "etcd-ca"}
+_ADMINISTRATOR = "/O=system:masters/CN="
+_BOTH = "serverAuth,clientAuth"
+_SERVICE = ("IP:10.96.0.1", *(f"DNS:kubernetes{end}" for end in ("", ".default", ".default.svc")))
 _CERTIFICATES = {
-    "apiserver": ("/CN=kube-apiserver", "serverAuth"),
-    "apiserver-kubelet-client": ("/O=system:masters/CN=kube-apiserver-kubelet-client", "clientAuth"),
-    "controller-manager": ("/CN=system:kube-controller-manager", "clientAuth"),
-    "scheduler": ("/CN=system:kube-scheduler", "clientAuth"),
-    "admin": ("/O=system:masters/CN=kubernetes-admin", "clientAuth"),
-    "nobody": ("/CN=nobody", "clientAuth"),  # is known, may do nothing
-    "modern": ("/O=system:nodes/CN=system:node:modern", "clientAuth"),
-    "legacy": ("/O=system:nodes/CN=system:node:legacy", "clientAuth"),
+    "apiserver": _Certificate("/CN=kube-apiserver", "serverAuth", names=_SERVICE),
+    "apiserver-kubelet-client": _Certificate(f"{_ADMINISTRATOR}kube-apiserver-kubelet-client", "clientAuth"),
+    "apiserver-etcd-client": _Certificate("/CN=kube-apiserver-etcd-client", "clientAuth", "etcd/ca"),
+    "front-proxy-client": _Certificate("/CN=front-proxy-client", "clientAuth", "front-proxy-ca"),
+    "etcd/server": _Certificate(f"/CN={CONTROL_PLANE.name}", _BOTH, "etcd/ca"),
+    "etcd/peer": _Certificate(f"/CN={CONTROL_PLANE.name}", _BOTH, "etcd/ca"),
+    "etcd/healthcheck-client": _Certificate("/CN=kube-etcd-healthcheck-client", "clientAuth", "etcd/ca"),
+}
+_SUBJECTS = {
+    "admin": f"{_ADMINISTRATOR}kubernetes-admin",
+    "controller-manager": "/CN=system:kube-controller-manager",
+    "scheduler": "/CN=system:kube-scheduler",
+    "nobody": "/CN=nobody",  # is known, may do nothing
+    **{name: f"/O=system:nodes/CN=system:node:{name}" for name in (CONTROL_PLANE.name, "modern", "legacy")},
 }
 
 
 def ensure(slot: Slot) -> Path:
-    """The cluster's certificates, laid out as kubeadm names them; made on the first start."""
-    keys = folder(slot)
-    if (keys / "complete").exists():
+    """The folder with the cluster's certificates; made on the first start."""
+    keys = slot.state / "pki"
+    if (keys / USERS / "complete").exists():
         return keys
-    keys.mkdir(parents=True, exist_ok=True)
-    curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]
-    run(["openssl", *curve, f"{keys}/sa.key"])
-    run(["openssl", *curve, f"{keys}/ca.key"])
-    ca = [
-        "-x509",
-        "-new",
-        "-key",
-        f"{keys}/ca.key",
-        "-subj",
-        "/CN=kubernetes",
-        "-days",
-        "3650",
-    ]
-    usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-    run(["openssl", "req", *ca, *usage, "-out", f"{keys}/ca.crt"])
-    for name, (subject, purpose) in _CERTIFICATES.items():
-        run(["openssl", *curve, f"{keys}/{name}.key"])
-        query = ["-new", "-key", f"{keys}/{name}.key", "-subj", subject, "-out", f"{keys}/{name}.csr"]
-        run(["openssl", "req", *query])
-        names = (
-            f"IP:{slot.gateway},IP:10.96.0.1,DNS:kubernetes.default.svc"
-            if name == "apiserver"
-            else f"DNS:{name}"
-        )
-        (keys / f"{name}.ext").write_text(f"extendedKeyUsage={purpose}\nsubjectAltName={names}\n")
-        by = ["-CA", f"{keys}/ca.crt", "-CAkey", f"{keys}/ca.key", "-CAcreateserial", "-days", "3650"]
-        which = ["-in", f"{keys}/{name}.csr", "-extfile", f"{keys}/{name}.ext", "-out", f"{keys}/{name}.crt"]
-        run(["openssl", "x509", "-req", *by, *which])
-    (keys / "complete").touch()
+    for folder in (keys / "etcd", keys / USERS):
+        folder.mkdir(parents=True, exist_ok=True)
+    run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", keys / "sa.key"])
+    run(["openssl", "ec", "-in", keys / "sa.key", "-pubout", "-out", keys / "sa.pub"])
+    for name, subject in _AUTHORITIES.items():
+        usage = ["-subj", f"/CN={subject}", "-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
+        files = ["-keyout", keys / f"{name}.key", "-out", keys / f"{name}.crt"]
+        run(["openssl", "req", "-x509", *_CURVE, "-days", "3650", *usage, *files])
+    for name, certificate in _CERTIFICATES.items():
+        _sign(slot, keys, name, certificate)
+    for name, subject in _SUBJECTS.items():
+        _sign(slot, keys, f"{USERS}/{name}", _Certificate(subject, "clientAuth"))
+    (keys / USERS / "complete").touch()
     return keys
 
 
-def kubeconfig(slot: Slot, user: str) -> Path:
+def _sign(slot: Slot, keys: Path, name: str, certificate: _Certificate) -> None:
+    own = ("DNS:localhost", "IP:127.0.0.1", f"DNS:{CONTROL_PLANE.name}", f"IP:{slot.control_plane}")
+    with tempfile.TemporaryDirectory() as work:
+        request, extensions = Path(work) / "request", Path(work) / "extensions"
+        subject = ["-subj", certificate.subject, "-keyout", keys / f"{name}.key"]
+        run(["openssl", "req", "-new", *_CURVE, *subject, "-out", request])
+        names = ",".join((*own, *certificate.names))
+        extensions.write_text(f"extendedKeyUsage={certificate.purpose}\nsubjectAltName={names}\n")
+        authority = keys / certificate.by
+        by = ["-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAserial", Path(work) / "serial"]
+        which = ["-in", request, "-extfile", extensions, "-out", keys / f"{name}.crt"]
+        run(["openssl", "x509", "-req", *by, "-CAcreateserial", "-days", "3650", *which])
+
+
+def kubeconfig(slot: Slot, user: str) -> str:
     """A kubeconfig of one user of the PKI, complete in itself."""
     keys = ensure(slot)
 
     def data(name: str) -> str:
         return base64.b64encode((keys / name).read_bytes()).decode()
 
-    path = keys / f"{user}.conf"
-    path.write_text(
-        f"""apiVersion: v1
+    return f"""apiVersion: v1
 kind: Config
 clusters:
 - name: lab
@@ -78,17 +99,10 @@ clusters:
 users:
 - name: {user}
   user:
-    client-certificate-data: {data(f"{user}.crt")}
-    client-key-data: {data(f"{user}.key")}
+    client-certificate-data: {data(f"{USERS}/{user}.crt")}
+    client-key-data: {data(f"{USERS}/{user}.key")}
 contexts:
 - name: lab
   context: {{cluster: lab, user: {user}}}
 current-context: lab
 """
-    )
-    path.chmod(0o600)
-    return path
-
-
-def folder(slot: Slot) -> Path:
-    return slot.state / "pki"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .hosts import CONTROL_PLANE
 from .progress import CannotRun, say
 
 STATE = Path("/var/lib/gpunode-lab")
@@ -44,7 +45,7 @@ class Slot:
 
     @property
     def gateway(self) -> str:
-        """The machine's own address on the bridge: apiserver and apt repository listen here."""
+        """The machine's own address on the bridge: the apt repository listens here."""
         return str(self.subnet[1])
 
     @property
@@ -52,13 +53,13 @@ class Slot:
         return f"unix://{self.run}/docker.sock"
 
     @property
-    def etcd_port(self) -> int:
-        """Client port on the loopback; the next one is for peers."""
-        return 12379 + 2 * self.number
+    def control_plane(self) -> str:
+        """The address of the host that etcd and the apiserver listen on."""
+        return str(self.subnet[CONTROL_PLANE.number])
 
     @property
     def server(self) -> str:
-        return f"https://{self.gateway}:6443"
+        return f"https://{self.control_plane}:6443"
 
     @property
     def cgroups(self) -> str:

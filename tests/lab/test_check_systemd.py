@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from gpunode import agent
+from gpunode.agent import bundle
 
 from .api import Lab
 
@@ -25,23 +24,23 @@ BAD = {
     "env": "A=--x --feature-gates=G=true\n",
 }
 ASK = """
-import importlib.util, json, sys, os
-spec = importlib.util.spec_from_loader("agent", loader=None)
-agent = importlib.util.module_from_spec(spec)
+import json, sys, os
 source, files = json.load(sys.stdin)
-exec(compile(source, "agent", "exec"), agent.__dict__)
+exec(compile(source, "agent", "exec"), {"__name__": "agent"})
+from gpunode.agent.failures import Failure
+from gpunode.agent.kubelet import check_kubelet_file, effective_environment, effective_unit
 os.makedirs("/run/gpunode-checks", exist_ok=True)
 found = []
 for name, old, new in files:
     for path, text in (("/run/gpunode-checks/" + name, old), ("/run/gpunode-checks/new", new)):
         with open(path, "w") as file:
             file.write(text)
-    asked = agent.read_unit if name.endswith(".service") else agent.read_environment
+    asked = effective_unit if name.endswith(".service") else effective_environment
     told = asked("/run/gpunode-checks/" + name)
     try:
-        agent.check_systemd("/run/gpunode-checks/" + name, "/run/gpunode-checks/new", None)
+        check_kubelet_file("/run/gpunode-checks/" + name, "/run/gpunode-checks/new", None)
         found.append([told, "ok"])
-    except agent.Failure as failure:
+    except Failure as failure:
         found.append([told, failure.error])
 print(json.dumps(found))
 """
@@ -55,7 +54,7 @@ def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab) -> None:
         for merged in (NEW, BAD)
         for name, old, new in ((name, OLD[name], merged[name]) for name in OLD)
     ]
-    job = json.dumps([Path(agent.__file__).read_text(), files])
+    job = json.dumps([bundle.program(), files])
     node = lab.node("modern")
     found = json.loads(node.exec(["python3", "-c", ASK], input=job).stdout)
     node.exec(["rm", "-rf", "/run/gpunode-checks"])

@@ -53,8 +53,8 @@ def whole(lab: Lab) -> Iterator[None]:
 
 def everywhere(lab: Lab, which: str = "allocatable") -> dict[str, int]:
     """How many nvidia.com/gpu each node has."""
-    nodes = lab.request("GET", "/api/v1/nodes")["items"]
-    return {node["metadata"]["name"]: int(node["status"][which].get("nvidia.com/gpu", 0)) for node in nodes}
+    status = {name: lab.request("GET", f"/api/v1/nodes/{name}")["status"] for name in GPUS}
+    return {name: int(status[name][which].get("nvidia.com/gpu", 0)) for name in GPUS}
 
 
 def plugin(lab: Lab, name: str) -> dict[str, Any]:

@@ -13,11 +13,7 @@ from . import faults
 from .api import Lab, Node
 from .conftest import GPUNODE, Ran
 
-pytestmark = [
-    pytest.mark.lab,
-    # Servers that a fault stops are started again by this process, and outlive it on purpose.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +28,9 @@ CONNECTING: dict[str, tuple[Callable[[Node], AbstractContextManager[None]], int,
     "wrong key": (faults.key_not_accepted, 3, "unreachable", "authentication failed"),
     "changed host key": (faults.host_key_changed, 3, "unreachable", "its host key changed"),
     "no sudo": (faults.no_sudo, 1, "failed", "sudo"),
-    "sudo wants a password": (faults.sudo_asks_password, 1, "failed", "sudo wants a password"),
-    "no python3": (faults.no_python, 1, "failed", "there is no python3"),
-    "python3-minimal": (faults.minimal_python, 1, "failed", "lacks the module"),
+    "sudo needs a password": (faults.sudo_asks_password, 1, "failed", "sudo needs a password"),
+    "no python3": (faults.no_python, 1, "failed", "it has no python3"),
+    "python3-minimal": (faults.minimal_python, 1, "failed", "has no module"),
 }
 
 

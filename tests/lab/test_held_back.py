@@ -128,9 +128,9 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
     left = {"legacy": 2, "modern": 4}
     deploy(lab, gpunode, SHARES)
     offered(lab, left)
-    says(lab, "modern", f"held back: container look of pod default/train still has it as {GPU}")
+    says(lab, "modern", f"reserved: container look of pod default/train still uses it as {GPU}")
     for name in GPUS:  # it says so once the kubelet has written its record anew
-        says(lab, name, "held back: container load of pod with UID ")
+        says(lab, name, "reserved: container load of pod with UID ")
         lab.node(name).exec(["systemctl", "restart", "kubelet"])
     for name in GPUS:
         lab.node(name).wait_ready()
@@ -139,7 +139,7 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
             rewritten(lab, name)
     offered(lab, left)
     for name in GPUS:
-        assert "held back no longer" not in log(lab, name)
+        assert "no longer reserved" not in log(lab, name)
         made.delete(f"load-{name}")
     offered(lab, {"legacy": 4, "modern": 6})
     made.delete()
@@ -159,4 +159,4 @@ def test_a_pod_that_ended_before_is_not_spoken_of(lab: Lab, gpunode: Callable[..
     deploy(lab, gpunode, "version: v1\n")
     offered(lab, GPUS)
     for name in GPUS:
-        assert "held back" not in log(lab, name)
+        assert "reserved: " not in log(lab, name)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpunode import kubelet
+from gpunode import kubelets
+from gpunode.kubelets import arguments
 from tests import cases
 from tests.cases import places
 
@@ -45,7 +46,7 @@ def test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else(
     assert before.words
     assert bare(after.words) == bare(before.words)
     assert variables(after) == variables(before)
-    assert kubelet.gates(shell(after.words)) == planned(case)
+    assert arguments.gates(shell(after.words)) == planned(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=cases.ids)
@@ -54,7 +55,7 @@ def test_systemd_reads_units_and_files_as_gpunode_does(
 ) -> None:
     """What a plan rests on is what systemd would start, before and after."""
     for told, texts in zip(started[case["name"]], (case["files"], merged(case)), strict=True):
-        start = kubelet.start(places.seen(case, texts))
+        start = kubelets.read(places.seen(case, texts))
         assert told.words[1:] == start.words[1:]
         plain = {name: value for name, value in start.variables.items() if name not in systemd_reader.NOISE}
         assert {name: told.variables.get(name) for name in plain} == plain
@@ -62,7 +63,7 @@ def test_systemd_reads_units_and_files_as_gpunode_does(
 
 def planned(case: Mapping[str, Any]) -> dict[str, bool]:
     """The gates that the command line has after the plan."""
-    return kubelet.gates(kubelet.next_start(places.seen(case, merged(case))))
+    return arguments.gates(kubelets.read(places.seen(case, merged(case))).words[1:])
 
 
 def shell(words: Sequence[str]) -> list[str]:

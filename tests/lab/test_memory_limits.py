@@ -123,8 +123,8 @@ def image_with(lab: Lab, node: Node, env: dict[str, str]) -> str:
 
 def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) -> None:
     """Driver and toolkit could; the hook would fail every container that asks for it, so none does."""
-    wait("the plugin's verdict", lambda: "does not hold containers" in plugin_log(lab), 60)
-    (verdict,) = [line for line in plugin_log(lab).splitlines() if "does not hold containers" in line]
+    wait("the plugin's verdict", lambda: "does not enforce memory limits" in plugin_log(lab), 60)
+    (verdict,) = [line for line in plugin_log(lab).splitlines() if "does not enforce memory limits" in line]
     assert "may exceed: the host has cgroup v1: the driver limits cgroups of v2 only gpus=0,1,2,3" in verdict
     (seen,) = made.seen(made.make("unlimited", "modern", 4, MEM))
     assert seen.memory == (81559,)
@@ -134,7 +134,7 @@ def test_containers_have_no_more_than_they_asked_for(
     lab: Lab, modern: Node, cgroup_v2: None, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
     """The real hook sets what the plugin says; CUDA in the pod shows that as the GPU's size; verify says so."""
-    wait("the plugin's verdict", lambda: "the driver holds containers to their memory" in plugin_log(lab), 60)
+    wait("the plugin's verdict", lambda: "the driver enforces memory limits" in plugin_log(lab), 60)
     wait(
         "the units",
         lambda: lab.request("GET", "/api/v1/nodes/modern")["status"]["allocatable"].get(MEM) == str(UNITS),

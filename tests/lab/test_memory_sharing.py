@@ -86,7 +86,7 @@ def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
     for name, gpus in GPUS.items():
         offered(lab, name, (gpus - 1) * GIB[name])
         assert count(lab, name, which="capacity") == gpus * GIB[name]
-        assert f"pod default/whole-{name} still has it as nvidia.com/gpu" in plugin_log(lab, name)
+        assert f"pod default/whole-{name} still uses it as nvidia.com/gpu" in plugin_log(lab, name)
     rest = [
         made.make(f"rest-{name}-{n}", name, GIB[name], MEM)
         for name, gpus in GPUS.items()
@@ -149,7 +149,7 @@ def test_the_count_is_not_for_pods(lab: Lab, by_gib: None, made: Pods) -> None:
     """It would hold nothing; the pod's event says what to ask for."""
     for name in GPUS:
         asking = made.make(f"counting-{name}", name, 1, COUNT)
-        assert "it only says how many GPUs this node shares by memory" in made.refusal(asking)
+        assert "it only counts the GPUs that this node shares by memory" in made.refusal(asking)
 
 
 def test_a_lost_gpus_memory_is_out(lab: Lab, by_gib: None) -> None:
@@ -175,7 +175,7 @@ def test_limits_that_this_host_cannot_have_break_nothing(
     assert not [key for key in seen.env if key.startswith("NVIDIA_GPU_MEMORY")]
     assert count(lab, "modern", "nvidia.com/gpu") == 3  # the others stay whole
     log = plugin_log(lab, "modern")
-    assert "the driver does not hold containers to their memory" in log
+    assert "the driver does not enforce memory limits" in log
     assert "615 is the first that limits memory" in log
     assert "the host has cgroup v1" in log
 

@@ -104,8 +104,8 @@ def used_without_mps(lab: Lab) -> None:
 
 def offered(lab: Lab, resource: str) -> dict[str, int]:
     """How many units of it pods can have on each node."""
-    nodes = lab.request("GET", "/api/v1/nodes")["items"]
-    return {node["metadata"]["name"]: int(node["status"]["allocatable"].get(resource, 0)) for node in nodes}
+    status = {name: lab.request("GET", f"/api/v1/nodes/{name}")["status"] for name in NODES}
+    return {name: int(status[name]["allocatable"].get(resource, 0)) for name in NODES}
 
 
 def processes(lab: Lab, name: str, command: str) -> list[str]:

@@ -350,7 +350,7 @@ def test_a_kubelet_that_cannot_say_what_pods_have_is_not_waited_for(node, minor)
     node.plugin(POD_RESOURCES_SOCKET="/var/lib/kubelet/pod-resources/kubelet.sock")
     offered(kubelet, {GPU: 4}, 8)
     kubelet.run(pod("a", 1))
-    wait("the warning", lambda: "by an earlier configuration are not held back" in node.log(), 20)
+    wait("the warning", lambda: "by an earlier configuration are not reserved" in node.log(), 20)
     assert "init containers" not in node.log()
     offered(kubelet, {GPU: 4})
 

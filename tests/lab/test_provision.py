@@ -146,8 +146,8 @@ def test_label_writes_what_the_gpus_are(provisioned: Ran, lab: Lab, gpunode: Cal
     """accelerator=… by model; a dry run shows it, --remove takes it off again."""
 
     def accelerators() -> dict[str, str | None]:
-        nodes = lab.request("GET", "/api/v1/nodes")["items"]
-        return {node["metadata"]["name"]: node["metadata"]["labels"].get("accelerator") for node in nodes}
+        nodes = {name: lab.request("GET", f"/api/v1/nodes/{name}") for name in GPUS}
+        return {name: node["metadata"]["labels"].get("accelerator") for name, node in nodes.items()}
 
     assert gpunode("label --accelerator", "--dry-run").code == 0
     assert accelerators() == {"legacy": None, "modern": None}

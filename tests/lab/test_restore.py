@@ -15,7 +15,7 @@ import pytest
 
 from gpunode import inventory, reach, wire
 from gpunode.errors import Unreachable
-from gpunode.model import Packages, Service, WriteFile
+from gpunode.model import Packages, PackageSpec, Service, WriteFile
 from gpunode.ssh import Dialer
 
 from . import faults
@@ -156,7 +156,7 @@ def cut_before_the_restart(
     after = json.dumps({**json.loads(before), "hosts": ["unix:///run/other.sock"]})  # docker fails with it
     changes = (
         WriteFile(DAEMON, after, "a mistake", before=before),
-        Packages("somebody else is at it", install=("hello",)),
+        Packages("somebody else is at it", install=(PackageSpec("hello"),)),
         Service("docker.service", "it reads that at its start", restart=True, guards=(DAEMON,)),
     )
     job = {**wire.apply_job(run, "test@lab", changes, None), "restore": restore}
@@ -236,7 +236,7 @@ def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(
     assert failed["restored"] == [path]
     assert "containerd's plugin io.containerd.grpc.v1.cri" in failed["error"]
     assert "config_path" in str(failed["detail"])
-    assert failed["detail"][-1] == "with its files put back containerd.service runs again"
+    assert failed["detail"][-1] == "with its files restored, containerd.service runs again"
     assert node.read(path) == before
     plugins = node.exec(["ctr", "plugins", "ls"]).stdout
     assert [line.split()[-1] for line in plugins.splitlines() if " cri " in line] == ["ok"]

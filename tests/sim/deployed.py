@@ -12,17 +12,22 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, plugin_status, results, vectoradd
+from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api, connect
+from gpunode.cluster.nodes import labels
+from gpunode.cluster.plugin import Spec, capacity, published
+from gpunode.cluster.vectoradd import run
+from gpunode.cluster.vectoradd.results import NodeResult
+from gpunode.cluster.vectoradd.target import Target
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.controllers import tidy as controllers
+from gpunode.sim.controllers import node_lifecycle
 from gpunode.sim.demo import room
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
-from gpunode.sim.node import life
+from gpunode.sim.node import container_lifecycle
 
 from .clusters import IMAGE, ready, until
 
@@ -44,12 +49,12 @@ class Fleet:
         count = len(self.states)
         until(lambda: sum(node.ready for node in nodes.every(self.api)) == count)
         for node in nodes.every(self.api):
-            labels = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
-            nodes.label(self.api, node, labels)
-        return plugin.deploy(self.api, NS, PluginImage(IMAGE), config, seconds=60, tell=lambda _: None)
+            wish = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
+            labels.write(self.api, node, wish)
+        return plugin.deploy(self.api, Spec(NS, PluginImage(IMAGE), config), seconds=60, tell=lambda _: None)
 
-    def wait(self, machine: Machine, offered: offer.Expected) -> nodes.Node:
-        return offer.wait_allocatable(
+    def wait(self, machine: Machine, offered: capacity.Expected) -> nodes.Node:
+        return capacity.wait_allocatable(
             self.api, machine.name, offered, namespace=NS, seconds=60, tell=lambda _: None
         )
 
@@ -59,11 +64,9 @@ class Fleet:
         image: str = IMAGE,
         seconds: float = 60,
         config: PluginConfig | None = None,
-    ) -> tuple[results.NodeResult, ...]:
-        targets = [
-            results.Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines
-        ]
-        return vectoradd.run(
+    ) -> tuple[NodeResult, ...]:
+        targets = [Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines]
+        return run.run(
             self.api,
             targets,
             namespace=NS,
@@ -81,7 +84,7 @@ class Fleet:
 
     def log(self, machine: Machine, *, previous: bool = False) -> str:
         row = self.row(machine)
-        return self.api.log(NS, row.pod, plugin_status.CONTAINER, previous=previous)
+        return self.api.log(NS, row.pod, published.CONTAINER, previous=previous)
 
     def address(self, machine: Machine) -> str:
         pod = self.api.get("Pod", self.row(machine).pod, NS) or {}
@@ -102,8 +105,8 @@ def fleet(*machines: Machine) -> Iterator[Fleet]:
     """It, with less patience than a real one."""
     demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controllers, "GRACE", 1.5)
-        patch.setattr(life, "BACK_OFF", 1.0)
+        patch.setattr(node_lifecycle, "GRACE", 1.5)
+        patch.setattr(container_lifecycle, "BACK_OFF", 1.0)
         made = Fleet(demo, *machines)
         yield made
         made.api.close()

@@ -11,16 +11,14 @@ from unittest import mock
 
 from gpunode import converge, fleet, inventory, wire
 from gpunode.converge import Visit
-from gpunode.model import Event, Host, Inventory, Outcome
-from gpunode.sim import folder, remains
+from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
+from gpunode.sim import cleanup, folder
 from gpunode.sim.host import hosts, sshd
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
 from gpunode.ssh import Dialer
 
 SETTLE = 0.4  # seconds that a restarted unit must stay up here
-
-Tell = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,11 @@ class Fleet:
         return [host for host in self.inventory.hosts if not names or host.name in names]
 
     def each(
-        self, story: Callable[[Visit, Tell], Outcome], *names: str, tell: Tell | None = None
+        self, story: Callable[[Visit, OnEvent], Outcome], *names: str, tell: OnEvent | None = None
     ) -> dict[str, Outcome]:
         """A story of every host at once, each in a visit of its own."""
 
-        def told(host: Host, _: Tell) -> Outcome:
+        def told(host: Host, _: OnEvent) -> Outcome:
             visit = Visit(host, self.dialer.connect, self.inventory.cluster.plugin)
             try:
                 return story(visit, tell or _nobody)
@@ -55,7 +53,7 @@ class Fleet:
         """Probe and plan."""
         return self.each(converge.look, *names)
 
-    def provision(self, *names: str, tell: Tell | None = None) -> dict[str, Outcome]:
+    def provision(self, *names: str, tell: OnEvent | None = None) -> dict[str, Outcome]:
         """Rounds of plan and apply, as many as the command line makes."""
         return self.each(_provisioned, *names, tell=tell)
 
@@ -64,7 +62,7 @@ def _nobody(_: Event) -> None:
     pass
 
 
-def _provisioned(visit: Visit, tell: Tell) -> Outcome:
+def _provisioned(visit: Visit, tell: OnEvent) -> Outcome:
     outcome = converge.look(visit, tell)
     for _ in range(converge.ROUNDS):
         if not outcome.plan or outcome.status not in ("planned", "changed"):
@@ -98,4 +96,4 @@ def serving(demo: Path, machines: Sequence[Machine]) -> Iterator[Fleet]:
         dialer.close()
         served.close()
         for state in states.values():
-            remains.end_apply(state.root)
+            cleanup.end_apply(state.root)

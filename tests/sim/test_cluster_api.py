@@ -75,6 +75,7 @@ def test_what_there_is_can_be_asked_for(client: Client) -> None:
     groups = client.ask("GET", "/apis")[1]["groups"]
     assert [one["preferredVersion"]["groupVersion"] for one in groups] == [
         "apps/v1",
+        "coordination.k8s.io/v1",
         "node.k8s.io/v1",
         "rbac.authorization.k8s.io/v1",
     ]
@@ -337,7 +338,7 @@ def test_a_namespace_goes_with_all_that_is_in_it(client: Client) -> None:
 
 
 def test_a_pod_needs_the_runtime_class_that_it_names(client: Client) -> None:
-    """Admission says so at once."""
+    """Admission refuses it at once."""
     wish = pod("class")
     wish["spec"]["runtimeClassName"] = "nvidia"
     code, answer = client.ask("POST", PODS, wish)

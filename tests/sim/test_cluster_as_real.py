@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.kinds import path
-from gpunode.cluster.plugin import manifests
+from gpunode.cluster.api.kinds import path
+from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.apiserver import tables
@@ -213,7 +213,7 @@ def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: 
 
 def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     """Defaults and tolerations of a pod that asks for a GPU; managedFields of a create are not compared."""
-    from gpunode.cluster.manifests import rendered
+    from gpunode.cluster.objects.manifests import rendered
 
     (pod,) = rendered(
         "vectoradd.yaml.j2", name="unused", namespace="default", run="1", hostname="legacy", taints=(),

@@ -19,8 +19,8 @@ import pytest
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.settings import directory
 from gpunode.sim.host import kinds
+from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
-from gpunode.sim.host.outside import Outside
 from gpunode.sim.host.state import State
 from gpunode.sim.node import inside
 from gpunode.sim.node.container import CannotStart, environment_of, words_of
@@ -31,7 +31,7 @@ from gpunode.sim.node.stand_ins.nvml import Nvml
 from .clusters import ready
 
 MACHINE = kinds.old("old")
-PLACE = Outside(Path("plugins"), Path("resources"))
+PLACE = Endpoints(Path("plugins"), Path("resources"))
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_a_plugin_that_registers_again_is_called_back_at_once() -> None:
     folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))
     resources = folder / "resources"
     resources.mkdir()
-    manager = DeviceManager(Outside(folder, resources), lambda: None)
+    manager = DeviceManager(Endpoints(folder, resources), lambda: None)
     manager.start()
     try:
         for _ in range(2):

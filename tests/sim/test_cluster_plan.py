@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import apply, nodes, plugin
+from gpunode.cluster import nodes
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.difference import Difference
-from gpunode.cluster.kinds import KINDS, path
-from gpunode.cluster.refusal import Claim
+from gpunode.cluster.api.kinds import KINDS, path
+from gpunode.cluster.api.refusal import Claim
+from gpunode.cluster.nodes import labels
+from gpunode.cluster.objects import apply
+from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster
 
 from .clusters import Client
@@ -22,7 +25,7 @@ from .clusters import Client
 NS = "gpunode"
 NAME = "gpunode-device-plugin"
 CONFIG = PluginConfig("version: v1\nflags:\n  migStrategy: none\n")
-WANTED = plugin.manifests(NS, PluginImage("plugin:1"), CONFIG)
+WANTED = manifests(NS, PluginImage("plugin:1"), CONFIG)
 DAEMONSET = f"/apis/apps/v1/namespaces/{NS}/daemonsets/{NAME}"
 CONFIGMAP = f"/api/v1/namespaces/{NS}/configmaps/{NAME}"
 CONTAINER = '.spec.template.spec.containers[name="device-plugin"]'
@@ -115,7 +118,7 @@ EDITS = {
 
 
 def plan(api: Api) -> list[Difference]:
-    return [one for one in apply.diff(api, WANTED, plugin.everything(NS)) if one.action != "same"]
+    return [one for one in apply.diff(api, WANTED, everything(NS)) if one.action != "same"]
 
 
 def own_lines(one: Difference) -> tuple[str, ...]:
@@ -154,8 +157,8 @@ def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> No
 
 def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
-    less = plugin.manifests(NS, PluginImage("plugin:2"), None, PluginVoice(events=False))
-    would = {one.what: one for one in apply.diff(deployed, less, plugin.everything(NS)) if one.lines}
+    less = manifests(NS, PluginImage("plugin:2"), None, PluginPublish(events=False))
+    would = {one.what: one for one in apply.diff(deployed, less, everything(NS)) if one.lines}
     assert {what: one.action for what, one in would.items()} == {
         f"DaemonSet {NS}/{NAME}": "changed",
         f"DaemonSet {NS}/{NAME}-class": "changed",
@@ -171,12 +174,10 @@ def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
 
 def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:
     """What the API server could be asked, it was: RBAC's objects are not in it."""
-    would = {
-        one.what: one for one in apply.diff(deployed, plugin.manifests("other", PluginImage("plugin:1")))
-    }
+    would = {one.what: one for one in apply.diff(deployed, manifests("other", PluginImage("plugin:1")))}
     assert would["Namespace other"].action == "created"
     assert would["Namespace other"].untried == ""
-    assert would[f"DaemonSet other/{NAME}"].untried == "namespace other is not there yet"
+    assert would[f"DaemonSet other/{NAME}"].untried == "namespace other does not exist yet"
     assert would[f"RoleBinding default/{NAME}"].untried == ""
 
 
@@ -184,22 +185,22 @@ def test_a_node_with_all_its_labels_is_not_asked_about(
     deployed: Api, cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of nodes says who has applied which: of a fleet that is right nothing else is asked."""
-    kind, labels = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}
+    kind, wish = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}
     client.ask("POST", path("Node"), {"kind": "Node", "apiVersion": kind.api, "metadata": {"name": "a"}})
 
     def found() -> nodes.Node:
         return next(node for node in nodes.every(deployed) if node.name == "a")
 
-    assert nodes.label(deployed, found(), labels) == {key: (None, value) for key, value in labels.items()}
+    assert labels.write(deployed, found(), wish) == {key: (None, value) for key, value in wish.items()}
     right = found()
     with monkeypatch.context() as patch:
         patch.setattr(Api, "apply", None)
-        assert nodes.label(deployed, right, labels, dry_run=True) == {}
+        assert labels.write(deployed, right, wish, dry_run=True) == {}
     fewer = {"gpunode.dev/gpu": "true"}
-    assert nodes.label(deployed, right, fewer, dry_run=True) == {"pool": ("ml", None)}
+    assert labels.write(deployed, right, fewer, dry_run=True) == {"pool": ("ml", None)}
     there = f"{path('Node')}/a"
     client.ask("PATCH", there, {"metadata": {"labels": {"pool": None}}}, MERGE, fieldManager="kubectl-label")
-    assert nodes.label(deployed, found(), labels, dry_run=True) == {"pool": (None, "ml")}
+    assert labels.write(deployed, found(), wish, dry_run=True) == {"pool": (None, "ml")}
     client.ask("PATCH", there, {"metadata": {"labels": {"pool": "web"}}}, MERGE, fieldManager="kubectl-label")
     with pytest.raises(nodes.ClusterError, match=r"set pool=web \(field manager kubectl-label\)"):
-        nodes.label(deployed, found(), labels, dry_run=True)
+        labels.write(deployed, found(), wish, dry_run=True)

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from gpunode.cluster import nodes, plugin, pods
+from gpunode.cluster.nodes import labels
+from gpunode.cluster.plugin import Spec
 from gpunode.deviceplugin.metrics import PREFIX
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
 from gpunode.sim.host.programs import kernel
 from gpunode.sim.node import devices
@@ -72,7 +74,7 @@ def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
     assert "class" not in old.pod
     assert new.pod.startswith("gpunode-device-plugin-class-")
     assert "INFO registered with the kubelet" in deployed.log(OLD)
-    assert {one.action for one in plugin.plan(deployed.api, NS, PluginImage(IMAGE))} == {"same"}
+    assert {one.action for one in plugin.plan(deployed.api, Spec(NS, PluginImage(IMAGE)))} == {"same"}
 
 
 def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
@@ -123,7 +125,7 @@ def test_a_pod_that_asks_for_more_gpus_than_there_are_stays_pending(deployed: Fl
         "spec": {"containers": [{"name": "c", "image": IMAGE, "resources": limits}]},
     }
     made = deployed.api.create(wish)
-    found = until(lambda: pods.trouble(deployed.api.get("Pod", "greedy", NS) or {}))
+    found = until(lambda: pods.problem(deployed.api.get("Pod", "greedy", NS) or {}))
     assert found.startswith("not scheduled: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
     assert [event["reason"] for event in pods.events(deployed.api, made)] == ["FailedScheduling"]
     deployed.api.delete("Pod", "greedy", NS)
@@ -174,7 +176,7 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
     def found() -> dict[str, Any]:
         return deployed.api.get("Pod", "crash", NS) or {}
 
-    until(lambda: pods.trouble(found()) == "c keeps ending: exit code 2")
+    until(lambda: pods.problem(found()) == "c is in CrashLoopBackOff: exit code 2")
     assert pods.restarts(found()) >= 2
     assert "unrecognized arguments: --no-such-flag" in deployed.api.log(NS, "crash", "c", previous=True)
     deployed.api.delete("Pod", "crash", NS)
@@ -182,7 +184,7 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
 
 
 def test_a_pod_that_is_over_its_deadline_is_ended(deployed: Fleet) -> None:
-    """Its process is stopped, and its status says why."""
+    """Its process is stopped, and its status has the reason."""
     until(lambda: not children("gpunode.deviceplugin --log-level"))
     deployed.api.create(
         pod("late", ["-m", "gpunode.deviceplugin", "--log-level=error"], activeDeadlineSeconds=1)
@@ -192,7 +194,7 @@ def test_a_pod_that_is_over_its_deadline_is_ended(deployed: Fleet) -> None:
     until(lambda: (deployed.api.get("Pod", "late", NS) or {})["status"]["phase"] == "Failed")
     late = deployed.api.get("Pod", "late", NS)
     assert late
-    assert pods.trouble(late).startswith("DeadlineExceeded: Pod was active on the node longer")
+    assert pods.problem(late).startswith("DeadlineExceeded: Pod was active on the node longer")
     until(lambda: not children("gpunode.deviceplugin --log-level"))
     deployed.api.delete("Pod", "late", NS)
 
@@ -222,7 +224,7 @@ def test_the_plugins_configuration_is_rolled_out(deployed: Fleet) -> None:
 
 def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet) -> None:
     """Of several files the node's label names one; the plugin takes up what becomes of it, in the same pod."""
-    nodes.label(deployed.api, deployed.node(NEW), {CHOICE: "shared"}, writer="test")
+    labels.write(deployed.api, deployed.node(NEW), {CHOICE: "shared"}, writer="test")
     files = {"shared": BY_TIME, "default": "version: v1\n"}
     assert deployed.deploy(PluginConfig(files=files)).good
     deployed.wait(NEW, {"nvidia.com/gpu.shared": 6})
@@ -231,7 +233,7 @@ def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet)
     assert deployed.deploy(PluginConfig(files={**files, "shared": BY_TIME.replace("3}", "4}")})).good
     deployed.wait(NEW, {"nvidia.com/gpu.shared": 8})
     assert deployed.row(NEW).pod == pod
-    nodes.label(deployed.api, deployed.node(NEW), {}, writer="test")
+    labels.write(deployed.api, deployed.node(NEW), {}, writer="test")
     assert deployed.deploy().good
     deployed.wait(NEW, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 0})
 
@@ -290,7 +292,7 @@ def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet) -> Non
 
 
 def test_what_happens_to_a_container_is_told_in_its_order(deployed: Fleet) -> None:
-    """As kubelets tell it; `kubectl describe pod` shows it."""
+    """As kubelets report it; `kubectl describe pod` shows it."""
     spec = {"nodeName": OLD.name, "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "60"]}]}
     meta = {"name": "told", "namespace": "default"}
     pod = deployed.api.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
@@ -336,20 +338,20 @@ def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
 
 def test_a_kubelet_that_restarts_offers_nothing_before_a_plugin_registers(deployed: Fleet) -> None:
     """While it runs it remembers how many devices a plugin had that has gone; a new one knows their resource only."""
-    nodes.label(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "false"})
+    labels.write(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "false"})
     until(lambda: deployed.node(OLD).allocatable == 0)
     assert deployed.node(OLD).capacity == 2
     deployed.restart(OLD, "kubelet.service")
     until(lambda: deployed.node(OLD).capacity == 0)
-    nodes.label(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "true"})
+    labels.write(deployed.api, deployed.node(OLD), {"gpunode.dev/gpu": "true"})
     deployed.wait(OLD, 2)
 
 
 def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fleet) -> None:
     """Each at its own address, and with the containers that have its GPUs."""
-    voice = PluginVoice(metrics=True)
+    publish = PluginPublish(metrics=True)
     rollout = plugin.deploy(
-        deployed.api, NS, PluginImage(IMAGE), None, voice, seconds=60, tell=lambda _: None
+        deployed.api, Spec(NS, PluginImage(IMAGE), None, publish), seconds=60, tell=lambda _: None
     )
     assert rollout.good
     limits = {"limits": {"nvidia.com/gpu": 1}}
@@ -367,7 +369,7 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
             return str(answer.read().decode())
 
     def held() -> list[list[str]]:
-        """Container and GPU of each line that tells of one."""
+        """Container and GPU of each line that has both."""
         lines = [line for line in metrics(NEW).splitlines() if line.startswith(f"{PREFIX}pod_devices{{")]
         return sorted(re.findall(r'(?:container|gpu)="([^"]*)"', line) for line in lines)
 
@@ -391,17 +393,17 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
     until(
         lambda: (
-            deployed.row(OLD).trouble
+            deployed.row(OLD).problem
             == "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
         )
     )
-    assert not plugin.deploy(deployed.api, NS, PluginImage(IMAGE), seconds=1, tell=lambda _: None).good
+    assert not plugin.deploy(deployed.api, Spec(NS, PluginImage(IMAGE)), seconds=1, tell=lambda _: None).good
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
     deployed.wait(OLD, 2)
 
 
 def test_a_kubelet_that_stops_is_no_longer_ready(deployed: Fleet) -> None:
-    """The node controller says so in its words; when it is back, the node is Ready and its pods were never gone."""
+    """The node controller reports it; when the kubelet is back, the node is Ready and its pods have run on."""
     pod = deployed.row(NEW).pod
     state = deployed.states[NEW.name]
     with state.change() as now:
@@ -419,7 +421,7 @@ def test_a_kubelet_that_stops_is_no_longer_ready(deployed: Fleet) -> None:
 def test_a_docker_that_no_longer_has_the_nvidia_runtime_leaves_the_plugin_without_a_driver(
     deployed: Fleet,
 ) -> None:
-    """Restarting docker ends its containers; the plugin is started again, sees no library and says so."""
+    """Restarting docker ends its containers; the plugin is restarted, finds no library and reports it."""
     state = deployed.restart(OLD, "docker.service", runtime=RuntimeNow(["runc"], "runc"))
     until(lambda: deployed.row(OLD).restarts == 1)
     until(lambda: "NVML: Shared Library Not Found" in deployed.log(OLD))

@@ -13,7 +13,7 @@ import pytest
 
 from gpunode import converge
 from gpunode.converge import Visit
-from gpunode.model import Event, Outcome
+from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
 from tests.sim.fleets import Fleet, serving
@@ -30,7 +30,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[int], Fleet]]:
         yield made
 
 
-def at(headline: str, act: Callable[[], None]) -> Callable[[Event], None]:
+def at(headline: str, act: Callable[[], None]) -> OnEvent:
     """A listener that acts once, when a change begins."""
     left = [act]
 
@@ -68,7 +68,7 @@ def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet]) -> None:
 
 
 def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]) -> None:
-    """The work goes on on the host, and is followed by a new connection to its end."""
+    """The apply continues on the host, and a new connection follows it to its end."""
     fleet = serve(1)
     outcome = fleet.provision(tell=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
     assert (outcome.status, outcome.error) == ("changed", None)
@@ -77,7 +77,7 @@ def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int
 
 
 def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[[int], Fleet]) -> None:
-    """The first says in which change it was, the second plans from what is there."""
+    """The first run names the interrupted change, the second plans from the current state."""
     fleet = serve(1)
     state = fleet.states["gpu-0"]
 
@@ -94,12 +94,12 @@ def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[
 
 
 def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Fleet]) -> None:
-    """Its own operator is told; another one may go on at once."""
+    """Its own operator gets the failure; another one may start at once."""
     fleet = serve(1)
     ended: list[converge.Ended] = []
 
     def end() -> None:
-        def story(visit: Visit, tell: Callable[[Event], None]) -> Outcome:
+        def story(visit: Visit, tell: OnEvent) -> Outcome:
             ended.append(converge.abort(visit, tell))
             return Outcome("gpu-0", "right")
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
+from typer.main import get_command
 
+from gpunode.cli import demo
 from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import hosts, kinds
@@ -185,14 +189,29 @@ LINKS = {
 
 def test_every_fault_of_the_demo_has_its_link_here() -> None:
     """A new one is not forgotten."""
-    assert LINKS.keys() == faults.FAULTS.keys()
+    assert {name: fault.link for name, fault in faults.FAULTS.items()} == LINKS
+
+
+def test_the_help_of_break_names_every_fault() -> None:
+    """The list is typed there, so that `--help` stays fast."""
+    (option,) = [one for one in get_command(demo.app).params if one.name == "break_"]
+    assert isinstance(option, TyperOption)
+    assert (option.help or "").endswith(f": {', '.join(faults.FAULTS)}.")
+
+
+def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
+    """A bare host's config.toml has no nvidia runtime to take away."""
+    hosts.lay_out(tmp_path)
+    bare = hosts.create(tmp_path, kinds.new("h100-1"))
+    with pytest.raises(ValueError, match=r"config\.toml on this host has no .*nvidia"):
+        faults.inflict("runtime", [bare])
 
 
 @pytest.mark.parametrize("fault", LINKS)
-def test_verify_names_the_first_broken_link_and_provision_mends_it(
+def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     fleet: Fleet, done: dict[str, Outcome], fault: str
 ) -> None:
-    """One fault at a time; what only a person can mend is put back by the test."""
+    """One fault at a time; the test puts back what only a user can fix."""
     states = [fleet.states["p100-1"], fleet.states["h100-1"]]
     texts = {
         path: path.read_text()
@@ -206,7 +225,7 @@ def test_verify_names_the_first_broken_link_and_provision_mends_it(
         links = [*host_links(seen), *filter(None, [image(seen)])]
         broken = [link for link in first_broken(links) if link.status == "broken"]
     finally:
-        if faults.FAULTS[fault].way:
+        if faults.FAULTS[fault].by_hand:
             for path, text in texts.items():
                 if path.read_text() != text:  # a file that is written is newer than the program that read it
                     path.write_text(text)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, inventory
+from gpunode import converge, inventory, kubelets
 from gpunode.converge import Visit
-from gpunode.kubelet import next_start
 from gpunode.model import Facts, Outcome
 from gpunode.sim.host.machine import Machine, SimGpu
 from gpunode.ssh import Dialer
@@ -93,7 +92,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
         "docker": (seen.docker.runtimes, seen.docker.default_runtime, seen.docker.cgroup_driver)
         if seen.docker
         else None,
-        "kubelet": (next_start(seen), seen.kubelet.journal),
+        "kubelet": (kubelets.read(seen).words[1:], seen.kubelet.journal),
         "images": len(seen.images),
         "errors": seen.errors,
     }

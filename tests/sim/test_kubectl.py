@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim.apiserver import cells
+from gpunode.sim.apiserver import columns
 from gpunode.sim.apiserver.store import now
 
 from .clusters import Client
@@ -67,13 +67,13 @@ CRASHES: dict[str, Any] = {"waiting": {"reason": "CrashLoopBackOff"}}
 )
 def test_a_pod_shows_how_it_is(status: dict[str, Any], shown: list[str]) -> None:
     """READY, STATUS and RESTARTS."""
-    _, make = cells.SHOWN["Pod"]
+    _, make = columns.SHOWN["Pod"]
     assert make(pod("p", status=status))[1:4] == shown
 
 
 def test_a_pod_that_goes_is_terminating_and_a_restart_has_its_time() -> None:
     """Until it has ended."""
-    _, make = cells.SHOWN["Pod"]
+    _, make = columns.SHOWN["Pod"]
     last = {"terminated": {"finishedAt": now()}}
     item = pod("p", status={"phase": "Running", "containerStatuses": [container(RUNS, 2, lastState=last)]})
     item["metadata"]["deletionTimestamp"] = "2026-11-21T17:00:00Z"
@@ -93,7 +93,7 @@ def test_a_pod_that_goes_is_terminating_and_a_restart_has_its_time() -> None:
 )  # fmt: skip
 def test_ages_are_as_short_as_kubectls(seconds: float, words: str) -> None:
     """Seconds, minutes, hours, days, and a finer unit where there are few of them."""
-    assert cells.human(seconds) == words
+    assert columns.human(seconds) == words
 
 
 def test_an_event_in_a_series_counts_as_often_as_it_happened() -> None:
@@ -107,7 +107,7 @@ def test_an_event_in_a_series_counts_as_often_as_it_happened() -> None:
         "firstTimestamp": None,
         "lastTimestamp": None,
     }
-    row = dict(zip(cells.SHOWN["Event"][0].split(", "), cells.SHOWN["Event"][1](event), strict=True))
+    row = dict(zip(columns.SHOWN["Event"][0].split(", "), columns.SHOWN["Event"][1](event), strict=True))
     assert row["+Count"] == 3
     assert (row["Last Seen"], row["+First Seen"]) == ("0s", "0s")
 
@@ -135,11 +135,11 @@ def test_a_list_comes_as_a_table_for_who_asks_for_one(client: Client) -> None:
     assert client.ask("GET", f"{NODES}/none", accept=TABLE)[1]["kind"] == "Status"
 
 
-@pytest.mark.parametrize("kind", cells.SHOWN)
+@pytest.mark.parametrize("kind", columns.SHOWN)
 def test_every_kind_has_a_cell_for_each_column(kind: str) -> None:
     """Also of an object that has only a name."""
-    columns, make = cells.SHOWN[kind]
-    assert len(make({"metadata": {"name": "x"}})) == len(columns.split(", "))
+    names, make = columns.SHOWN[kind]
+    assert len(make({"metadata": {"name": "x"}})) == len(names.split(", "))
 
 
 def test_a_watch_of_tables_has_its_headers_once(client: Client) -> None:

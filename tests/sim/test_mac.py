@@ -79,7 +79,7 @@ def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch: pytest.MonkeyPa
         logs = list(demo.folder.glob("hosts/*/root/var/log/pods/*device-plugin*/*/0.log"))
         assert len(logs) == 2
         until(
-            lambda: all("Looking every 2 s instead" in log.read_text() for log in logs)
+            lambda: all("Checking every 2 s instead" in log.read_text() for log in logs)
         )  # there is no inotify
     begun = started.read_text()
     assert "gpunode.sim.server" in begun

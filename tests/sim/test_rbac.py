@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cluster import plugin
 from gpunode.cluster.api import connect
-from gpunode.cluster.apply import apply, prune
+from gpunode.cluster.objects.apply import apply, prune
+from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginImage, PluginVoice
+from gpunode.model import PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster, serve
 
 from .clusters import until
@@ -48,14 +48,14 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
     environ = cluster._account("gpunode", "gpunode-device-plugin")
     api = InCluster(environ, Path(environ["SERVICE_ACCOUNT_DIRECTORY"]))
     note = {"metadata": {"annotations": {"a": "b"}}}
-    for voice, event, annotation, elsewhere in (
-        (PluginVoice(), 200, 403, 403),
-        (PluginVoice(events=False, annotation=True), 403, 200, 403),
-        (PluginVoice(events=False), 403, 403, 403),
+    for publish, event, annotation, elsewhere in (
+        (PluginPublish(), 200, 403, 403),
+        (PluginPublish(events=False, annotation=True), 403, 200, 403),
+        (PluginPublish(events=False), 403, 403, 403),
     ):
-        made = plugin.manifests("gpunode", PluginImage("x"), None, voice)
+        made = manifests("gpunode", PluginImage("x"), None, publish)
         apply(admin, made)
-        prune(admin, made, plugin.everything("gpunode"))
+        prune(admin, made, everything("gpunode"))
         assert code(api, "POST", EVENTS, EVENT) == event
         assert code(api, "PATCH", NODE, note) == annotation
         assert code(api, "POST", EVENTS.replace("default", "gpunode"), EVENT) == elsewhere

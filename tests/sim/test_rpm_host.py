@@ -92,7 +92,7 @@ def ask(fleet: Fleet, command: str) -> tuple[int | None, str]:
 
 
 def test_its_facts_are_known_all_the_same(fleet: Fleet) -> None:
-    """System, GPUs, kubelet, and what rpm says."""
+    """System, GPUs, kubelet, and rpm's packages."""
     assert ask(fleet, "rpm -q nvidia-driver") == (1, "package nvidia-driver is not installed\n")
     assert ask(fleet, f"sudo dnf config-manager --add-repo {REPOSITORY}/libnvidia-container")[0] == 0
     assert ask(fleet, "sudo -n dnf install -y nvidia-container-toolkit")[0] == 0
@@ -108,7 +108,7 @@ def test_its_facts_are_known_all_the_same(fleet: Fleet) -> None:
 
 
 def test_the_way_out_that_the_refusal_names_leads_to_a_gpu_node(fleet: Fleet) -> None:
-    """Driver and toolkit by hand, with dnf; gpunode does the rest when it is told so."""
+    """Driver and toolkit by hand, with dnf; gpunode does the rest if the inventory says `none`."""
     for name in ("cuda", "libnvidia-container"):
         ask(fleet, f"dnf config-manager --add-repo {REPOSITORY}/{name}")
     assert ask(fleet, "dnf install -y nvidia-driver-cuda nvidia-container-toolkit")[0] == 0

@@ -9,10 +9,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gpunode.sim import demo as demos
+from gpunode.sim import folder
+from gpunode.sim.host import hosts, kinds
+from gpunode.sim.show import Show
 
 GPUNODE = [sys.executable, "-m", "gpunode"]
 LOOPBACK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -98,3 +102,25 @@ def test_what_it_ends_with_works_as_it_is_printed(played: Played) -> None:
     ended = subprocess.run(["sh", "-c", stop], capture_output=True, text=True, check=True)
     assert ended.stdout == f"ended {played.folder}\n"
     assert not played.folder.exists()
+
+
+@pytest.mark.parametrize(("link", "good"), [("module", True), ("NVML", False)])
+def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str, good: bool
+) -> None:
+    """That verify ends with 1 is not enough."""
+    hosts.lay_out(tmp_path)
+    folder.describe(tmp_path, {})
+    host = hosts.create(tmp_path, kinds.new("h100-1"))
+
+    def run(words: Sequence[str], *, capture: bool) -> tuple[int, str]:
+        """verify finds `link` broken, provision repairs."""
+        lines = [
+            {"type": "link", "layer": "PCI", "status": "ok"},
+            {"type": "link", "layer": link, "status": "broken"},
+        ]
+        return int("verify" in words), "\n".join(map(json.dumps, lines)) if capture else ""
+
+    demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
+    assert Show(demo, fast=True).broken("module") is good  # type: ignore[arg-type]
+    assert ("expected is module" in capsys.readouterr().out) is not good

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpunode import pipeline, wire
+from gpunode.agent import bundle
 from gpunode.errors import Unreachable
 from gpunode.sim.host import forkserver, kinds
 from gpunode.sim.host.forkserver import Fork, ForkServer
@@ -43,7 +44,7 @@ def connection(fleet: Fleet) -> Iterator[SshConnection]:
 
 @pytest.fixture
 def forks() -> Iterator[ForkServer]:
-    server = ForkServer(Path("gpunode/agent.py"))
+    server = ForkServer(bundle.program().encode())
     yield server
     server.close()
 

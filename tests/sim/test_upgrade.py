@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.cluster import apply, difference, plugin
+from gpunode.cluster import plugin
 from gpunode.cluster.api import Api, connect
+from gpunode.cluster.objects import apply, difference
+from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.model import Cluster as Access
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver.store import Object
 from gpunode.sim.cluster import serve
 
@@ -21,12 +23,12 @@ NS = "gpunode"
 IMAGE = PluginImage("plugin:1", image_id="sha256:1")
 BEFORE = Path(__file__).with_name("manifests") / "plugin-before-configuration.yaml"
 SHARED = "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
-PLAIN = plugin.manifests(NS, IMAGE)
-FULL = plugin.manifests(
+PLAIN = manifests(NS, IMAGE)
+FULL = manifests(
     NS,
     IMAGE,
     PluginConfig(SHARED, cdi_directory="/var/run/cdi", mps_root="/run/nvidia/mps"),
-    PluginVoice(events=True, annotation=True, metrics=True),
+    PluginPublish(events=True, annotation=True, metrics=True),
 )
 
 
@@ -44,7 +46,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
     """The cluster's objects after `gpunode plugin deploy`, as far as somebody wished them."""
     apply.apply(api, wanted)
-    apply.prune(api, wanted, plugin.everything(NS))
+    apply.prune(api, wanted, everything(NS))
     meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
     return {
         f"{kind} {name}": difference.wished(api.get(kind, name, place) or {}) for kind, name, place in meta
@@ -63,4 +65,4 @@ def test_what_was_deployed_before_leaves_no_trace(
     plugin.remove(api, NS, seconds=30, tell=lambda _: None)
     deployed(api, before)
     assert deployed(api, wanted) == fresh
-    assert {one.action for one in apply.diff(api, wanted, plugin.everything(NS))} == {"same"}
+    assert {one.action for one in apply.diff(api, wanted, everything(NS))} == {"same"}

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpunode import apt, compat
+from gpunode import compat
 from gpunode.errors import GpunodeError
 from gpunode.model import RemoveFile, WriteFile
+from gpunode.packages.apt import lists as apt
 from tests import cases
 from tests.cases import lists
 
@@ -62,7 +63,7 @@ def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]) -> None:
 )
 def test_a_place_is_where_apt_keeps_its_index(uri: str, suite: str, place: str) -> None:
     """Scheme and login do not count, and the last folder may be the suite."""
-    assert apt.place(uri, suite, "amd64") == place
+    assert apt.place(uri, "amd64", suite) == place
 
 
 def test_a_place_in_another_spelling() -> None:
@@ -104,8 +105,8 @@ def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place
     after, complaints = ask_apt(tmp_path / "after", changed)
     assert complaints == []
     own = [uri.replace("$(ARCH)", "amd64") for uri in lists.uris(case)]
-    places = {apt.plain(apt.place(uri, "/", "amd64")) for uri in own}
+    places = {apt.plain(apt.place(uri, "amd64")) for uri in own}
     assert {f"{uri}/Packages" for uri in own} <= after
     assert after - before <= {f"{uri}/Packages" for uri in own}
     for folder in {index.rpartition("/")[0] for index in before - after}:
-        assert apt.plain(apt.place(folder, "/", "amd64")) in places or compat.is_dead(folder)
+        assert apt.plain(apt.place(folder, "amd64")) in places or compat.is_dead("apt", folder)

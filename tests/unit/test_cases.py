@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpunode import desired, diff, pipeline
+from gpunode import desired, diff, pipeline, wire
 from gpunode.errors import Refused
 from gpunode.model import Facts, Host, Plan, PluginImage, Service, WriteFile
 from tests import cases
 
-COMPONENTS = [name for name, _ in pipeline.STEPS]
+COMPONENTS = [step.name for step in pipeline.STEPS]
 ALL = [
     pytest.param(folder, case, id=f"{folder}-{cases.ids(case)}")
     for folder in ("host", "desired", *COMPONENTS)
@@ -45,7 +45,7 @@ def test_the_plan_is_what_the_case_says(component: str, case: dict[str, Any]) ->
     wish = desired.decide(host, seen, image)
     for name, value in case.get("desired", {}).items():
         found = getattr(wish.driver, name) if hasattr(wish.driver, name) else getattr(wish, name)
-        found = list(found) if isinstance(found, tuple) else found
+        found = [str(spec) for spec in found] if isinstance(found, tuple) else found
         assert found == value, name
     plan = pipeline.plan(host, seen, wish)
     steps = {step.step: step.changes for step in plan.steps}
@@ -110,3 +110,13 @@ def test_every_change_says_why() -> None:
         host, seen, image = given({"base": base})
         for change in made(host, seen, image).changes:
             assert len(change.why) > 10, diff.headline(change)
+
+
+def test_the_agent_is_sent_no_words_for_people() -> None:
+    """Neither why a change is made nor what is wrong without it."""
+    for base in ("legacy", "modern"):
+        changes = made(*given({"base": base})).changes
+        assert any(change.fault for change in changes)
+        assert not {"why", "fault", "note"} & {
+            key for change in changes for key in wire.encode_change(change)
+        }

@@ -71,7 +71,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 QUESTION = """
 import sys
 from gpunode import cli
-from gpunode.cli.session import accepted
+from gpunode.rollout.listener import accepted
 from gpunode.report import make
 
 class Terminal:

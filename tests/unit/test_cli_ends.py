@@ -13,14 +13,17 @@ from typer.testing import CliRunner, Result
 
 from gpunode import converge, inventory
 from gpunode.cli import app
+from gpunode.cluster.reason import Reason
 from gpunode.converge import Visit
 from gpunode.errors import ClusterError, UsageError
-from gpunode.model import Link, Outcome, Plan, Reboot, Status, StepPlan
+from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
 from gpunode.rollout import nodes, planned
+from gpunode.rollout.member import Member
 from gpunode.verify import coverage
 from tests.unit.test_verify import right
 
 Command = Callable[..., Result]
+REFUSED = Member(Host("a", Ssh("a")), reason=Reason(nodes.CONFLICT, "no"))
 WAITS = Plan("h", (StepPlan("reboot", (Reboot("because"),)),))
 BARE = "groups: {all: {hosts: [right, planned, refused, unreachable, failed]}}\n"
 WITH_PLUGIN = f"cluster: {{plugin: {{image: 'plugin:1'}}}}\n{BARE}"
@@ -103,7 +106,7 @@ def test_drift_of_the_cluster_is_told_as_that_of_hosts(
     def waiting(*_: object, **__: object) -> planned.Planned:
         if objects is None:
             raise ClusterError("it does not answer")
-        return planned.Planned(objects, {"a": ClusterError("no")} if conflict else {})
+        return planned.Planned(objects, (REFUSED,) if conflict else ())
 
     monkeypatch.setattr(nodes, "connect", lambda _: None)
     monkeypatch.setattr(planned, "plan", waiting)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpunode import diff
-from gpunode.model import KernelModule, LoadImage, Packages, Reboot, RemoveFile, Service, WriteFile
+from gpunode.model import (
+    KernelModule,
+    LoadImage,
+    Packages,
+    PackageSpec,
+    Reboot,
+    RemoveFile,
+    Service,
+    WriteFile,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,10 +24,16 @@ from gpunode.model import KernelModule, LoadImage, Packages, Reboot, RemoveFile,
         (WriteFile("/a", "x", "why", before="y"), "change /a"),
         (RemoveFile("/a", "x", "why"), "remove /a"),
         (Packages("why", refresh=True), "read the package lists anew"),
-        (Packages("why", install=("a=1.*",), hold=("a",)), "install a 1.* and hold it"),
-        (Packages("why", install=("a=1", "b=1"), hold=("a", "b")), "install a, b 1 and hold them"),
-        (Packages("why", install=("h", "a=1"), hold=("a",)), "install h, a 1; hold a"),
-        (Packages("why", remove=("a",), install=("b",)), "remove a; install b"),
+        (Packages("why", install=(PackageSpec("a", "1.*"),), hold=("a",)), "install a 1.* and hold it"),
+        (
+            Packages("why", install=(PackageSpec("a", "1"), PackageSpec("b", "1")), hold=("a", "b")),
+            "install a, b 1 and hold them",
+        ),
+        (
+            Packages("why", install=(PackageSpec("h"), PackageSpec("a", "1")), hold=("a",)),
+            "install h, a 1; hold a",
+        ),
+        (Packages("why", remove=("a",), install=(PackageSpec("b"),)), "remove a; install b"),
         (Packages("why", hold=("a", "b")), "hold a, b"),
         (Service("docker.service", "why", restart=True), "restart docker"),
         (Service("docker.service", "why", enable=True, restart=True), "enable and restart docker"),

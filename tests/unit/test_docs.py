@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gpunode import inventory
 from gpunode.cli import EPILOG, app
-from gpunode.cluster import plugin
+from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import Layer, PluginImage
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,7 @@ def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
     """The one in its document is part of the one that is tried on real kubelets."""
     text = (ROOT / "docs/deviceplugin.md").read_text().split("```yaml\n")[1].split("```")[0]
     by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
-    objects = plugin.manifests("gpunode", PluginImage("gpunode-deviceplugin"))
+    objects = manifests("gpunode", PluginImage("gpunode-deviceplugin"))
     applied = next(
         one["spec"]["template"]["spec"]
         for one in objects

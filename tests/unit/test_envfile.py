@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode import envfile
+from gpunode.kubelets import envfile
 
 # A file, and what it sets.
 FILES = {

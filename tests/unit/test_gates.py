@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gpunode import unitfile
-from gpunode.render.gates import (
+from gpunode.kubelets import unitfile
+from gpunode.kubelets.gates import (
     config_gates,
     into_command,
     into_config,

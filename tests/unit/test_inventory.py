@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.errors import InventoryError
 from gpunode.inventory import load
-from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, PluginVoice, Repository, Ssh
+from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, PluginPublish, Repository, Ssh
 
 ROOT = Path(__file__).parents[2]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ==\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -76,7 +76,7 @@ groups:
             "version: v1\nflags: {plugin: {deviceListStrategy: [envvar, cdi-cri]}}  # as it is\n",
             cdi_directory="/var/run/cdi",
         ),
-        plugin_voice=PluginVoice(events=False, annotation=True, metrics=True),
+        plugin_publish=PluginPublish(events=False, annotation=True, metrics=True),
     )
     assert inventory.hosts == (
         Host(

@@ -98,17 +98,17 @@ def test_an_image_without_a_tag_is_the_latest(tmp_path):
 @pytest.mark.parametrize(
     ("files", "image", "words"),
     [
-        (docker("a/b:1", "a/b:2"), "", "holds a/b:1, a/b:2; say which one with `image`"),
+        (docker("a/b:1", "a/b:2"), "", "holds a/b:1, a/b:2; choose one with `image`"),
         (docker("a/b:1"), "a/c:1", "does not hold a/c:1; it holds a/b:1"),
-        (docker(), "", "holds an image without a name; say which one with `image`"),
+        (docker(), "", "holds an image without a name; choose one with `image`"),
         (docker(), "a/b:1", "holds an image without a name; save it by name: docker save a/b:1"),
-        ({"readme": b""}, "", "is a tar file but no whole image archive (KeyError('manifest.json'))"),
-        ({"manifest.json": b"{"}, "", "is a tar file but no whole image archive"),
-        ({"manifest.json": b"[1]"}, "", "is a tar file but no whole image archive"),
+        ({"readme": b""}, "", "is a tar file but no complete image archive (KeyError('manifest.json'))"),
+        ({"manifest.json": b"{"}, "", "is a tar file but no complete image archive"),
+        ({"manifest.json": b"[1]"}, "", "is a tar file but no complete image archive"),
         (
             {"manifest.json": b'[{"Config": "x", "RepoTags": ["a:1"]}]'},
             "",
-            "no whole image archive (KeyError('x'))",
+            "no complete image archive (KeyError('x'))",
         ),
         ({"index.json": b'{"manifests": []}'}, "", "holds no image"),
     ],
@@ -133,7 +133,7 @@ def test_what_is_no_tar_file_is_said(tmp_path, data):
         plugin(tmp_path)
     (problem,) = caught.value.problems
     assert problem.endswith(
-        f"{tmp_path}/image.tar is no image archive; `docker save -o FILE IMAGE` writes one"
+        f"{tmp_path}/image.tar is no image archive; write one with `docker save -o FILE IMAGE`"
     )
 
 

@@ -25,10 +25,22 @@ def mistakes(folder: Path, text: str | bytes) -> list[str]:
     return [problem.removeprefix(f"{file}:").strip() for problem in caught.value.problems]
 
 
+def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path: Path) -> None:
+    """Its other keys may be right there. A file that names no format, or this one, is read."""
+    words = "1:10: version: this file has format 2, for a newer gpunode; this one reads formats up to 1"
+    assert mistakes(tmp_path, f"version: 2\nfleets: {{}}\n{HOSTS}") == [words]
+    assert mistakes(tmp_path, f"version: 0\n{HOSTS}") == [
+        "1:10: version: expected a number from 1 to 1, got 0"
+    ]
+    file = tmp_path / "inventory.yaml"
+    loaded = [load(file).hosts for text in (HOSTS, f"version: 1\n{HOSTS}") if file.write_text(text)]
+    assert loaded[0] == loaded[1]
+
+
 SYNTAX = {
     "ini": (
         "# hosts\n[gpu:vars]\ngpu-01 ansible_host=10.0.0.1\n",
-        "2:1: this is an INI file, such as Ansible's; an inventory of gpunode's is YAML: see inventories/ for examples",
+        "2:1: this is an INI file, such as Ansible's; gpunode reads YAML: see inventories/ for examples",
     ),
     "tab": ("groups:\n\tg: 1\n", "2:1: a tab; YAML is indented with spaces only"),
     "range in a flow list": (
@@ -109,7 +121,7 @@ RULES = {
     ),
     "tag": (
         HOSTS + "    driver: !vault x\n",
-        "4:13: groups.g.driver: unknown tag `!vault`; there are none here",
+        "4:13: groups.g.driver: unknown tag `!vault`; remove it",
     ),
     "template": (
         HOSTS + "    driver: {{ version }}\n",
@@ -176,7 +188,7 @@ RULES = {
     ),
     "nothing there": (
         HOSTS + "defaults:\n",
-        "4:10: defaults: expected a mapping, there is nothing; give it a value or remove the line",
+        "4:10: defaults: expected a mapping, got nothing; give it a value or remove the line",
     ),
     "a word for a list": (
         "groups: {g: {hosts: a}}\n",
@@ -189,8 +201,11 @@ RULES = {
     ),
     "no name": (
         "groups: {g: {hosts: [{address: a}]}}\n",
-        "1:22: groups.g.hosts[0]: `name` is missing: What this host is called here, "
-        "and its address unless `address` says otherwise.",
+        "1:22: groups.g.hosts[0]: `name` is missing; add `name: gpu-01`",
+    ),
+    "variables beside their group": (
+        HOSTS + "  ssh:\n    user: ops\n    port: 22\n",
+        "4:3: groups.ssh: `ssh` is no group; indent it below the group it belongs to",
     ),
     "name misspelt": (
         "groups: {g: {hosts: [{nam: a}]}}\n",
@@ -206,7 +221,7 @@ RULES = {
     ),
     "range ends first": (
         "groups:\n  g:\n    hosts:\n      - gpu-[04:01]\n",
-        "4:9: groups.g.hosts[0]: the range [04:01] ends before it begins; did you mean `gpu-[01:04]`?",
+        "4:9: groups.g.hosts[0]: the range [04:01] ends before it starts; did you mean `gpu-[01:04]`?",
     ),
     "range as a shell writes it": (
         'groups: {g: {hosts: ["gpu-{01..04}"]}}\n',
@@ -239,7 +254,7 @@ RULES = {
     "range with values": (
         'groups: {g: {hosts: [{name: "a[1:2]"}]}}\n',
         "1:29: groups.g.hosts[0].name: a host's name has letters, digits, `.`, `_` and `-`, with a letter or digit "
-        'at both ends; a range stands in the list by itself, without other keys; this one is "a[1:2]"',
+        'at both ends; a range is an entry of the list without other keys; this one is "a[1:2]"',
     ),
     "port in the address": (
         'groups: {g: {hosts: [{name: a, address: "10.0.0.1:22"}]}}\n',
@@ -269,11 +284,11 @@ RULES = {
     ),
     "host twice in a group": (
         "groups:\n  g:\n    hosts:\n      - gpu-[1:3]\n      - gpu-2\n",
-        "5:9: groups.g.hosts[1]: gpu-2 is in this group already (line 4); name it once",
+        "5:9: groups.g.hosts[1]: gpu-2 is already in this group (line 4); list it once",
     ),
     "host named like a group": (
         "groups:\n  g: {hosts: [a]}\n  a: {hosts: [b]}\n",
-        "2:15: groups.g.hosts[0]: a is a group's name too (line 3); --limit could not tell them apart",
+        "2:15: groups.g.hosts[0]: a is also a group's name (line 3); rename one, --limit cannot distinguish them",
     ),
     "one machine twice": (
         "groups:\n  g:\n    hosts:\n      - 10.0.0.1\n      - {name: a, address: 10.0.0.1}\n",
@@ -289,13 +304,13 @@ RULES = {
     ),
     "contradiction": (
         "groups:\n  g:\n    hosts: [a, b, c]\n    driver: 580\n  h:\n    hosts: [b]\n    driver: 590\n",
-        "7:13: groups.h.driver: b would have another value from groups.g.driver (line 4); "
-        "make them agree, or set it on the host",
+        "7:13: groups.h.driver: b: groups.g.driver (line 4) has another value; "
+        "use the same, or set it on the host",
     ),
     "contradiction of many": (
         "groups:\n  g:\n    hosts: [a, b, c]\n    ssh: {port: 1}\n  h:\n    hosts: [b, c, a]\n    ssh: {port: 2}\n",
-        "7:17: groups.h.ssh.port: a and 2 more would have another value from groups.g.ssh.port (line 4); "
-        "make them agree, or set it on the host",
+        "7:17: groups.h.ssh.port: a and 2 more: groups.g.ssh.port (line 4) has another value; "
+        "use the same, or set it on the host",
     ),
     "plugin without anything": (
         HOSTS + "cluster: {plugin: {}}\n",
@@ -349,13 +364,13 @@ groups:
     assert found == [
         f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
         f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar",
-        "4:14: defaults.ssh.key: id.pub is the public half; name the private key's file: id",
+        "4:14: defaults.ssh.key: id.pub is the public key; name the private key's file: id",
         f"4:35: defaults.ssh.known_hosts: no such file: {tmp_path}/known; "
-        "with host_key_check: strict no host could be reached",
+        "with host_key_check: strict gpunode could reach no host",
         f"6:42: defaults.repositories.driver.key: {tmp_path}/private.asc is a PRIVATE key; "
         "export the public one: gpg --armor --export",
         f"7:43: defaults.repositories.toolkit.key: {tmp_path}/binary.gpg is no armoured public key; "
-        "to make one of a binary one: gpg --enarmor",
+        "convert a binary one: gpg --enarmor",
         f"9:37: groups.g.ssh.key: is a folder, expected a file: {tmp_path}",
     ]
 
@@ -538,7 +553,7 @@ def test_a_label_without_several_configurations_is_nobodys_mistake(tmp_path):
     [
         ("configs: {a: good.yaml, b: none.yaml}", "4:57: cluster.plugin.configs.b: no such file"),
         ("configs: {a: bad.yaml}", "4:43: cluster.plugin.configs.a: "),
-        ("config: good.yaml, configs: {a: good.yaml}", "there is `config` too; keep one of them"),
+        ("config: good.yaml, configs: {a: good.yaml}", "`config` is set too; keep one of them"),
         ("configs: {a b: good.yaml}", "a configuration's name is a label's value"),
         (
             "configs: {a: cdi.yaml, b: other-cdi.yaml}",

@@ -64,7 +64,7 @@ def test_everything_unknown_is_named_at_once_with_what_is_near():
         "--limit zzz: no such host or group; inventory.yaml has the groups p100, canary, h100, p",
         "--limit gpu-03: no such host or group; did you mean `gpu-02`?",
         "--limit a100-*: no such host or group; inventory.yaml has the groups p100, canary, h100, p",
-        "--limit gpu-[2:1]: the range [2:1] ends before it begins; did you mean `gpu-[1:2]`?",
+        "--limit gpu-[2:1]: the range [2:1] ends before it starts; did you mean `gpu-[1:2]`?",
         "--exclude hed: no such host or group; did you mean `head`?",
     ]
 
@@ -77,5 +77,5 @@ def test_an_empty_limit_is_not_all_hosts():
 
 def test_excluding_everything_is_said():
     """A command for no host is a mistake of whoever typed it."""
-    with pytest.raises(InventoryError, match="no host is left: --exclude gpu-\\*,head takes all of them"):
+    with pytest.raises(InventoryError, match="no host is left: --exclude gpu-\\*,head matches all of them"):
         select(INVENTORY, [], ["gpu-*", "head"])

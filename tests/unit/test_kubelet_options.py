@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from gpunode import kubelet
+from gpunode import desired, kubelets, pipeline
+from gpunode.kubelets import arguments as args
+from gpunode.kubelets import envfile, kubeadm, unitfile
 from tests import cases
 
 
 def test_the_next_start_of_a_kubeadm_host() -> None:
     """Environment lines, two environment files, a reset ExecStart."""
     seen = cases.facts("legacy")
-    assert kubelet.next_start(seen) == kubelet.started(seen)[1:]
-    assert kubelet.environment_files(seen) == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
+    start = kubelets.read(seen)
+    assert seen.kubelet is not None
+    assert start.words[1:] == seen.kubelet.arguments[1:]
+    assert start.environment_files == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
 
 
 @pytest.mark.parametrize(
@@ -36,13 +43,14 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
 def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
     """Resets, continued lines, quotes, the two ways to name a variable."""
     seen = cases.facts("legacy", {"kubelet": {"unit_text": f"[Service]\n{unit}"}})
-    assert kubelet.next_start(seen) == arguments
+    assert kubelets.read(seen).words[1:] == arguments
 
 
 def test_a_host_without_a_kubelet() -> None:
     """Nothing is started."""
     seen = cases.facts("legacy", {"kubelet": None})
-    assert kubelet.started(seen) == kubelet.next_start(seen) == kubelet.environment_files(seen) == ()
+    start = kubelets.read(seen)
+    assert start.words == start.environment_files == ()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_a_host_without_a_kubelet() -> None:
 def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
     """With its file and line (0: none); quotes within a value, in comments and on continued lines are no mistake."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    problem = kubelet.environment_problem(seen)
+    problem = kubelets.read(seen).problem
     assert (problem or "").startswith(f"/etc/default/kubelet:{line}: the quote" if line else "")
     assert bool(problem) == bool(line)
 
@@ -81,10 +89,9 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
 def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str) -> None:
     """Rather than to change a line that means another thing than it seems to."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    assert (kubelet.environment_problem(seen) or "").startswith(
-        f"/etc/default/kubelet:{problem}" if problem else ""
-    )
-    assert bool(kubelet.environment_problem(seen)) == bool(problem)
+    found = kubelets.read(seen).problem
+    assert (found or "").startswith(f"/etc/default/kubelet:{problem}" if problem else "")
+    assert bool(found) == bool(problem)
 
 
 def test_gates_of_arguments() -> None:
@@ -96,11 +103,33 @@ def test_gates_of_arguments() -> None:
         "B=True,C=0",
         "--feature-gates",
     )
-    assert kubelet.gates(arguments) == {"A": True, "B": True, "C": False}
+    assert args.gates(arguments) == {"A": True, "B": True, "C": False}
 
 
 def test_a_configuration_that_is_none() -> None:
     """Broken or no mapping: nothing is read from it."""
     for text in ("a: [", "- a", ""):
-        seen = cases.facts("legacy", {"files": {kubelet.CONFIG: text}})
-        assert kubelet.config(seen) == {}
+        seen = cases.facts("legacy", {"files": {kubeadm.PLACE.config: text}})
+        assert kubelets.read(seen).config == {}
+
+
+@pytest.mark.parametrize("base", ["legacy", "modern"])
+def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What decides and what plans share one reading; only files that a merge changed are read once more."""
+    host, seen = cases.host(base), cases.facts(base)
+    reads: list[str] = []
+
+    def counted(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        return lambda text: (reads.append(text), read(text))[1]
+
+    for reader in (unitfile, envfile):
+        monkeypatch.setattr(reader, "read", counted(reader.read))
+    for _ in range(3):  # bare, then made right
+        reads.clear()
+        wish = desired.decide(host, seen, None)
+        plan = pipeline.plan(host, seen, wish)
+        in_this_plan = len(reads)
+        seen = cases.applied(seen, plan.changes)
+    assert not plan
+    assert wish.kubelet is not None
+    assert in_this_plan == len(wish.kubelet.units) + len(wish.kubelet.environment_files) > 2

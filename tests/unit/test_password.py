@@ -180,7 +180,7 @@ def test_root_is_asked_for_nothing(folder: Path) -> None:
 def test_without_a_password_nothing_waits(folder: Path) -> None:
     """The program is sent at once, and sudo is told not to ask."""
     machine = Recorded(folder, "a")
-    with pytest.raises(SudoRefused, match="sudo wants a password"):
+    with pytest.raises(SudoRefused, match="sudo needs a password"):
         machine.probe(None)
     assert machine.tried == []
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import get_args
 
 from gpunode import desired, pipeline
-from gpunode.model import PluginImage, Reboot, RemoveFile, WriteFile
+from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, WriteFile
+from gpunode.report.headline import headline
+from gpunode.runtimes import RUNTIMES
 from tests import cases
 
 
 def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
     """Sources before packages, packages before the runtime that needs them, the runtime before the kubelet."""
-    assert [name for name, _ in pipeline.STEPS] == [
+    assert [step.name for step in pipeline.STEPS] == [
         "repository",
         "nouveau",
         "driver",
@@ -42,9 +45,8 @@ def test_every_package_that_a_plan_names_was_looked_at() -> None:
         host, seen = cases.host(base), cases.facts(base)
         wish = desired.decide(host, seen, None)
         assert wish.driver is not None
-        for package in (*wish.driver.pin, *wish.driver.packages, *wish.toolkit):
-            name = package.partition("=")[0]
-            assert any(fnmatchcase(name, p) for p in pipeline.watch(None).packages), name
+        for spec in (*wish.driver.pin, *wish.driver.headers, *wish.driver.packages, *wish.toolkit):
+            assert any(fnmatchcase(spec.name, p) for p in pipeline.watch(None).packages), spec
 
 
 def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
@@ -61,3 +63,17 @@ def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
     assert len(reboots) == 1
     assert plan.changes[-1] is reboots[0]
     assert plan.steps[-1].step == "reboot"
+
+
+def test_every_runtime_of_the_vocabulary_has_its_module() -> None:
+    """And is a step, whose module goes by that name."""
+    assert tuple(RUNTIMES) == get_args(Runtime)
+    assert {step.name for step in pipeline.STEPS if step.layer == "runtime"} == set(RUNTIMES)
+
+
+def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it() -> None:
+    """Even where nothing could be decided, and docker's own containerd answers."""
+    stopped = {"docker": None, "containerd": {"version": "1.6.20"}}
+    assert headline(cases.facts("legacy", stopped)).endswith(
+        "docker, which does not answer · kubelet 1.23.17"
+    )

@@ -10,13 +10,10 @@ import pytest
 import tomlkit
 
 from gpunode.errors import TemplateError
-from gpunode.render import (
-    Unfit,
-    containerd_toml,
-    daemon_json,
-    template,
-    templates,
-)
+from gpunode.planning import CannotPlan
+from gpunode.render import template, templates
+from gpunode.runtimes.containerd.config_toml import containerd_toml
+from gpunode.runtimes.docker.daemon_json import daemon_json
 
 NVIDIA = {"path": "nvidia-container-runtime", "args": []}
 
@@ -153,11 +150,11 @@ def test_what_is_nested_too_deeply_is_refused(
     depth: int, merge: Any, before: str, opening: str, middle: str, closing: str, after: str
 ) -> None:
     """With the file's name instead of a traceback."""
-    with pytest.raises(Unfit, match="nested too deeply"):
+    with pytest.raises(CannotPlan, match="nested too deeply"):
         merge(before + opening * depth + middle + closing * depth + after, default=True)
 
 
 def test_a_position_counts_as_editors_do() -> None:
     """Lines and columns from one."""
-    with pytest.raises(Unfit, match=r"(?m)^f:2:3: "):
+    with pytest.raises(CannotPlan, match=r"(?m)^f:2:3: "):
         daemon_json("{\n  !\n}", default=True, path="f")

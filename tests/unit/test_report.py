@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from gpunode import cli
-from gpunode.cluster.difference import Difference
-from gpunode.cluster.refusal import Claim
+from gpunode.cluster.api.refusal import Claim
+from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError, InventoryError
 from gpunode.model import Event, Host, Link, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
-from gpunode.report import Named, Report, make
+from gpunode.report import Named, make
 from gpunode.report.human import Human
 from gpunode.report.live import Live
+from gpunode.rollout.listener import Listener
+from gpunode.wording import Advice, Command
 
 
 def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
@@ -134,12 +136,19 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
 ) -> None:
     """In fixes, hints, notes and tables; a pod's log is left as it is."""
     report = Named(make(json=lines, quiet=False), Path("my fleets/a.yaml"))
-    report.links("a", [Link("module", "broken", "nvidia is not loaded", "", "gpunode provision --limit a")])
-    report.troubles([Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it.")])
-    report.finished(Outcome("a", "failed", error="lost", hint="`gpunode provision` follows it."))
-    report.problem(ClusterError("b: nothing", hint="`gpunode verify` says why."))
-    report.note("`gpunode provision` or `gpunode plugin deploy` puts it there.")
-    report.rows("plugin", ("node", "trouble"), [("a", "see gpunode run vectoradd")])
+    report.links(
+        "a", [Link("module", "broken", "nvidia is not loaded", "", Advice(Command("provision", "--limit a")))]
+    )
+    report.failures(
+        [Outcome("a", "failed", error="lost", hint=Advice("`", Command("provision"), "` follows it."))]
+    )
+    report.finished(
+        Outcome("a", "failed", error="lost", hint=Advice("`", Command("provision"), "` follows it."))
+    )
+    report.problem(ClusterError("b: nothing", hint=Advice("`", Command("verify"), "` says why.")))
+    both = Command("provision"), Command("plugin deploy")
+    report.note(Advice("`", both[0], "` or `", both[1], "` puts it there."))
+    report.rows("plugin", ("node", "trouble"), [("a", Advice("see ", Command("run vectoradd")))])
     report.rows("log", ("node", "log"), [("a", "gpunode verify")])
 
     told = "".join(capsys.readouterr())
@@ -179,7 +188,7 @@ SHOWN = """\
    diff          +image: b
                - remove Role default/r
    whole         -kind: Role
-   short         plan --diff shows what is new or removed whole
+   short         plan --diff shows new and removed objects in full
    nodes       ~ label Node a, c
                  -pool=x
                  +pool=y
@@ -250,7 +259,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-def tell_all(report: Report, text: str) -> None:
+def tell_all(report: Listener, text: str) -> None:
     """By every way that words of hosts and of the cluster go."""
     report.event(Event("stage", "gpu-01", text))
     with report.live([Host("gpu-01", Ssh("a"))]):
@@ -260,7 +269,7 @@ def tell_all(report: Report, text: str) -> None:
     change = WriteFile("/etc/a", f"{text}\n", text)
     plan = Plan("gpu-01", (StepPlan("docker", (change, Service(text, text, note=text))),))
     report.plans([Outcome("gpu-01", "planned", plan=plan, error=text, hint=text)])
-    report.troubles([Outcome("gpu-01", "failed", error=text, hint=text)])
+    report.failures([Outcome("gpu-01", "failed", error=text, hint=text)])
     report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
     report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
     report.links("gpu-01", [Link("node", "broken", text, text, text)])
@@ -365,3 +374,25 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
     assert heads == ["a, c", "b", "d, e  = nothing to do", "f  ✗ refused  no", "g  ✗ refused  no"]
     assert sum("/etc/x" in line for line in lines) == 2
+
+
+def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command stays on one line where it fits; what is piped is not broken at all."""
+    fix = "Load the module with `modprobe nvidia`, then run `gpunode verify inventory.yaml --limit a` once more."
+    links = [Link("module", "broken", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)]
+    make(json=False, quiet=False).links("h100-1", links)
+    assert fix in capsys.readouterr().out
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    make(json=False, quiet=False).links("h100-1", links)
+    assert re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines() == [
+        " h100-1",
+        "   ✗ module    nvidia is not loaded",
+        "       cause     dmesg reports an unknown symbol in it",
+        "       fix       Load the module with `modprobe nvidia`,",
+        "                 then run",
+        "                 `gpunode verify inventory.yaml --limit a`",
+        "                 once more.",
+    ]

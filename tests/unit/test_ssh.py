@@ -173,7 +173,7 @@ def test_a_file_that_is_no_private_key_is_named(
     key = tmp_path / "key"
     key.write_text(text)
 
-    with pytest.raises(Unreachable, match=f"{key} is no private key") as caught:
+    with pytest.raises(Unreachable, match=f"{key} is no readable private key") as caught:
         dialer.connect(sshd.host(key=str(key)))
     assert "ssh.key" in caught.value.hint
 
@@ -252,14 +252,16 @@ def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Ssh
     """After `ssh.timeout`, and in words that name what was waited for."""
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(Unreachable, match=r"took the connection, and no SSH session was made within 0\.3 s"),
+        pytest.raises(
+            Unreachable, match=r"accepted the connection, but no SSH session was ready within 0\.3 s"
+        ),
     ):
         dialer.connect(sshd.host(port=silent.getsockname()[1], timeout=0.3))
 
 
 def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd) -> None:
     """Before any port or firewall is suspected."""
-    with pytest.raises(Unreachable, match="is not a known name"):
+    with pytest.raises(Unreachable, match="cannot be resolved"):
         dialer.connect(sshd.host(address="host.invalid"))
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from gpunode import converge
 from gpunode.cli import session
+from gpunode.cli.options import Common
 from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
 from gpunode.ssh import Dialer
@@ -144,9 +145,7 @@ def test_an_unknown_key_and_a_password_name_the_way_out(sshd: Sshd, tmp_path: Pa
     """The fingerprint, and the two ways to make the key known; then the password may go there."""
     host = sshd.host(known_hosts=str(tmp_path / "mine"), host_key_check="accept-new")
     dialer = Dialer(Path("/dev/null"), proven=True)
-    with pytest.raises(
-        Unreachable, match="gpunode sends a password only to hosts whose key is known"
-    ) as caught:
+    with pytest.raises(Unreachable, match="gpunode sends a password only to known hosts") as caught:
         dialer.connect(host)
     assert "SHA256:" in caught.value.message
     assert f"ssh-keyscan -p {sshd.port} 127.0.0.1" in caught.value.hint
@@ -195,7 +194,7 @@ def test_the_key_of_the_address_counts_where_ssh_checks_it(sshd: Sshd, tmp_path:
     [
         ("ProxyCommand /bin/false", "ProxyCommand"),
         ("ProxyJump one,two", "a chain of jump hosts"),
-        ("ProxyJump through", "through one jump host"),
+        ("ProxyJump through", "only one jump host"),
         ("KnownHostsCommand /bin/true", "KnownHostsCommand"),
         ("Ciphers chacha20-poly1305@openssh.com", "chacha20"),
         ('UserKnownHostsFile /a "/b c"', "a path with a space"),
@@ -220,8 +219,8 @@ def test_what_gpunode_cannot_do_is_refused_by_name(
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("Include other\n", "`Include`, which only ssh can answer"),
-        ('Match host gpu-01 exec "true"\n User x\n', "`Match host gpu-01 exec`, which only ssh can answer"),
+        ("Include other\n", "`Include`, which only ssh can evaluate"),
+        ('Match host gpu-01 exec "true"\n User x\n', "`Match host gpu-01 exec`, which only ssh can evaluate"),
         ("Host gpu-01\n ProxyCommand /bin/false\n", "ProxyCommand"),
         ("Host gpu-01\n StrictHostKeyChecking yes\n UserKnownHostsFile EMPTY\n", "is not in EMPTY"),
         ("Host gpu-01\n UserKnownHostsFile EMPTY OTHER\n", "its host key changed"),
@@ -558,9 +557,9 @@ def test_the_command_line_asks_for_known_keys_with_its_password(
     inventory.write_text(
         f"groups: {{g: {{hosts: [127.0.0.1], ssh: {{user: ops, port: {sshd.port}, key: id_ed25519, known_hosts: mine}}}}}}\n"
     )
-    with session.session(inventory, forks=1, ask_sudo=True, json=True) as run:
+    with session.session(Common(inventory, forks=1, ask_sudo=True, json=True)) as run:
         (outcome,) = run.each(converge.look)
     assert outcome.status == "unreachable"
-    assert "gpunode sends a password only to hosts whose key is known" in outcome.error
+    assert "gpunode sends a password only to known hosts" in outcome.error
     assert sshd.execs == []
     assert not (tmp_path / "mine").exists()

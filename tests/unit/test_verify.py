@@ -202,9 +202,17 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
     """The plugin runs and says so; it is the GPU that wants mending, which provision cannot."""
     counts = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "1"}}
     node = parse({"metadata": {"name": "a", "uid": "u"}, "status": counts})
-    row = Row("a", "plugin-x", "Running", 0, 2, 1, "", "", "1 of 2 GPUs are unhealthy")
+    row = Row(
+        node="a",
+        pod="plugin-x",
+        phase="Running",
+        restarts=0,
+        capacity=2,
+        allocatable=1,
+        missing="1 of 2 GPUs are unhealthy",
+    )
     assert cluster.plugin_link(row, "gpunode provision").status == "ok"
-    link = cluster.capacity_link(node, 2, Reason("unhealthy", row.lacks))
+    link = cluster.capacity_link(node, 2, Reason("unhealthy", row.missing))
     assert (link.status, link.cause) == ("broken", "1 of 2 GPUs are unhealthy")
     assert "reset" in link.fix
     assert "provision" not in link.fix

@@ -22,6 +22,7 @@ from gpunode.model import (
     KernelModule,
     LoadImage,
     Packages,
+    PackageSpec,
     Reboot,
     RemoveFile,
     Service,
@@ -170,7 +171,7 @@ def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes) -> Non
     (machine.folder / "python3").unlink()
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
-    assert error.message == "there is no python3 on it"
+    assert error.message == "it has no python3"
     assert "apt install python3" in error.hint
 
 
@@ -180,7 +181,7 @@ def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_pa
     machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{hide}" "$@"')
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
-    assert "lacks the module json" in error.message
+    assert "has no module json" in error.message
     assert "python3-minimal" in error.hint
 
 
@@ -190,12 +191,12 @@ def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> 
     machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
-    assert error.message == "its python3 is 3.5.2, 3.6 or newer is needed"
+    assert error.message == "its python3 is 3.5.2; 3.6 or newer is needed"
 
 
 SUDO = [
-    ("sudo: a password is required", "sudo wants a password (or a terminal)"),
-    ("sudo: sorry, you must have a tty to run sudo", "sudo wants a password (or a terminal)"),
+    ("sudo: a password is required", "sudo needs a password (or a terminal)"),
+    ("sudo: sorry, you must have a tty to run sudo", "sudo needs a password (or a terminal)"),
     ("Sorry, try again.\nsudo: 3 incorrect password attempts", "sudo does not accept the password"),
     (
         "Sorry, user ops is not allowed to execute '/usr/bin/python3 -I' as root on gpu-07.",
@@ -234,7 +235,7 @@ def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes) -> None:
     machine.program("id", "echo 1000")
     error = refusal(machine, stdin)
     assert isinstance(error, SudoRefused)
-    assert error.message == "there is no sudo on it"
+    assert error.message == "it has no sudo"
 
 
 def test_any_other_silence_is_quoted() -> None:
@@ -243,7 +244,7 @@ def test_any_other_silence_is_quoted() -> None:
     assert isinstance(error, AgentFailed)
     assert "exit status 1" in error.message
     assert "This account is currently not available." in error.message
-    assert "(nothing)" in wire.explain("gpu-07", [], "", None).message
+    assert "(none)" in wire.explain("gpu-07", [], "", None).message
 
 
 def test_messages_are_found_among_noise() -> None:
@@ -329,8 +330,14 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
         {"kind": "remove_file", "path": "/etc/a", "before_sha256": digest("old")},
     ),
     (
-        Packages("why", install=("a=1",), refresh=True),
-        {"kind": "packages", "install": ["a=1"], "remove": [], "hold": [], "refresh": True},
+        Packages("why", install=(PackageSpec("a", "1"),), refresh=True),
+        {
+            "kind": "packages",
+            "install": [{"name": "a", "version": "1", "downgrade": False}],
+            "remove": [],
+            "hold": [],
+            "refresh": True,
+        },
     ),
     (
         Service("docker.service", "why", restart=True, guards=("/etc/a",), note="7 containers"),

@@ -1,6 +1,6 @@
-"""Keeps the plugin's own CDI specification, which the strategies cdi-cri and cdi-annotations point containers to.
+"""Writes the plugin's own CDI specification, for the strategies cdi-cri and cdi-annotations.
 
-It lies in the directory of the toolkit's, from which it is made (`spec.py`), so the plugin needs no other of the host's.
+It is made from the toolkit's specification (`spec.py`) in the same directory: the only host directory that it needs.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from .spec import (
     specification,
 )
 
-# NVIDIA's plugin has the same: there are never two files that name one device, which runtimes would not resolve.
+# The same name as NVIDIA's plugin: runtimes do not resolve a device that two files name.
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"
 
 _RENEW = "on the host: systemctl restart nvidia-cdi-refresh, or nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
 class CdiUnavailable(Exception):
-    """A container cannot be told its devices by CDI just now; says why and what to do."""
+    """Devices cannot be passed by CDI now; the message has the reason and the fix."""
 
 
 class Specs:
-    """The specification in a directory that the container runtime reads (/var/run/cdi). May be called from any thread:
-    what reads or writes files takes its time.
+    """The specification in a directory that the container runtime reads (/var/run/cdi). For any thread: file access is
+    slow.
 
-    The file is the only state: it survives this process, and what a running container was given stays in it.
+    The file is the only state: it survives this process, and keeps the devices of running containers.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self._lock = threading.RLock()
-        self._seen: tuple[object, ...] = ()  # the other files of the directory, when they were read last
+        self._seen: tuple[object, ...] = ()  # the directory's other files at the last read
         self._toolkit: Toolkit | str = ""
-        self._kinds: frozenset[str] = frozenset()  # whose specification has a device `all`
+        self._kinds: frozenset[str] = frozenset()  # of specifications with a device `all`
         self._devices: Mapping[str, str] = {}
-        self._good: tuple[object, ...] = ()  # our file and the others, when all was as it should be
+        self._good: tuple[object, ...] = ()  # our file and the others, after the last complete refresh
 
     def refresh(self, devices: Mapping[str, str]) -> Mapping[str, str]:
-        """Have the file name these devices (UUID -> name), with what the toolkit says of them now.
+        """Name these devices (UUID -> name) in the file, with the toolkit's current edits.
 
-        Returns why a device cannot be given to containers, by its UUID. Costs next to nothing where all is as it was.
+        Returns by UUID why a device cannot be named. Cheap if nothing has changed.
         """
         with self._lock:
             same, self._devices = devices == self._devices, devices
@@ -74,7 +74,7 @@ class Specs:
             return unknown
 
     def edits(self, device: str) -> Edits:
-        """What the toolkit's specification has for a device (UUID). Raises CdiUnavailable."""
+        """The toolkit's edits for a device (UUID). Raises CdiUnavailable."""
         with self._lock:
             toolkit = self._read_toolkit()
         if device not in toolkit.devices:
@@ -82,8 +82,8 @@ class Specs:
         return toolkit.devices[device]
 
     def features(self, wanted: Iterable[str]) -> tuple[list[str], list[str]]:
-        """The names of the CDI devices for these features of the toolkit (gds, gdrcopy, mofed); and, for each that
-        nobody has specified, what to do."""
+        """CDI device names for these features of the toolkit (gds, gdrcopy, mofed); and, for each feature without a
+        specification, a sentence with the fix."""
         names, missing = [], []
         for feature in wanted:
             if f"nvidia.com/{feature}" in self._kinds:
@@ -96,10 +96,9 @@ class Specs:
         return names, missing
 
     def write(self, units: Sequence[str], devices: Sequence[str], env: Mapping[str, str]) -> str:
-        """A device made for one container: these GPUs or MIG devices (UUIDs), and variables behind the pod's own.
+        """Write a device for one container: these GPUs or MIG devices (UUIDs), and variables after the pod's own.
 
-        `units` are the ids that the kubelet gave the container. Returns the qualified name. Calling it again for the
-        same container is right. Raises CdiUnavailable.
+        `units` are the container's ids from the kubelet. Returns the qualified name. Idempotent. Raises CdiUnavailable.
         """
         new = Allocation(min(units), len(units), tuple(devices), dict(env))
         with self._lock:
@@ -110,7 +109,7 @@ class Specs:
         return qualified(new.name)
 
     def _read_toolkit(self) -> Toolkit:
-        """What the toolkit's specification says, read again when any file in the directory has changed."""
+        """The toolkit's specification, read again when any file in the directory has changed. Raises CdiUnavailable."""
         try:
             files = sorted(
                 path
@@ -130,7 +129,7 @@ class Specs:
         return self._toolkit
 
     def _known(self) -> tuple[list[Allocation], list[str]]:
-        """The allocations and the names of devices that the file holds; a file that cannot be understood holds none."""
+        """The file's allocations and device names; none if it cannot be parsed."""
         try:
             document = json.loads(self._path.read_bytes())
             return allocations(document), names(document)
@@ -138,16 +137,16 @@ class Specs:
             return [], []
 
     def _write(self, toolkit: Toolkit, known: Sequence[Allocation], earlier: Sequence[str]) -> None:
-        """Replace the file if it is another. Raises CdiUnavailable; the file is then as it was."""
+        """Replace the file if its content changes. Raises CdiUnavailable; the file is then unchanged."""
         document = specification(toolkit, self._devices, known, earlier)
         if not document["devices"]:
-            return  # the format wants at least one
+            return  # the format requires at least one
         new = json.dumps(document, sort_keys=True).encode()
         try:
             if self._path.read_bytes() == new:
                 return
         except OSError:
-            pass  # none yet, or none that can be read: it is replaced
+            pass  # missing or unreadable: it is replaced
         try:
             replace(self._path, new)
         except OSError as error:
@@ -155,7 +154,7 @@ class Specs:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """What tells one content of a file from another; None where there is no such file."""
+    """An identity that changes with the file's content; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -164,9 +163,9 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put a file in the place of another at once. Raises OSError; `path` is then as it was, and nothing lies beside it.
+    """Replace a file atomically. Raises OSError; `path` is then unchanged, and no temporary file is left.
 
-    The new file is made in the same directory: a CDI cache (pkg/cdi/cache.go) wakes by the old name's going away.
+    The new file is made in the same directory: a CDI cache (pkg/cdi/cache.go) reacts when the temporary name goes.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
     fresh = Path(name)
@@ -183,7 +182,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
-    """What is in the files, as far as it looks like CDI specifications; and what is wrong with one that does not."""
+    """The parsed CDI specifications among the files; and the problem of one that is none, or ""."""
     import yaml  # only where a CDI strategy is chosen
 
     found, broken = [], ""
@@ -199,7 +198,7 @@ def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
 
 
 def _newest(directory: Path, documents: Iterable[tuple[Path, Any]], broken: str) -> Toolkit | str:
-    """The toolkit's specification of GPUs, the newest if there are several; or why there is none."""
+    """The toolkit's newest specification of GPUs; or why there is none."""
     found: list[tuple[float, Toolkit]] = []
     for path, document in documents:
         try:

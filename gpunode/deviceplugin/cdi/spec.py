@@ -1,9 +1,8 @@
-"""What stands in the plugin's own CDI specification. Pure; `cdi.py` reads and writes the files.
+"""The content of the plugin's own CDI specification. Pure; the package reads and writes the files.
 
-What a GPU container needs of its host (driver libraries and their ld cache, control nodes, hooks) has been found by
-the NVIDIA Container Toolkit, which keeps it on the host as kind nvidia.com/gpu. The plugin's specification takes
-those edits over as they are, under a kind of its own, and adds what the toolkit cannot know: what one allocation is
-to have besides its devices.
+The NVIDIA Container Toolkit finds what a GPU container needs of its host (driver libraries and their ld cache, control
+nodes, hooks), and specifies it as kind nvidia.com/gpu. The plugin's specification copies those edits under its own
+kind, and adds what the toolkit cannot know: what one allocation gets besides its devices.
 
 Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
@@ -19,7 +18,7 @@ from typing import Any
 from ..gpus import limits
 
 # Kind and device names are those of NVIDIA's plugin (internal/cdi): what the kubelet remembers of running containers
-# stays true when one plugin takes the other's place.
+# stays valid when one plugin replaces the other.
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 TOOLKIT = "nvidia.com/gpu"
 ALLOCATION = "gpunode.dev/allocation"  # annotation of a device that is one allocation
@@ -34,7 +33,7 @@ Edits = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One container's devices, and what else it is to have."""
+    """One container's devices and variables."""
 
     unit: str  # the first of its units' ids
     units: int  # how many it has
@@ -44,13 +43,13 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """Of its device in the specification. No two allocations of one pod have the same unit and number of units."""
+        """The name of its device. No two allocations of one pod have the same first unit and number of units."""
         return f"allocation-{self.unit}-{self.units}"
 
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """What the toolkit's specification says: edits for every GPU container, and those of each device by name."""
+    """The toolkit's specification: edits for every GPU container, and the edits of each device by name."""
 
     path: Path
     version: str
@@ -59,7 +58,7 @@ class Toolkit:
 
     @property
     def by_uuid(self) -> bool:
-        """Whether it names any device by UUID; else it is not of GPUs, or made with indexes alone."""
+        """True if it names any device by UUID; else it has no GPUs, or only indexes."""
         return any(name.startswith(("GPU-", "MIG-")) for name in self.devices)
 
 
@@ -98,10 +97,10 @@ def specification(
     allocations: Iterable[Allocation],
     earlier: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The specification. `devices`: the name of each by its UUID. What the toolkit does not know is left out.
+    """The specification. `devices`: names by UUID. Devices that the toolkit does not know are excluded.
 
-    `earlier`: names of devices that it had before. Containers that were given them need them when they start again,
-    though others are given them no more or by another name; the toolkit's own names tell what they are.
+    `earlier`: device names of the file before. Their containers need them at a restart, even if the devices are no
+    longer offered or have other names. They are looked up by the toolkit's names.
     """
     named = {name: toolkit.devices[name] for name in earlier if name in toolkit.devices and name != "all"}
     named |= {name: toolkit.devices[uuid] for uuid, name in devices.items() if uuid in toolkit.devices}
@@ -142,7 +141,7 @@ def _entry(allocation: Allocation, toolkit: Toolkit) -> dict[str, Any]:
     }
     return {
         "name": allocation.name,
-        "annotations": {ALLOCATION: json.dumps(note, sort_keys=True)},
+        "annotations": {ALLOCATION: json.dumps(note)},
         "containerEdits": edits,
     }
 
@@ -164,11 +163,11 @@ def names(document: Any) -> list[str]:
 
 
 def added(known: Sequence[Allocation], new: Allocation, units: Iterable[str]) -> list[Allocation]:
-    """`known` and one more, which was given these units.
+    """`known` and a new allocation of these units.
 
-    No two containers have a unit at a time, so an allocation with one of them seems over; the kubelet says nothing
-    when a container ends. It only seems so while a pod starts: the kubelet asks for all its containers at once, and
-    lets them have the units of an init container that is yet to run. So the last OVER_KEPT of these stay.
+    No two containers use a unit at a time, so an older allocation with one of these units is probably over; the kubelet
+    does not report the end of a container. It may not be over while a pod starts: the kubelet allocates for all its
+    containers at once, and reuses units of an init container that has yet to run. So the last OVER_KEPT stay.
     """
     given = set(units)
     others = [

@@ -1,1 +1,1 @@
-"""What is said between the plugin and the cluster's API server: events, an annotation of the node, a label of it."""
+"""The plugin and the cluster's API server: node events, the node's annotation, the node's label."""

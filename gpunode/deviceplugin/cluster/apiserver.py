@@ -1,7 +1,6 @@
-"""The cluster's API server, as a pod reaches it: with its service account, over TLS, plain objects in and out.
+"""A minimal client of the cluster's API server for a pod: service account, TLS, plain objects.
 
-Three calls of the standard library rather than a client library: the image stays small, and there is no more to ask
-for than what is here. Blocks: to be called from threads of their own.
+Of the standard library rather than a client library, which keeps the image small. Its calls block: use separate threads.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Any, Protocol, TypeAlias
 Object: TypeAlias = dict[str, Any]
 
 DEADLINE = 10.0  # seconds for a connection, and for an answer
-# Seconds: a connection that was lost without a word is noticed after 30 + 3 x 10.
+# A dead connection is noticed after 30 + 3 x 10 seconds.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class ApiError(Exception):
-    """The API server said no, or nothing. `code` is the HTTP status; 0 where there was none."""
+    """The API server refused or did not answer. `code` is the HTTP status; 0 for no answer."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
@@ -31,17 +30,17 @@ class ApiError(Exception):
 
 
 class ApiServer(Protocol):
-    """What the plugin asks of the API server. Raises ApiError."""
+    """The plugin's calls to the API server. They raise ApiError."""
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
-        """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch) the one that is there."""
+        """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch) the object at `path`."""
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
-        """What happens to the objects that `path` selects, first that they are there: (ADDED | MODIFIED | DELETED …, object)."""
+        """Watch the objects that `path` selects: (ADDED | MODIFIED | DELETED …, object), first the existing ones."""
 
 
 class InCluster:
-    """The API server that KUBERNETES_SERVICE_HOST and _PORT in `environ` name. Nothing is tried twice.
+    """The API server at KUBERNETES_SERVICE_HOST and _PORT in `environ`. There are no retries.
 
     `account` is the directory with the service account's `token` and the cluster's `ca.crt`.
     """
@@ -52,9 +51,7 @@ class InCluster:
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         with closing(self._connect()) as connection:
-            self._ask(
-                connection, method, path, body
-            )  # its status says that it is done; the object is not needed
+            self._ask(connection, method, path, body)  # the status suffices; the object is not needed
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         with closing(self._connect()) as connection:
@@ -81,16 +78,16 @@ class InCluster:
             trust = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
         except (OSError, ssl.SSLError) as error:
             raise ApiError(0, f"{self._account}/ca.crt cannot be read: {error}") from None
-        # Python 3.13 began to refuse CAs that lack a key identifier; clusters have such, and their clients take them.
+        # Python 3.13 rejects CAs without a key identifier; some clusters have such CAs.
         trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return http.client.HTTPSConnection(host, int(port or 443), timeout=DEADLINE, context=trust)
 
     def _ask(
         self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | None
     ) -> http.client.HTTPResponse:
-        """A good answer, not read yet."""
+        """A successful answer, not read yet."""
         try:
-            # Read each time: the kubelet puts a new token there before the old one expires.
+            # Read each time: the kubelet replaces the token before it expires.
             token = (self._account / "token").read_text().strip()
         except (OSError, ValueError) as error:
             raise ApiError(0, f"no service account token: {error}") from None
@@ -107,13 +104,13 @@ class InCluster:
             answer = connection.getresponse()
             if answer.status < 300:
                 return answer
-            said = answer.read()
+            body_text = answer.read()
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no token for a header
             place = f"{connection.host}:{connection.port}"
             raise ApiError(
                 0, f"the API server at {place} cannot be reached: {error or repr(error)}"
             ) from None
-        raise ApiError(answer.status, _message(said) or f"HTTP status {answer.status}")
+        raise ApiError(answer.status, _message(body_text) or f"HTTP status {answer.status}")
 
 
 def _keep_alive(connection: Any) -> None:
@@ -123,9 +120,9 @@ def _keep_alive(connection: Any) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
-def _message(said: bytes) -> str:
-    """The sentence in a Status object; "" where the answer is something else."""
+def _message(body_text: bytes) -> str:
+    """The message of a Status object; "" for any other answer."""
     try:
-        return str(json.loads(said)["message"])
+        return str(json.loads(body_text)["message"])
     except (ValueError, LookupError, TypeError):
         return ""

@@ -1,70 +1,78 @@
-"""The status document of a board. Pure."""
+"""Makes the status document from the node's state. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from ..gpus.devices import Device
-from ..offer.board import Board
+from ..offer.state import NodeState
 from ..settings.config import Config
-from ..status import ENFORCED, Configuration, Lost, Reason, Reserved, Resource, Status
+from ..status import ENFORCED, Configuration, Reason, Reserved, Resource, Status, Unavailable
 
 
 def of(
-    board: Board,
+    state: NodeState,
     config: Config,
     registered: Mapping[str, bool],
     not_ready: Reason | None,
-    gone: tuple[Lost, ...] = (),
+    gone: tuple[Unavailable, ...] = (),
 ) -> Status:
-    """The board's status; `gone`: GPUs that NVML listed earlier."""
-    listed = {device.uuid for device in board.devices}
+    """The status of `state`; `gone`: GPUs that NVML listed earlier."""
+    listed = {device.uuid for device in state.devices}
     return Status(
         since="",
         configuration=_configuration(config),
-        driver=board.driver,
+        driver=state.driver,
         resources={
-            name: Resource(len(units), registered.get(name, False)) for name, units in board.offers.items()
+            name: Resource(len(units), registered.get(name, False)) for name, units in state.offers.items()
         },
-        problem=board.missing,
+        problem=state.problem,
         not_ready=not_ready,
-        lost=(*_lost(board), *gone),
+        lost=(*_unavailable(state), *gone),
         reserved=tuple(
-            Reserved(hold.resource, hold.device, len(hold.ids), hold.pods, hold.why)
-            for hold in board.holds
-            if hold.sure and hold.device in listed
+            Reserved(
+                reservation.resource,
+                reservation.device,
+                len(reservation.ids),
+                reservation.pods,
+                reservation.why,
+            )
+            for reservation in state.reservations
+            if reservation.confirmed and reservation.device in listed
         ),
         memory_limits={
             uuid: Reason(ENFORCED, "") if why is None else Reason("not-enforced", why)
-            for uuid, why in board.limits.items()
+            for uuid, why in state.memory_limits.items()
             if uuid in listed
         },
     )
 
 
-def gone(before: Mapping[str, Lost], devices: Mapping[str, Device], board: Board) -> Mapping[str, Lost]:
-    """The GPUs that NVML listed earlier (those of `before`, and of `devices`) and does not list now, by UUID."""
-    if board.missing is not None:
+def gone(
+    before: Mapping[str, Unavailable], devices: Mapping[str, Device], state: NodeState
+) -> Mapping[str, Unavailable]:
+    """The GPUs of `before` and `devices` that NVML no longer lists, by UUID."""
+    if state.problem is not None:
         return before
-    words = "NVML does not list it any more; see the kernel log, reboot the host"
+    words = "NVML no longer lists it; see the kernel log, reboot the host"
     missing = {
-        uuid: Lost(uuid, device.index, "gone", words, listed=False)
+        uuid: Unavailable(uuid, device.index, "gone", words, listed=False)
         for uuid, device in devices.items()
         if device.profile is None
     }
-    there = {device.uuid for device in board.devices}
+    there = {device.uuid for device in state.devices}
     return {uuid: lost for uuid, lost in {**before, **missing}.items() if uuid not in there}
 
 
-def _lost(board: Board) -> Iterator[Lost]:
-    offered = {unit.device.uuid for units in board.offers.values() for unit in units}
-    for device in board.devices:
-        if device.uuid in offered and (why := board.sick.get(device.uuid)):
-            yield Lost(device.uuid, device.index, why.code, why.words)
-        if why := board.left.get(device.uuid):
-            yield Lost(device.uuid, device.index, why.code, why.words, listed=False)
-    for index, why in board.mute.items():
-        yield Lost("", index, why.code, why.words, listed=False)
+def _unavailable(state: NodeState) -> Iterator[Unavailable]:
+    offered = {unit.device.uuid for units in state.offers.values() for unit in units}
+    for device in state.devices:
+        if device.uuid in offered and (why := state.unhealthy.get(device.uuid)):
+            yield Unavailable(device.uuid, device.index, why.code, why.words)
+        if why := state.not_offered.get(device.uuid):
+            yield Unavailable(device.uuid, device.index, why.code, why.words, listed=False)
+    for index, why in state.unidentified.items():
+        yield Unavailable("", index, why.code, why.words, listed=False)
 
 
 def _configuration(config: Config) -> Configuration:

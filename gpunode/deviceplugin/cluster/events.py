@@ -1,8 +1,7 @@
-"""Events about this node: what is said, how often, and what that makes of the Event objects in the cluster. Pure.
+"""Events about this node, and the Event objects that they become in the cluster. Pure.
 
-As Kubernetes' own components do it (client-go, tools/record): what is said again is counted in the object that is
-there, many similar ones become one, and the API server is spared. Other than there nothing is lost by that: what has
-to wait is written later, with the count it then has.
+As in client-go (tools/record): a repeated event increments the count of its object, many similar events become one,
+and writes are rate-limited. Unlike there, no event is dropped: a delayed one is written later with its final count.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from .apiserver import Object
 COMPONENT = "gpunode-device-plugin"
 NAMESPACE = "default"  # where events about objects without a namespace go
 # client-go's figures
-SIMILAR, WITHIN = 10, 600.0  # so many messages of one reason in so many seconds are told apart
+SIMILAR, WITHIN = 10, 600.0  # messages of one reason, per seconds, that keep separate objects
 BURST, REFILL = 25, 300.0  # writes at once; seconds for one more
-KEPT = 100  # events remembered; the least lately said are forgotten
-LONGEST = 1024  # characters of a message: what the newer API for events takes
+KEPT = 100  # events remembered; the least recent are forgotten
+LONGEST = 1024  # characters of a message: the limit of the newer events API
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """What happened and what to do. `reason` is a word for programs, `message` a sentence for people."""
+class NodeEvent:
+    """What happened and the fix. `reason` is for programs, `message` for people."""
 
     reason: str
     message: str
@@ -33,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request to the API server. `key` is its sender's."""
+    """One request to the API server. `key` belongs to the sender."""
 
     method: str
     path: str
@@ -42,101 +41,109 @@ class Write:
 
 
 @dataclass(slots=True)
-class _Said:
-    event: Event
+class _Recorded:
+    event: NodeEvent
     name: str
     first: float
     last: float
     count: int = 0
-    written: int = 0  # the count that the object in the cluster has; 0: there is none
+    written: int = 0  # the count of the object in the cluster; 0: there is none
 
 
-class Events:
-    """What was said about `node`, and what of it is to be written. Times are seconds since the epoch."""
+class PendingEvents:
+    """The events about `node` and the writes they need. Times are seconds since the epoch."""
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._said: dict[Event, _Said] = {}  # the least lately said first
+        self._events: dict[NodeEvent, _Recorded] = {}  # the least recent first
         self._tokens = float(BURST)
         self._counted = 0.0  # when tokens were last counted
 
-    def add(self, event: Event, now: float) -> None:
-        """It happened, perhaps once more."""
-        event = Event(event.reason, event.message[:LONGEST], event.type)
+    def add(self, event: NodeEvent, now: float) -> None:
+        """Record an event, new or repeated."""
+        event = NodeEvent(event.reason, event.message[:LONGEST], event.type)
         key = event
-        if key not in self._said:
+        if key not in self._events:
             recent = [
-                said
-                for said in self._said.values()
-                if (said.event.reason, said.event.type) == (event.reason, event.type)
-                and now - said.last < WITHIN
+                recorded
+                for recorded in self._events.values()
+                if (recorded.event.reason, recorded.event.type) == (event.reason, event.type)
+                and now - recorded.last < WITHIN
             ]
             if len(recent) >= SIMILAR:
-                key = Event(event.reason, "", event.type)
+                key = NodeEvent(event.reason, "", event.type)
                 text = f"(combined from similar events): {event.message}"
-                event = Event(event.reason, text[:LONGEST], event.type)
-        said = self._said.pop(key, None) or _Said(event, self._name(now), now, now)
-        said.event, said.last, said.count = event, now, said.count + 1
-        self._said[key] = said
-        if len(self._said) > KEPT:
-            settled = (one for one, about in self._said.items() if about.written == about.count)
-            del self._said[next(settled, next(iter(self._said)))]
+                event = NodeEvent(event.reason, text[:LONGEST], event.type)
+        recorded = self._events.pop(key, None) or _Recorded(event, self._name(now), now, now)
+        recorded.event, recorded.last, recorded.count = event, now, recorded.count + 1
+        self._events[key] = recorded
+        if len(self._events) > KEPT:
+            settled = (one for one, about in self._events.items() if about.written == about.count)
+            del self._events[next(settled, next(iter(self._events)))]
 
     def due(self, now: float) -> Write | None:
-        """The next thing to write; None for nothing now."""
+        """The next write; None: nothing now."""
         self._tokens = min(BURST, self._tokens + max(0.0, now - self._counted) / REFILL)
         self._counted = now
-        waiting = next(((key, said) for key, said in self._said.items() if said.written < said.count), None)
+        waiting = next(
+            ((key, recorded) for key, recorded in self._events.items() if recorded.written < recorded.count),
+            None,
+        )
         if waiting is None or self._tokens < 1:
             return None
-        key, said = waiting
+        key, recorded = waiting
         collection = f"/api/v1/namespaces/{NAMESPACE}/events"
-        if not said.written:
-            return Write("POST", collection, self._object(said), (key, said.count))
+        if not recorded.written:
+            return Write("POST", collection, self._object(recorded), (key, recorded.count))
         change: Object = {
-            "count": said.count,
-            "lastTimestamp": _stamp(said.last),
-            "message": said.event.message,
+            "count": recorded.count,
+            "lastTimestamp": _stamp(recorded.last),
+            "message": recorded.event.message,
         }
-        return Write("PATCH", f"{collection}/{said.name}", change, (key, said.count))
+        return Write("PATCH", f"{collection}/{recorded.name}", change, (key, recorded.count))
 
     def done(self, write: Write, code: int, now: float) -> bool:
-        """The API server answered `write` with this HTTP status (200 for any good one); whether that settles it."""
+        """Record the HTTP status of `write` (200 for any success); True if it needs no retry."""
         key, count = write.key
-        said = self._said.get(key)
-        if said is None:
+        recorded = self._events.get(key)
+        if recorded is None:
             return True  # forgotten meanwhile
         if code == 404 and write.method == "PATCH":  # events live an hour by default
-            said.written, said.name, said.first, said.count = 0, self._name(now), said.last, 1
+            recorded.written, recorded.name, recorded.first, recorded.count = (
+                0,
+                self._name(now),
+                recorded.last,
+                1,
+            )
             return True
         if code == 200 or (
             code == 409 and write.method == "POST"
         ):  # 409: it was written, only the answer was lost
-            said.written = count
+            recorded.written = count
             self._tokens -= 1
             return True
         return False
 
     def _name(self, now: float) -> str:
         """As client-go makes it; names have at most 253 characters."""
-        return f"{self._node[:236].rstrip('-.')}.{int(now * 1e9) + len(self._said):x}"
+        return f"{self._node[:236].rstrip('-.')}.{int(now * 1e9) + len(self._events):x}"
 
-    def _object(self, said: _Said) -> Object:
+    def _object(self, recorded: _Recorded) -> Object:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": said.name, "namespace": NAMESPACE},
+            "metadata": {"name": recorded.name, "namespace": NAMESPACE},
             # The uid is the node's name, as kubelets have it: `kubectl describe node` looks for that.
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
-            "type": said.event.type,
-            "reason": said.event.reason,
-            "message": said.event.message,
+            "type": recorded.event.type,
+            "reason": recorded.event.reason,
+            "message": recorded.event.message,
             "source": {"component": COMPONENT, "host": self._node},
             "reportingComponent": COMPONENT,
             "reportingInstance": self._node,
-            "count": said.count,
-            "firstTimestamp": _stamp(said.first),
-            "lastTimestamp": _stamp(said.last),
+            "count": recorded.count,
+            "firstTimestamp": _stamp(recorded.first),
+            "lastTimestamp": _stamp(recorded.last),
         }
 
 

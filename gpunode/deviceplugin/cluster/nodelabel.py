@@ -18,23 +18,23 @@ FIRST, LONGEST = 1.0, 30.0  # seconds between two tries: doubled from the one up
 
 
 class NodeLabel(threading.Thread):
-    """Watches `node` for the label `key`. Only the right to watch nodes is needed for it."""
+    """Watches `node` for the label `key`. It needs only the right to watch nodes."""
 
     def __init__(self, api: ApiServer, node: str, key: str = LABEL) -> None:
         super().__init__(name=f"watch of node {node}", daemon=True)
         self.key = key
-        self.value = ""  # "": the node has no such label, or nobody knows
+        self.value = ""  # "": the node has no such label, or it is unknown
         self._api = api
         self._path = f"/api/v1/nodes?fieldSelector=metadata.name%3D{quote(node, safe='')}"
         self._known = threading.Event()
         self._changed: Callable[[], None] = lambda: None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the API server has said within so many seconds what the label is, or that it will not."""
+        """True once the API server has sent the label or refused to; False after `seconds`."""
         return self._known.wait(seconds)
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Have it called, in this thread, after each change of `value`; nobody else is told any more."""
+        """Call `changed`, in this thread, after each change of `value`; replaces an earlier one."""
         self._changed = changed
 
     def run(self) -> None:
@@ -50,12 +50,12 @@ class NodeLabel(threading.Thread):
                         labels = node["metadata"].get("labels") or {} if kind != "DELETED" else {}
                         self._take(str(labels.get(self.key, "")))
                 if time.monotonic() - began >= FIRST:
-                    continue  # its time is over: the next one begins with how things are
+                    continue  # it timed out: the next one begins with the current state
                 why = "the watch ends at once"
             except ApiError as error:
                 why = str(error)
                 if error.code in (401, 403):
-                    self._known.set()  # it will not say
+                    self._known.set()  # waiting does not help
             if not failed:
                 log.warning(
                     "the node's label %s is not known: %s; trying again, at last every %.0f s",

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..offer.board import NOT_LOOKED, Board
+from ..offer.state import STARTING, NodeState
 from ..settings.config import Config
-from ..status import MARK, Lost, Reason, Status, dumps
+from ..status import MARK, Reason, Status, Unavailable, dumps
 from . import document
+from .annotation import PendingAnnotation
 from .apiserver import ApiServer, InCluster
-from .events import Event, Events
-from .view import Annotation, View, news, view
+from .changes import Snapshot, events_between, snapshot
+from .events import NodeEvent, PendingEvents
 from .writer import Writer
 
 LAST_WRITES = 2.0  # seconds for each writer at the end; a pod's grace is ten
@@ -24,13 +25,13 @@ log.setLevel(logging.INFO)
 
 
 class Publisher:
-    """Publishes every change of the board. Outlives the boards of one configuration and the next."""
+    """Publishes every change of the node's state. Lives longer than the state of one configuration."""
 
     def __init__(self, events: Writer | None = None, annotation: Writer | None = None) -> None:
         self._events = events
         self._annotation = annotation
-        self._before = View()
-        self._gone: Mapping[str, Lost] = {}
+        self._before = Snapshot()
+        self._gone: Mapping[str, Unavailable] = {}
         self._refused: Reason | None = None
         self._since = _now()
         self._published: Status | None = None
@@ -40,58 +41,62 @@ class Publisher:
 
     @classmethod
     def of(cls, config: Config, environ: Mapping[str, str]) -> Publisher:
-        """The publisher that the configuration asks for: neither events nor annotation by default."""
+        """The publisher for a configuration; by default without events and annotation."""
         api: ApiServer = InCluster(environ, Path(config.service_account_directory))
-        events = Writer(api, Events(config.node_name), "events") if config.node_events else None
-        note = Annotation(config.node_name)
+        events = Writer(api, PendingEvents(config.node_name), "events") if config.node_events else None
+        note = PendingAnnotation(config.node_name)
         return cls(events, Writer(api, note, "the node's annotation") if config.node_annotation else None)
 
-    def say(self, event: Event) -> None:
+    def publish_event(self, event: NodeEvent) -> None:
         """Publish an event."""
         if self._events is not None:
             self._events.put(event)
 
     def begin(self) -> None:
-        """From now on another configuration is in force."""
+        """Begin to publish for another configuration."""
         self._since, self._refused = _now(), None
 
-    def refused(self, why: Exception) -> None:
-        """A new configuration cannot be used."""
-        self.say(Event("ConfigRefused", f"The device plugin's configuration stays as it was: {why}"))
+    def config_refused(self, why: Exception) -> None:
+        """Publish that a new configuration was refused."""
+        self.publish_event(
+            NodeEvent("ConfigRefused", f"The device plugin's configuration stays as it was: {why}")
+        )
         self._refuse(Reason("config-refused", str(why)))
 
-    def taken(self) -> None:
-        """After that, one can be used again."""
-        self.say(Event("ConfigTaken", "The device plugin's configuration can be used again", "Normal"))
+    def config_accepted(self) -> None:
+        """Publish that the configuration is valid again."""
+        self.publish_event(
+            NodeEvent("ConfigTaken", "The device plugin's configuration can be used again", "Normal")
+        )
         self._refuse(None)
 
     def publish(
         self,
-        board: Board,
+        state: NodeState,
         config: Config,
         registered: Mapping[str, bool],
         not_ready: Reason | None,
         *,
         again: bool = False,
     ) -> None:
-        """The board as it is now, where that is news, or `again`.
+        """Publish the state if it has changed, or `again`.
 
-        `registered`: by resource, whether the kubelet has it and its list; `not_ready`: why pods can be given nothing.
+        `registered`: by resource, whether the kubelet has it and its list; `not_ready`: why pods can get nothing.
         """
-        looked = board.missing != NOT_LOOKED
-        if looked:
-            now = view(board)
-            for event in news(self._before, now):
-                self.say(event)
-            self._gone = document.gone(self._gone, self._before.devices, board)
+        discovered = state.problem != STARTING
+        if discovered:
+            now = snapshot(state)
+            for event in events_between(self._before, now):
+                self.publish_event(event)
+            self._gone = document.gone(self._gone, self._before.devices, state)
             self._before = now
-        status = document.of(board, config, registered, not_ready, tuple(self._gone.values()))
+        status = document.of(state, config, registered, not_ready, tuple(self._gone.values()))
         status = replace(status, since=self._since).refusing(self._refused)
         if again or status != self._published:
-            self._put(status, annotate=looked)
+            self._put(status, annotate=discovered)
 
     def close(self) -> None:
-        """The plugin ends: its annotation is removed."""
+        """Remove the annotation and end the writers."""
         if self._annotation is not None:
             self._annotation.put(None)
         for writer in (self._events, self._annotation):

@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their MIG devices, as NVML tells of them. Knows nothing of Kubernetes or gRPC.
+"""The GPUs of this machine and their MIG devices, read through NVML. Independent of Kubernetes and gRPC.
 
 `nvml` is the module `pynvml` (NVIDIA's nvidia-ml-py) wherever it is a parameter.
 """
@@ -24,24 +24,24 @@ class Device:
     uuid: str
     index: str  # NVML's: "1" for a GPU, "1:0" for the first MIG device of GPU 1
     name: str  # the product, e.g. "Tesla P100-PCIE-16GB"
-    gpu: str  # UUID of the GPU that it is, or is a part of
+    gpu: str  # UUID of the GPU itself, or of a MIG device's parent
     bus: str  # PCI address as in /sys/bus/pci/devices
-    memory: int  # bytes; 0 where NVML does not say (GPUs that share the CPU's memory)
+    memory: int  # bytes; 0 if unknown (GPUs that share the CPU's memory)
     numa: int | None = None
-    nodes: tuple[str, ...] = ()  # device nodes of its own, e.g. /dev/nvidia0
-    mig_enabled: bool = False  # a GPU that is cut, or to be cut, into MIG devices
+    nodes: tuple[str, ...] = ()  # its own device nodes, e.g. /dev/nvidia0
+    mig_enabled: bool = False  # a GPU with MIG on, with or without MIG devices
     profile: str | None = None  # of a MIG device, e.g. "1g.10gb"
-    capability: tuple[int, int] | None = None  # CUDA's; of a GPU, None where NVML does not say
+    capability: tuple[int, int] | None = None  # CUDA's, of a GPU; None if unknown
     instance: tuple[int, int] | None = None  # of a MIG device: ids of its GPU instance and compute instance
 
 
 def count(nvml: Any) -> int:
-    """How many GPUs NVML knows. The ones that fail to answer are counted too."""
+    """Number of GPUs that NVML knows, including those that do not answer."""
     return int(nvml.nvmlDeviceGetCount())
 
 
 def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...]:
-    """GPU number `index` and after it its MIG devices; `root` holds /sys and /proc. Raises NVMLError."""
+    """GPU number `index`, then its MIG devices; `root` has /sys and /proc. Raises NVMLError."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = text(nvml.nvmlDeviceGetUUID(handle))
     bus = pci_address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
@@ -65,14 +65,14 @@ def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...
 
 
 def reason(error: Exception) -> Reason:
-    """What an NVML error means for this machine and what to do."""
+    """The code of an NVML error, its meaning and the fix."""
     value = getattr(error, "value", None)
     code = _CODES.get(value, "nvml-error") if isinstance(value, int) else "nvml-error"
     return Reason(code, explain(error))
 
 
 def explain(error: Exception) -> str:
-    """The same in words alone, one sentence."""
+    """The meaning of an NVML error and the fix, in one sentence."""
     value = getattr(error, "value", None)
     return _MEANING.get(value, f"NVML: {error}") if isinstance(value, int) else f"{error}"
 
@@ -91,7 +91,7 @@ _MEANING = {  # by nvmlReturn_t
     "not see it; run nvidia-smi on the host",
     12: "NVML: Shared Library Not Found: no libnvidia-ml.so.1 in this container; the host has no driver, or the "
     "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia) with "
-    "NVIDIA_VISIBLE_DEVICES=all; restart this pod when that is mended",
+    "NVIDIA_VISIBLE_DEVICES=all; restart this pod after the fix",
     15: "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
     "kernel log, reset the GPU or reboot the host",
     16: "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host",
@@ -108,7 +108,7 @@ def pci_address(bus_id: str) -> str:
 
 
 def numa_node(bus: str, root: Path = Path("/")) -> int | None:
-    """The NUMA node that a PCI device hangs on; None where the kernel knows of none (it writes -1)."""
+    """The NUMA node of a PCI device; None if the kernel has none (it writes -1)."""
     try:
         node = int((root / "sys/bus/pci/devices" / bus / "numa_node").read_text())
     except (OSError, ValueError):
@@ -146,7 +146,7 @@ def _memory(nvml: Any, handle: Any) -> int:
 
 
 def unsupported(nvml: Any, error: Exception) -> bool:
-    """Whether the GPU or driver has no such thing to ask for: an old one, a small one."""
+    """True if the error means that this GPU or driver does not support the call."""
     return getattr(error, "value", None) in (
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -182,7 +182,7 @@ def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) ->
 
 
 def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int) -> str:
-    """The MIG profile's name: the driver's own word where its device name ends in it, else as NVIDIA counts it."""
+    """The MIG profile's name: from the driver's device name if that ends in it, else computed as NVIDIA does."""
     named = re.search(r" MIG (\S+)$", text(nvml.nvmlDeviceGetName(mig)))
     if named:
         return named[1]
@@ -201,12 +201,12 @@ def _capability_nodes(minor: int, instance: tuple[int, int], root: Path) -> list
         try:
             number = re.search(r"DeviceFileMinor:\s*(\d+)", access.read_text())
         except OSError:
-            continue  # not in this container: the runtime finds them by the UUID
+            continue  # not visible in this container: the runtime finds them by the UUID
         if number:
             nodes.append(f"/dev/nvidia-caps/nvidia-cap{number[1]}")
     return nodes
 
 
 def text(value: str | bytes) -> str:
-    """NVML's strings come as either, by version."""
+    """The value as str: NVML's versions return either type."""
     return value.decode() if isinstance(value, bytes) else value

@@ -1,10 +1,10 @@
-"""Memory limits that the driver holds a container to: whether this node can have them, and how one is asked for.
+"""Memory limits that the driver enforces on containers: whether this node supports them, and how to request one.
 
 The driver (R615 on) limits what a cgroup may allocate on a GPU (nvmlDeviceSetMemoryLimits_v1; docs.nvidia.com/deploy/nvml-api).
 The NVIDIA Container Toolkit (1.20.1 on) sets that limit before a container starts: its CDI specification has a hook for
 every GPU that reads two variables out of the container's environment
-(cmd/nvidia-cdi-hook/apply-cuda-memory-limits). Where the hook cannot do it, it fails the container; where there is no
-hook, nobody says a word. So the variables are set only where everything that they need was seen.
+(cmd/nvidia-cdi-hook/apply-cuda-memory-limits). If the hook cannot set the limit, it fails the container; without
+the hook, nothing reports that. So the variables are set only where all requirements are known to be met.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .devices import explain, text
 HOOK = "apply-cuda-memory-limits"
 FIRST_BRANCH = 615  # of the driver
 CGROUPS = Path("/sys/fs/cgroup")
-# Runs a hook ($2 …) on a bundle that holds nothing but a configuration ($1): the state that the runtime hands to hooks on
-# their standard input names the container's bundle, and here that one.
+# Runs a hook ($2 …) on a bundle with only a configuration ($1): the runtime's state on standard input names the
+# container's bundle, and this replaces it.
 _SHOWN = """set -e
 bundle=$(mktemp -d "${TMPDIR:-/run}/gpunode-limits.XXXXXX")
 trap 'rm -r "$bundle"' EXIT
@@ -28,24 +28,24 @@ printf %s "$1" >"$bundle/config.json"
 shift
 sed 's|"bundle": *"[^"]*"|"bundle":"'"$bundle"'"|' | "$@"
 """
-_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"  # hooks begin with none
+_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"  # hooks start without it
 
 
 def variables(mib: int) -> dict[str, str]:
-    """What makes the hook limit a container to so much memory. Both, or the one would stand for the other.
+    """The variables that make the hook limit a container's memory. Both, because a missing one defaults to the other.
 
-    In the container's CDI device, for the hook as `fixed` has it and for the program in the container, which sees the last
-    value of a variable; and in the answer to Allocate, for a hook that the nvidia runtime adds by itself.
+    They go into the container's CDI device, for the hook of `fixed` and for the program in the container, which sees the
+    last value of a variable; and into the answer to Allocate, for a hook that the nvidia runtime adds on its own.
     """
     return {"NVIDIA_GPU_MEMORY_REQUEST": str(mib), "NVIDIA_GPU_MEMORY_LIMIT": str(mib)}
 
 
 def fixed(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
-    """The toolkit's hook for memory limits, which goes by these variables whatever the container's configuration says;
-    any other hook, and without such variables this one too, as it is.
+    """The toolkit's hook for memory limits, bound to these variables whatever the container's configuration says; any
+    other hook, or this one without such variables, unchanged.
 
-    By itself it takes the first of several values that the container's configuration has for a variable (LookupEnv in
-    internal/oci/spec_memory.go of the toolkit), and those that an image sets by ENV come before everybody's.
+    On its own, the hook takes the first of several values of a variable in the container's configuration (LookupEnv in
+    internal/oci/spec_memory.go of the toolkit), and an image's ENV comes first.
     """
     if HOOK not in hook.get("args", ()) or not env.keys() & variables(0).keys():
         return hook
@@ -59,19 +59,19 @@ def fixed(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def hooked(edits: Mapping[str, Any]) -> bool:
-    """Whether the toolkit's CDI edits for a GPU have the hook. Surer than a version: a hook can be left out."""
+    """True if the toolkit's CDI edits for a GPU have the hook. Not by version: a hook can be disabled."""
     return any(HOOK in hook.get("args", ()) for hook in edits.get("hooks", ()))
 
 
 def unified(cgroups: Path = CGROUPS) -> bool:
-    """Whether the host has cgroup v2 alone; this container's own tree tells (cgroup.controllers is only there)."""
+    """True if the host has only cgroup v2, by this container's own tree (v1 has no cgroup.controllers)."""
     return (cgroups / "cgroup.controllers").is_file()
 
 
 def refusal(nvml: Any, uuid: str, cgroup: Path | None) -> str | None:
-    """Why the driver limits no memory of this GPU, in its own words; None if it can. Any user may ask.
+    """Why the driver cannot limit this GPU's memory; None if it can. Works for any user.
 
-    It asks what the limit of `cgroup` (of v2, None where there is none) is: a driver or GPU without limits has no answer.
+    Reads the limit of `cgroup` (v2; None: there is none): a driver or GPU without limits returns an error.
     """
     try:
         driver = text(nvml.nvmlSystemGetDriverVersion())
@@ -87,13 +87,13 @@ def refusal(nvml: Any, uuid: str, cgroup: Path | None) -> str | None:
 
 
 def obstacles(*, driver: str | None, cgroup2: bool, cdi: bool, hook: bool) -> str | None:
-    """Why a GPU's memory cannot be limited, all reasons at once, each with its way out; None if it can."""
+    """All reasons why a GPU's memory cannot be limited, each with its fix; None if it can."""
     found = [] if driver is None else [driver]
     if not cgroup2:
         found.append("the host has cgroup v1: the driver limits cgroups of v2 only")
     if not cdi:
         found.append(
-            "the device list strategy is not CDI's, so it cannot be seen whether the toolkit has the hook for it; choose cdi-cri or cdi-annotations"
+            "the device list strategy is not CDI's, so it is unknown whether the toolkit has the hook for it; choose cdi-cri or cdi-annotations"
         )
     elif not hook:
         found.append(

@@ -1,4 +1,4 @@
-"""How well the GPUs of a machine are connected with each other, as NVML tells."""
+"""How well the GPUs of a machine are connected with each other, by NVML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from .devices import Device, pci_address, text
 
-# Points for the closest thing that two GPUs share (nvmlGpuTopologyLevel_t), and for every NVLink between them;
+# Points for the closest common ancestor of two GPUs (nvmlGpuTopologyLevel_t), and for every NVLink between them;
 # the weights are those of NVIDIA's go-gpuallocator.
 LEVELS = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 NVLINK = 100
@@ -16,7 +16,7 @@ MAX_NVLINKS = 18
 
 
 def links(nvml: Any, gpus: Sequence[Device]) -> dict[frozenset[str], int]:
-    """UUIDs of two GPUs -> points. What NVML cannot say counts nothing."""
+    """Points by the UUIDs of two GPUs. What NVML cannot report counts 0."""
     handles = {gpu.uuid: nvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus}
     peers = {gpu.uuid: _nvlinks(nvml, handles[gpu.uuid]) for gpu in gpus}
     points = {}

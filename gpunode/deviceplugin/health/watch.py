@@ -1,6 +1,6 @@
-"""Looks after one GPU: waits for its Xid events and asks it now and then how it is.
+"""Watches one GPU: waits for its Xid events and probes it periodically.
 
-One thread a GPU: what hangs or fails for one GPU is no other's trouble.
+One thread per GPU, so that a GPU that hangs or fails does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from ..gpus.devices import Device, explain, reason, unsupported
 from ..metrics import Metrics
 from ..status import Reason
-from . import Attention, Health
+from . import Health, XidPolicy
 from .xids import name, verdict
 
 log = logging.getLogger(__name__)
 
 DEADLINE = 10.0  # seconds that one NVML call may take before the GPU counts as not answering
-NO_INSTANCE = 0xFFFFFFFF  # NVML's word for "the event is of no MIG instance in particular"
+NO_INSTANCE = 0xFFFFFFFF  # NVML: the event concerns no particular MIG instance
 
 
-class Watch(threading.Thread):
-    """Keeps the `Health` of one GPU's devices and reports every change: `report(uuid, why or None)`.
+class GpuWatch(threading.Thread):
+    """Updates the `Health` of a GPU and its MIG devices, and calls `report(uuid, reason or None)` at every change.
 
-    `report` is called in this thread. A device is a GPU, or each MIG device of a GPU.
+    `report` is called in this thread.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Watch(threading.Thread):
         devices: tuple[Device, ...],
         health: Mapping[str, Health],
         *,
-        attention: Attention,
+        xid_policy: XidPolicy,
         report: Callable[[str, Reason | None], None],
         metrics: Metrics,
         interval: float = 10.0,
@@ -44,10 +44,10 @@ class Watch(threading.Thread):
         super().__init__(name=f"watch {devices[0].gpu}", daemon=True)
         self.gpu = devices[0].gpu
         self.devices = devices
-        self.failing = False  # NVML gave an error about this GPU when it was last asked
+        self.failing = False  # NVML returned an error for this GPU at the last probe
         self._nvml = nvml
         self._health = health
-        self._attention = attention
+        self._xid_policy = xid_policy
         self._report = report
         self._metrics = metrics
         self._interval = interval
@@ -55,11 +55,11 @@ class Watch(threading.Thread):
         self._due = time.monotonic() + DEADLINE
 
     def stuck(self) -> bool:
-        """Whether NVML has not come back from a call about this GPU for longer than it may take."""
+        """True if an NVML call for this GPU takes longer than its deadline."""
         return self.is_alive() and time.monotonic() > self._due
 
     def stop(self) -> None:
-        """Ask the thread to end; it does within one interval, unless it is stuck."""
+        """Ask the thread to end. It ends within one interval, unless it is stuck."""
         self._halt.set()
 
     def run(self) -> None:
@@ -70,7 +70,7 @@ class Watch(threading.Thread):
             now = time.monotonic()
             for device in self.devices:
                 self._update(device, lambda health: health.probed(problem, now))  # noqa: B023 (called at once)
-            if events is None and problem is None and self._attention.events:
+            if events is None and problem is None and self._xid_policy.events:
                 events = self._subscribe()
             self._due = time.monotonic() + self._interval + DEADLINE
             if events is None:
@@ -88,7 +88,7 @@ class Watch(threading.Thread):
             self._report(device.uuid, health.why)
 
     def _subscribe(self) -> Any:
-        """An NVML event set for this GPU; None, with a word in the log, where it has no such events."""
+        """An NVML event set for this GPU; None, logged, if there are no such events."""
         nvml = self._nvml
         events = None
         try:
@@ -100,20 +100,22 @@ class Watch(threading.Thread):
                 self._free(events)
             if unsupported(nvml, error):
                 log.warning(
-                    "this GPU reports no Xid events; its health rests on probes", extra={"gpu": self.gpu}
+                    "this GPU reports no Xid events; only probes check its health", extra={"gpu": self.gpu}
                 )
-                self._attention = Attention(ignore_all=True)
+                self._xid_policy = XidPolicy(ignore_all=True)
             else:
                 log.warning("cannot subscribe to Xid events: %s", explain(error), extra={"gpu": self.gpu})
             return None
         return events
 
     def _free(self, events: Any) -> None:
-        with contextlib.suppress(self._nvml.NVMLError):  # as of a lost GPU: it is of no use either way
+        with contextlib.suppress(
+            self._nvml.NVMLError
+        ):  # as for a lost GPU; the event set is dropped either way
             self._nvml.nvmlEventSetFree(events)
 
     def _await_event(self, events: Any) -> bool:
-        """Wait one interval for an event and act on it. False: the event set is of no use any more."""
+        """Wait one interval for an event and handle it. False: the event set can no longer be used."""
         nvml = self._nvml
         try:
             event = nvml.nvmlEventSetWait_v2(events, int(self._interval * 1000))
@@ -122,10 +124,10 @@ class Watch(threading.Thread):
                 return True
             log.warning("waiting for Xid events failed: %s", explain(error), extra={"gpu": self.gpu})
             self._free(events)
-            self._halt.wait(1)  # an error that comes at once must not make a busy loop
+            self._halt.wait(1)  # against a busy loop of immediate errors
             return False
         if self._halt.is_set():
-            return True  # the GPU has another watch by now, which hears it too
+            return True  # the GPU has a new watch, which gets the event too
         if event.eventType == nvml.nvmlEventTypeXidCriticalError:
             self._xid(int(event.eventData), int(event.gpuInstanceId), int(event.computeInstanceId))
         return True
@@ -133,8 +135,8 @@ class Watch(threading.Thread):
     def _xid(self, number: int, gpu_instance: int, compute_instance: int) -> None:
         fields = {"gpu": self.gpu, "xid": number}
         self._metrics.count("xids_total", gpu=self.gpu, xid=str(number))
-        if not self._attention.heeds(number):
-            log.info("Xid %d (%s) is not held against the GPU", number, name(number), extra=fields)
+        if not self._xid_policy.counts(number):
+            log.info("Xid %d (%s) does not make the GPU Unhealthy", number, name(number), extra=fields)
             return
         log.error("Xid %d (%s): %s", number, name(number), verdict(number).value, extra=fields)
         concerned = [
@@ -151,7 +153,7 @@ class Watch(threading.Thread):
 
 
 def examine(nvml: Any, gpu: str) -> tuple[Reason | None, bool]:
-    """Ask one GPU how it is: what is wrong with it, or None; and whether NVML itself failed."""
+    """Probe one GPU: its problem or None, and whether NVML itself failed."""
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
         _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -168,7 +170,7 @@ def examine(nvml: Any, gpu: str) -> tuple[Reason | None, bool]:
 
 
 def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer, or None where this GPU or driver knows no such thing."""
+    """The answer, or None if this GPU or driver does not support the call."""
     try:
         return question(*arguments)
     except nvml.NVMLError as error:
@@ -178,7 +180,7 @@ def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _recovery_action(nvml: Any, handle: Any) -> str | None:
-    """What the driver itself says has to be done before the GPU can be used (drivers since about R560)."""
+    """The recovery action that the driver requires before the GPU can be used, or None (drivers since about R560)."""
     fields = _ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if not fields or fields[0].nvmlReturn != nvml.NVML_SUCCESS:
         return None

@@ -1,4 +1,4 @@
-"""Has every GPU watched, by one `Watch` each, and keeps on the board which devices are Unhealthy by their own doing."""
+"""One health watch per GPU; publishes which devices are faulty."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Any
 
 from ..gpus.devices import NVML_SILENT, Device
 from ..metrics import Metrics
-from ..offer.board import Board
+from ..offer.state import NodeState
 from ..settings.config import Config
 from ..status import Reason
 from ..threads import Calls, post
-from . import Attention, Health
-from .watch import DEADLINE, Watch
+from . import Health, XidPolicy
+from .watch import DEADLINE, GpuWatch
 
 log = logging.getLogger(__name__)
 
 
-class Watches:
-    """The watches of this machine's GPUs. `health` is what is known of devices, by UUID."""
+class GpuWatches:
+    """The watches of this machine's GPUs. `health` has the devices' health, by UUID."""
 
     def __init__(
         self,
         nvml: Any,
-        board: Board,
+        state: NodeState,
         config: Config,
-        attention: Attention,
+        xid_policy: XidPolicy,
         metrics: Metrics,
         before: Mapping[str, Health],
     ) -> None:
         self._nvml = nvml
         self._calls = Calls()
-        self._board = board
+        self._state = state
         self._config = config
-        self._attention = attention
+        self._xid_policy = xid_policy
         self._metrics = metrics
-        # With what is known from before; copies, because a watch of before may not have ended yet.
+        # Copies: a watch of the earlier configuration may still be running.
         quiet = config.recovery_seconds
         self.health = {uuid: replace(known, quiet=quiet) for uuid, known in before.items()}
-        self._watches: dict[str, Watch] = {}  # by the GPU's UUID
+        self._watches: dict[str, GpuWatch] = {}  # by the GPU's UUID
 
     def keep(self, devices: Iterable[Device]) -> None:
-        """Have these GPUs watched, with their MIG devices as they are now, and no others."""
+        """Watch exactly these GPUs, with their current MIG devices."""
         groups: dict[str, tuple[Device, ...]] = {}
         for device in devices:
             groups[device.gpu] = (*groups.get(device.gpu, ()), device)
@@ -58,11 +58,11 @@ class Watches:
                 continue
             for device in group:
                 self.health.setdefault(device.uuid, Health(self._config.recovery_seconds))
-            watch = Watch(
+            watch = GpuWatch(
                 self._nvml,
                 group,
                 self.health,
-                attention=self._attention,
+                xid_policy=self._xid_policy,
                 report=self._reporter(),
                 metrics=self._metrics,
                 interval=self._config.health_interval,
@@ -70,35 +70,35 @@ class Watches:
             self._watches[gpu] = watch
             watch.start()
 
-    def trouble(self, devices: Iterable[Device], why: Reason) -> None:
-        """Devices that nobody can ask how they are: Unhealthy until their watch finds them well again."""
+    def set_unhealthy(self, devices: Iterable[Device], why: Reason) -> None:
+        """Mark devices that cannot be probed as Unhealthy, until their watch finds them healthy."""
         for device in devices:
             health = self.health[device.uuid]
             before = health.why
-            # Each time: the quiet time counts from the end of the trouble.
+            # Each time: the quiet time counts from the end of the problem.
             health.probed(why, time.monotonic())
             if before is None:
                 self._judge(device.uuid, why)
 
-    def look(self) -> None:
-        """See to it that no GPU is offered whose watch hangs in NVML."""
+    def check_stuck(self) -> None:
+        """Mark GPUs Unhealthy whose watch hangs in NVML."""
         for watch in self._watches.values():
             if watch.stuck():
                 words = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
-                self.trouble(watch.devices, Reason(NVML_SILENT, words))
+                self.set_unhealthy(watch.devices, Reason(NVML_SILENT, words))
 
     @property
     def failing(self) -> bool:
-        """Whether NVML gave an error about any GPU when it was last asked."""
+        """True if NVML returned an error for any GPU at its last probe."""
         return any(watch.failing for watch in self._watches.values())
 
     def stop(self) -> None:
-        """Ask all to end; waits for none."""
+        """Ask all watches to end, without waiting."""
         for watch in self._watches.values():
             watch.stop()
 
     async def end(self) -> bool:
-        """End all; False if one hangs in NVML, which then cannot be started anew."""
+        """End all watches; False if one hangs in NVML, which then cannot be restarted."""
         self.stop()
         deadline = self._config.health_interval + 1
         for watch in self._watches.values():
@@ -109,7 +109,7 @@ class Watches:
         return ended
 
     def _reporter(self) -> Callable[[str, Reason | None], None]:
-        """How a watch's thread says what it found to this event loop."""
+        """A callback that passes a watch's findings from its thread to this event loop."""
         loop = asyncio.get_running_loop()
         return lambda uuid, why: post(loop, lambda: self._judge(uuid, why))
 
@@ -118,4 +118,4 @@ class Watches:
             log.info("healthy again", extra={"device": uuid})
         else:
             log.error("unhealthy: %s", why, extra={"device": uuid})
-        self._board.judge(uuid, why)
+        self._state.set_health(uuid, why)

@@ -1,4 +1,4 @@
-"""What the driver's Xid numbers ask for.
+"""What each Xid of the driver requires.
 
 Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (docs.nvidia.com/deploy/xid-errors), as of autumn 2026,
 column "Resolution Bucket (Immediate Action)", in our words:
@@ -8,9 +8,9 @@ column "Resolution Bucket (Immediate Action)", in our words:
 - RESTART_BM, RESTART_VM -> REBOOT
 - CHECK_MECHANICALS -> HARDWARE
 
-Two are not as in the catalogue: 109 is RESET_GPU there, but NVIDIA's own device plugin does not act on it, for
-applications can cause it at will. 154 says that the driver's recovery action has changed, which is asked for anyway.
-An Xid that is in none of these sets counts as RESET.
+Two differ from the catalogue: 109 is RESET_GPU there, but NVIDIA's own device plugin ignores it, because applications
+can cause it at will. 154 reports a changed recovery action, which the probe reads anyway.
+An Xid in none of these sets counts as RESET.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What an Xid asks for."""
+    """What an Xid requires."""
 
     APPLICATION = "an application's fault or none; the GPU is fine"
     RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the host"
     REBOOT = "reboot the host"
-    HARDWARE = "look at the hardware: power, seating; the board may have to be replaced"
+    HARDWARE = "check the hardware: power, seating; the board may have to be replaced"
 
 
 NUMBERS: dict[Verdict, frozenset[int]] = {
@@ -75,12 +75,12 @@ NAMES = {
 
 
 def verdict(xid: int) -> Verdict:
-    """What Xid number `xid` asks for."""
+    """What this Xid requires."""
     return next((kind for kind, numbers in NUMBERS.items() if xid in numbers), Verdict.RESET)
 
 
 def name(xid: int) -> str:
-    """The Xid in words, for people."""
+    """The Xid's name, for people."""
     if xid in NAMES:
         return NAMES[xid]
     known = any(xid in numbers for numbers in NUMBERS.values())

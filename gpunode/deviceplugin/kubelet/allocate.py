@@ -1,4 +1,4 @@
-"""What a container gets for the units that the kubelet chose for it. Pure."""
+"""The edits to a container for the units that the kubelet allocated to it. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ..cdi.spec import qualified
 from ..gpus import limits
-from ..mps import files
 from ..offer import memory
 from ..offer.resources import Unit
+from ..settings import mps_paths
 from ..settings.config import CDI, Config, file_word
 from ..status import Reason
 
@@ -17,8 +17,8 @@ VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
-class Refused(Exception):
-    """An allocation that cannot be; says why, for the pod's event."""
+class AllocationRefused(Exception):
+    """An allocation that is refused; the message, with the reason, goes into the pod's event."""
 
 
 @dataclass(slots=True)
@@ -35,37 +35,40 @@ class Grant:
 def chosen(
     ids: Iterable[str],
     offered: Mapping[str, Unit],
-    sick: Mapping[str, Reason],
-    held: Mapping[str, str] | None = None,
+    unhealthy: Mapping[str, Reason],
+    reserved: Mapping[str, str] | None = None,
     *,
     one_share: bool = False,
 ) -> list[Unit]:
-    """The units behind `ids`, each once. Raises Refused for ids that are unknown, that have to wait (`held`, and why),
-    or whose device is Unhealthy.
+    """The units with these ids, each once. Raises AllocationRefused for unknown ids, reserved units, Unhealthy devices.
 
-    `one_share`: more than one share is refused, as it brings no more of a device than one does.
+    `one_share`: refuse more than one share, because it gives no more of a device than one does.
     """
     units = []
     for unit_id in dict.fromkeys(ids):
         unit = offered.get(unit_id)
         if unit is None:
-            raise Refused(f"unknown device {unit_id!r}: it is not (or no longer) on this node")
-        if unit.device.uuid in sick:
-            raise Refused(f"device {unit_id} is unhealthy: {sick[unit.device.uuid]}")
-        if held and unit_id in held:
-            raise Refused(f"device {unit_id} is not free yet: {held[unit_id]}")
+            raise AllocationRefused(f"unknown device {unit_id!r}: it is not (or no longer) on this node")
+        if unit.device.uuid in unhealthy:
+            raise AllocationRefused(f"device {unit_id} is unhealthy: {unhealthy[unit.device.uuid]}")
+        if reserved and unit_id in reserved:
+            raise AllocationRefused(f"device {unit_id} is not free yet: {reserved[unit_id]}")
         if unit.counted:
-            raise Refused("it only says how many GPUs this node shares by memory; ask for memory instead")
+            raise AllocationRefused(
+                "it only counts the GPUs that this node shares by memory; ask for memory instead"
+            )
         units.append(unit)
     if one_share and len(units) > 1 and any(unit.shared for unit in units):
-        raise Refused(f"invalid request: maximum request size for shared resources is 1; found {len(units)}")
+        raise AllocationRefused(
+            f"invalid request: maximum request size for shared resources is 1; found {len(units)}"
+        )
     return units
 
 
 def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
-    """Raises Refused for pieces of more than one GPU's memory.
+    """Raises AllocationRefused for memory of more than one GPU.
 
-    `free`: GPU's index -> units that were free when the kubelet asked which to take; None if it did not ask.
+    `free`: units by GPU index that were free when the kubelet asked for a preferred allocation; None: it did not ask.
     """
     gpus = {unit.device.gpu for unit in units if unit.mib}
     if len(gpus) < 2:
@@ -73,15 +76,15 @@ def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
     chunk = units[0].mib
     asked = f"{memory.size(len(units) * chunk)} asked for, but a container gets memory of one GPU"
     if free is None:
-        raise Refused(
+        raise AllocationRefused(
             f"{asked}, and the kubelet chose from {len(gpus)} without asking the plugin (Kubernetes before 1.19 never asks)"
         )
     index, most = max(free.items(), key=lambda item: item[1], default=("?", 0))
     if most < len(units):
-        raise Refused(
+        raise AllocationRefused(
             f"{asked}, and the most that is free on one is {memory.size(most * chunk)} (GPU {index})"
         )
-    raise Refused(
+    raise AllocationRefused(
         f"{asked}, and what the pod's init containers hold, which the kubelet uses again, is another GPU's"
     )
 
@@ -94,11 +97,11 @@ def grant(
     made: str | None = None,
     features: Sequence[str] = (),
 ) -> Grant:
-    """The edits that show a container the devices of `units` and no others.
+    """The edits that give a container exactly the devices of `units`.
 
-    `exists` tells whether a device node is there in this container, as the runtime gave it. `made` is the qualified
-    name of a CDI device made for this container, where there is one, to limit its memory: it stands for the devices.
-    `features` are CDI devices that every container with a GPU gets.
+    `exists` returns True if a device node exists in the plugin's own container. `made` is the qualified name of a CDI
+    device made for this container to limit its memory; it replaces the devices. `features` are CDI devices that every
+    container with a GPU gets.
     """
     devices = list({unit.device.uuid: unit.device for unit in units}.values())
     names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
@@ -108,7 +111,7 @@ def grant(
     if config.memory is not None and any(unit.mib for unit in units):
         given.envs |= memory.environment(devices[0], len(units), config.memory)
     if "envvar" in config.device_list_strategy:
-        # "void": an empty value would mean "as the image says" to the NVIDIA runtime, which may be "all".
+        # "void": an empty value makes the NVIDIA runtime use the image's value, which may be "all".
         given.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"
     if "volume-mounts" in config.device_list_strategy:
         given.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
@@ -116,7 +119,7 @@ def grant(
     by_cdi = [qualified(name) for name in names] if made is None else [made]
     by_cdi += features if names else ()
     if "cdi-annotations" in config.device_list_strategy and names:
-        # One key a resource: a container may have devices of several.
+        # One key per resource: a container may have devices of several.
         key = f"{config.cdi_annotation_prefix}gpunode_{file_word(resource)}"
         given.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
@@ -127,9 +130,9 @@ def grant(
         given.nodes += [(node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(node)]
     for unit in units:
         if unit.mps is not None:
-            pipe = str(files.pipe(config.mps_root, unit.device.uuid))
+            pipe = str(mps_paths.pipe(config.mps_root, unit.device.uuid))
             given.envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
-            given.mounts += [(pipe, pipe), ("/dev/shm", str(files.shm(config.mps_root)))]  # noqa: S108
+            given.mounts += [(pipe, pipe), ("/dev/shm", str(mps_paths.shm(config.mps_root)))]  # noqa: S108
     for feature in config.features:
         given.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
     return given

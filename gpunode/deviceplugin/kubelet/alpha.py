@@ -1,6 +1,6 @@
 """The protocol of Kubernetes 1.8 (v1alpha1) and 1.9 (v1alpha2), on top of the service for v1beta1.
 
-No preferred allocation, no topology, no CDI: those kubelets know none of it.
+Those kubelets know no preferred allocation, topology or CDI.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .service import Service, stream, unary
 
 
 def handlers(service: Service) -> Any:
-    """For a gRPC server."""
+    """The handlers for a gRPC server."""
 
     async def list_and_watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
         async for _ in service.changes():
@@ -29,7 +29,7 @@ def handlers(service: Service) -> Any:
         given = await service.given(request.devicesIDs, context)
         if service.version == "v1alpha2":
             return api.AllocateResponse(envs=given.envs, mounts=_mounts(given), devices=_nodes(given))
-        # A 1.8 kubelet wants an entry for every device, and takes the edits of all of them together.
+        # A 1.8 kubelet expects an entry for every device, and merges the edits of all entries.
         entries = [api.DeviceRuntimeSpec(ID=unit_id) for unit_id in request.devicesIDs]
         if entries:
             entries[0].envs.update(given.envs)
@@ -48,7 +48,7 @@ def handlers(service: Service) -> Any:
 
 
 class _Either:
-    """Serializes whichever of the two answers it is given."""
+    """Serializes either of the two answers."""
 
     @staticmethod
     def SerializeToString(answer: Any) -> bytes:  # noqa: N802 (protobuf's name)

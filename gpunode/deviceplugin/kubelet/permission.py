@@ -1,4 +1,4 @@
-"""What keeps this process's user from the kubelet's directory, and what to do about it."""
+"""Whether this process's user may use the kubelet's directory and socket, and the fix if not."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def refused(kubelet: Path) -> str | None:
-    """Why it can make no socket beside `kubelet`, the kubelet's own, or not connect to that; None if it can.
+    """Why this user cannot connect to the socket `kubelet` or make one beside it; None if it can.
 
-    What is not there is no reason: it may come.
+    None also while they do not exist: the kubelet may create them later.
     """
     folder = kubelet.parent
     for path, wanted in ((folder, os.R_OK | os.W_OK | os.X_OK), (kubelet, os.R_OK | os.W_OK)):
@@ -22,7 +22,7 @@ def refused(kubelet: Path) -> str | None:
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             return f"{folder} is mounted read-only: let the pod write there"
         user, owner = os.getuid(), status.st_uid
-        told = f"user {user} may not use {path}, which belongs to user {owner} (mode {status.st_mode & 0o7777:04o})"
+        refusal = f"user {user} may not use {path}, which belongs to user {owner} (mode {status.st_mode & 0o7777:04o})"
         instead = f"run the plugin as user {owner} (runAsUser), or " if owner != user else ""
-        return f"{told}: {instead}let user {user} write there"
+        return f"{refusal}: {instead}let user {user} write there"
     return None

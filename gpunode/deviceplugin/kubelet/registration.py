@@ -1,4 +1,4 @@
-"""Telling the kubelet which socket serves a resource: ours, or that of another plugin."""
+"""Registers a resource's socket with the kubelet: this plugin's, or another plugin's."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ import grpc
 from . import v1beta1_pb2 as api
 from .service import Service
 
-# The protocol's versions, newest first, and where each is registered. The two old ones send a message that is the
-# same up to the last field, which they do not know and pass over.
+# The protocol's versions, newest first, with their method. The old ones ignore the message's last field.
 VERSIONS = {
     "v1beta1": "/v1beta1.Registration/Register",
     "v1alpha2": "/deviceplugin.Registration/Register",
     "0.1": "/deviceplugin.Registration/Register",  # what v1alpha1 calls itself (constants.go of Kubernetes 1.8)
 }
-DEADLINE = 10.0  # seconds; newer kubelets call us back before they answer
+DEADLINE = 10.0  # seconds; newer kubelets call back before they answer
 
 
 class NoVersion(Exception):
-    """The kubelet serves no version of the protocol that is known here."""
+    """The kubelet serves no known version of the protocol."""
 
 
-async def register(kubelet: Path, endpoint: str, service: Service, wishes: api.DevicePluginOptions) -> None:
-    """Register `service` in the newest version that the kubelet takes, which it is told before.
+async def register(
+    kubelet: Path, endpoint: str, service: Service, plugin_options: api.DevicePluginOptions
+) -> None:
+    """Register `service` in the newest version that the kubelet accepts, and set `service.version` to it.
 
-    `endpoint`: its socket's name. Raises NoVersion, AioRpcError.
+    `endpoint` is its socket's name. Raises NoVersion, AioRpcError.
     """
     refusal: Exception = NoVersion("the kubelet serves no version of the device plugin protocol")
     async with grpc.aio.insecure_channel(f"unix:{kubelet}") as channel:
         for version in VERSIONS:
             service.version = version
             try:
-                await _tell(channel, version, endpoint, service.resource, wishes)
+                await _call(channel, version, endpoint, service.resource, plugin_options)
                 return
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -45,7 +46,7 @@ async def register(kubelet: Path, endpoint: str, service: Service, wishes: api.D
 
 
 async def introduce(kubelet: Path, other: Path, resource: str) -> None:
-    """Register whoever serves `resource` on the socket `other`, with the options that it has. Raises AioRpcError."""
+    """Register the plugin behind the socket `other` for `resource`, with its own options. Raises AioRpcError."""
     async with (
         grpc.aio.insecure_channel(f"unix:{other}", options=[("grpc.default_authority", "localhost")]) as them,
         grpc.aio.insecure_channel(f"unix:{kubelet}") as channel,
@@ -55,14 +56,20 @@ async def introduce(kubelet: Path, other: Path, resource: str) -> None:
             request_serializer=api.Empty.SerializeToString,
             response_deserializer=api.DevicePluginOptions.FromString,
         )
-        wishes = await ask(api.Empty(), timeout=DEADLINE)
-        await _tell(channel, "v1beta1", other.name, resource, wishes)
+        plugin_options = await ask(api.Empty(), timeout=DEADLINE)
+        await _call(channel, "v1beta1", other.name, resource, plugin_options)
 
 
-async def _tell(
-    channel: grpc.aio.Channel, version: str, endpoint: str, resource: str, wishes: api.DevicePluginOptions
+async def _call(
+    channel: grpc.aio.Channel,
+    version: str,
+    endpoint: str,
+    resource: str,
+    plugin_options: api.DevicePluginOptions,
 ) -> None:
-    request = api.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource, options=wishes)
+    request = api.RegisterRequest(
+        version=version, endpoint=endpoint, resource_name=resource, options=plugin_options
+    )
     call = channel.unary_unary(
         VERSIONS[version],
         request_serializer=api.RegisterRequest.SerializeToString,

@@ -1,4 +1,4 @@
-"""What the kubelet can ask about one resource, over v1beta1. Says who is offered, who is given, and nothing else."""
+"""The device plugin service of one resource, v1beta1: lists units, prefers and allocates them."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ import grpc
 from ..cdi import CdiUnavailable, Specs
 from ..gpus import limits
 from ..metrics import Metrics
-from ..offer.board import Board
 from ..offer.prefer import preferred
 from ..offer.resources import Unit
+from ..offer.state import NodeState
 from ..settings.config import Config
 from . import v1beta1_pb2 as api
-from .allocate import Grant, Refused, chosen, grant, of_one_gpu
+from .allocate import AllocationRefused, Grant, chosen, grant, of_one_gpu
 
 log = logging.getLogger(__name__)
 
 
 def options(config: Config) -> api.DevicePluginOptions:
-    """What the kubelet is to ask this plugin for."""
-    # A container that the driver holds to its memory needs a CDI device made for it, also when it starts again after
-    # a reboot: the kubelet then remembers what was allocated and asks no more, while /var/run/cdi is empty.
+    """The optional calls that the kubelet should make."""
+    # A container with an enforced memory limit needs its own CDI device, also when it restarts after a reboot: the
+    # kubelet then reuses the allocation without asking, while /var/run/cdi is empty.
     made = config.cdi and config.memory is not None
     return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=made)
 
 
 class Service:
-    """One server's answers. `stirred` is called when a ListAndWatch stream begins, and when the kubelet has ended one."""
+    """One server's answers. Calls `stirred` when a ListAndWatch stream begins, and when the kubelet has ended one."""
 
     def __init__(
         self,
         resource: str,
-        board: Board,
+        state: NodeState,
         config: Config,
         metrics: Metrics,
         specs: Specs | None,
         stirred: Callable[[], None],
     ) -> None:
         self.resource = resource
-        self.version = "v1beta1"  # of the protocol that the kubelet has accepted
+        self.version = "v1beta1"  # of the protocol, as the kubelet accepted it
         self.streams = 0
         self.lost = 0  # streams that the kubelet ended
-        self.closing = asyncio.Event()  # set it to end the streams from our side
-        self._board = board
+        self.closing = asyncio.Event()  # set it to end the streams
+        self._state = state
         self._config = config
         self._metrics = metrics
         self._specs = specs
         self._stirred = stirred
         self._fields = {"resource": resource}
         self._free: Counter[str] | None = (
-            None  # GPU's index -> free units, when the kubelet last asked which to take
+            None  # free units by GPU index, when the kubelet last asked for a preferred allocation
         )
 
     def units(self) -> tuple[Unit, ...]:
-        """What is offered now."""
-        return self._board.offers.get(self.resource, ())
+        """The units offered now."""
+        return self._state.offers.get(self.resource, ())
 
     async def changes(self) -> AsyncIterator[None]:
-        """Comes by once at first, then at every change, until `closing` is set."""
+        """Yields at once, then at every change, until `closing` is set."""
         self.streams += 1
         self._stirred()
         closing = asyncio.ensure_future(self.closing.wait())
         try:
             while not closing.done():
-                change = asyncio.ensure_future(self._board.change().wait())
+                change = asyncio.ensure_future(self._state.changed().wait())
                 try:
                     yield
                     await asyncio.wait((change, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -85,37 +85,37 @@ class Service:
                 self._stirred()
 
     async def listed(self, response: Any, add: Callable[[Any, Unit, str], None]) -> bytes:
-        """The list of what is offered now, serialized; `add` puts a unit and its health into a `response`.
+        """The serialized list of the units offered now; `add` puts a unit and its health into a `response`.
 
-        Made beside the event loop: others are answered while tens of thousands of units are put together.
+        Made beside the event loop, which it would block: there may be tens of thousands of units.
         """
-        units, sick = self.units(), self._board.sick
-        held = self._board.held.get(self.resource, {})
+        units, unhealthy = self.units(), self._state.unhealthy
+        reserved = self._state.reserved.get(self.resource, {})
 
         def made() -> bytes:
             answer = response()
             for unit in units:
-                ill = unit.id in held or unit.device.uuid in sick
-                add(answer, unit, "Unhealthy" if ill else "Healthy")
+                unavailable = unit.id in reserved or unit.device.uuid in unhealthy
+                add(answer, unit, "Unhealthy" if unavailable else "Healthy")
             return bytes(answer.SerializeToString())
 
         return await asyncio.to_thread(made)
 
     async def given(self, ids: Iterable[str], context: Any) -> Grant:
-        """The edits for one container. Ends the call with the reason if there can be none."""
+        """The edits for one container. Aborts the call with the reason if the allocation is refused."""
         began = time.perf_counter()
-        free, self._free = self._free, None  # good for one allocation: the next may be free of other units
+        free, self._free = self._free, None  # valid for one allocation
         try:
             units = chosen(
                 ids,
-                self._board.units.get(self.resource, {}),
-                self._board.sick,
-                self._board.held.get(self.resource),
+                self._state.units.get(self.resource, {}),
+                self._state.unhealthy,
+                self._state.reserved.get(self.resource),
                 one_share=self._config.fail_requests_greater_than_one,
             )
             of_one_gpu(units, free)
             made = await self._limited(units)
-        except Refused as refusal:
+        except AllocationRefused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
             log.warning("allocation refused: %s", refusal, extra=self._fields)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")
@@ -127,12 +127,16 @@ class Service:
         return answer
 
     async def _limited(self, units: Sequence[Unit]) -> str | None:
-        """The CDI device made for a container that the driver holds to its memory; None for every other container.
+        """The name of the CDI device that limits a container's memory; None for containers without enforced limit.
 
-        Raises Refused where it cannot be written: without it, the container could take the memory of others.
+        Raises AllocationRefused if it cannot be written: without it, the container could use others' memory.
         """
         mib = sum(unit.mib for unit in units)
-        if self._specs is None or not mib or self._board.limits.get(units[0].device.uuid, "") is not None:
+        if (
+            self._specs is None
+            or not mib
+            or self._state.memory_limits.get(units[0].device.uuid, "") is not None
+        ):
             return None
         try:
             ids = [unit.id for unit in units]
@@ -140,7 +144,7 @@ class Service:
                 self._specs.write, ids, [units[0].device.uuid], limits.variables(mib)
             )
         except CdiUnavailable as error:
-            raise Refused(f"its memory limit cannot be set: {error}") from None
+            raise AllocationRefused(f"its memory limit cannot be set: {error}") from None
 
     # The protocol, as the kubelet calls it.
 
@@ -154,21 +158,21 @@ class Service:
     async def preferred_allocation(
         self, request: api.PreferredAllocationRequest, _context: Any
     ) -> api.PreferredAllocationResponse:
-        offered = self._board.units.get(self.resource, {})
+        offered = self._state.units.get(self.resource, {})
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
             self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
-            # Beside the event loop: there may be thousands of sets of GPUs to compare, or of units.
+            # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
                 preferred,
                 c.available_deviceIDs,
                 c.must_include_deviceIDs,
                 c.allocation_size,
                 offered,
-                self._board.sick,
-                self._board.held.get(self.resource, ()),
+                self._state.unhealthy,
+                self._state.reserved.get(self.resource, ()),
                 packed=self._config.packs(self.resource),
-                links=self._board.links,
+                links=self._state.links,
             )
             answer.container_responses.add(deviceIDs=ids)
         return answer
@@ -180,18 +184,18 @@ class Service:
     async def pre_start(
         self, request: api.PreStartContainerRequest, context: Any
     ) -> api.PreStartContainerResponse:
-        offered = self._board.units.get(self.resource, {})
+        offered = self._state.units.get(self.resource, {})
         units = [offered[unit_id] for unit_id in request.devices_ids if unit_id in offered]
         try:
             if units:
                 await self._limited(units)
-        except Refused as refusal:
+        except AllocationRefused as refusal:
             log.warning("a container cannot start: %s", refusal, extra=self._fields)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {refusal}")
         return api.PreStartContainerResponse()
 
     def handlers(self) -> Any:
-        """For a gRPC server."""
+        """The handlers for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
             {
@@ -209,19 +213,19 @@ class Service:
 
 
 def unary(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-    """A handler for one question, one answer."""
+    """A handler for one request, one answer."""
     return grpc.unary_unary_rpc_method_handler(
         method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
     )
 
 
 def stream(method: Callable[[Any, Any], Any], request: Any) -> Any:
-    """A handler for one question, many answers, which are serialized already."""
+    """A handler for one request, many answers, already serialized."""
     return grpc.unary_stream_rpc_method_handler(method, request_deserializer=request.FromString)
 
 
 def _named(units: Sequence[Unit]) -> dict[str, object]:
-    """For the log: each unit, but pieces of memory, which may be thousands, by number and GPU."""
+    """Log fields of an allocation: each unit's id; for pieces of memory, which may be thousands, number and GPU."""
     if any(unit.mib for unit in units):
         return {"units": len(units), "mib": sum(unit.mib for unit in units), "gpu": units[0].device.uuid}
     return {"units": ",".join(unit.id for unit in units)}

@@ -1,4 +1,4 @@
-"""Unix sockets in a directory that others write to, too."""
+"""Unix sockets in a directory that other processes also write to."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ Identity = tuple[int, int, int]
 
 
 def identity(path: Path) -> Identity | None:
-    """What tells one file at `path` from the next one at the same path; None where there is none."""
+    """An identity that differs between two files made at the same path; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
         return None
-    # Not ctime: a relabel or chmod makes no other file.
+    # Not ctime: a relabel or chmod changes it.
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def alive(path: Path) -> bool:
-    """Whether somebody listens on the Unix socket at `path`. At once: one that hangs is alive."""
+    """True if a process listens on the Unix socket at `path`. Does not wait: a process that hangs is alive."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:

@@ -1,5 +1,5 @@
-"""MPS: a control daemon for each GPU that is shared by it, kept by a process of its own; the plugin follows along.
+"""MPS: one control daemon per shared GPU, run by a separate process that reports its state to the plugin.
 
-One daemon a GPU, not one a resource: limits can differ from GPU to GPU, and what breaks on one GPU ends no client of
-another. The process is not the plugin's, as a restart of the plugin must not end the clients of running pods.
+Per GPU, not per resource: limits can differ between GPUs, and a fault on one GPU ends no client of another. In a separate
+process, because a restart of the plugin must not end the clients of running pods.
 """

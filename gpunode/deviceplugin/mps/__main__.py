@@ -1,4 +1,4 @@
-"""`python -m gpunode.deviceplugin.mps`: keeps the MPS control daemons of this node until it is told to stop."""
+"""`python -m gpunode.deviceplugin.mps`: runs the MPS control daemons of this node until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from pathlib import Path
 from typing import Any
 
 from ..gpus.devices import explain
+from ..kubelet.checkpoint import FILE_NAME
 from ..logfmt import log_to_stderr
-from ..offer.checkpoint import NAME
+from ..reload import ConfigSource
+from ..settings import mps_paths
 from ..settings.config import BadConfig
-from ..source import Source
-from ..told import AGAIN, CHANGED, Told
-from . import files, shm
-from .bulletin import Bulletin
-from .keeper import Keeper
+from ..signals import CHANGED, HANGUP, Signals
+from . import shm
 from .modes import NvmlModes
+from .report_server import ReportServer
+from .supervisor import Supervisor
 
 log = logging.getLogger("gpunode.deviceplugin")
 
 
-async def keep(nvml: Any, source: Source, told: Told) -> str:
-    """Keep the daemons, by the configuration as it is and as it changes; returns the signal that ended it."""
-    root, bulletin = source.config.mps_root, Bulletin()
-    record = Path(source.config.kubelet_socket).with_name(NAME)
-    keeper = Keeper(nvml, root, NvmlModes(nvml, root, record), bulletin)
-    async with bulletin.open(files.status(root)):
+async def keep(nvml: Any, source: ConfigSource, signals: Signals) -> str:
+    """Run the daemons by the current configuration, across reloads; the name of the signal that ended it."""
+    root, report_server = source.config.mps_root, ReportServer()
+    record = Path(source.config.kubelet_socket).with_name(FILE_NAME)
+    supervisor = Supervisor(nvml, root, NvmlModes(nvml, root, record), report_server)
+    async with report_server.open(mps_paths.status(root)):
         try:
             while True:
                 log.setLevel(source.config.log_level.upper())
-                word = await told.until(keeper.run(source.config), source)
-                if word not in (AGAIN, CHANGED):
+                word = await signals.run(supervisor.run(source.config), source)
+                if word not in (HANGUP, CHANGED):
                     return word
-                if word == AGAIN:
-                    source.renew()
+                if word == HANGUP:
+                    source.reload()
                 log.info("following the configuration", extra={"because": word})
         finally:
-            await keeper.stop()
+            await supervisor.stop()
 
 
 def main() -> int:
-    """Exit status: 0 after a signal; 1 where this container lacks something; 2 for a bad configuration."""
+    """Exit status: 0 after a signal; 1 if something is missing in this container; 2 for a bad configuration."""
     import pynvml
 
     log_to_stderr()
-    told = Told()
+    signals = Signals()
     try:
-        # The plugin's own flags, variables and file: both have to make the same of them.
-        source = Source(sys.argv[1:], os.environ, program=__doc__ or "")
+        # The plugin's own flags, variables and file: both must derive the same shares.
+        source = ConfigSource(sys.argv[1:], os.environ, program=__doc__ or "")
         config = source.config
     except BadConfig as error:
         log.critical("%s", error)
@@ -62,10 +63,10 @@ def main() -> int:
     except (OSError, shm.NotShared) as error:
         log.critical("%s", error)
         return 1
-    except pynvml.NVMLError as error:  # started anew, the container gets what the driver then has
+    except pynvml.NVMLError as error:  # exit: a restarted container gets the driver's current libraries
         log.critical("%s", explain(error))
         return 1
-    log.info("stopped", extra={"signal": asyncio.run(keep(pynvml, source, told))})
+    log.info("stopped", extra={"signal": asyncio.run(keep(pynvml, source, signals))})
     return 0
 
 

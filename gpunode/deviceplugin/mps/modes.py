@@ -1,4 +1,4 @@
-"""The compute mode of GPUs: exclusive while MPS serves, so that no process gets past it, and then as it was before."""
+"""The compute mode of GPUs: exclusive while MPS serves, so that no process bypasses it; restored afterwards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..gpus.devices import explain, unsupported
+from ..settings import mps_paths
 from ..threads import Calls
-from . import files
 from .users import owner, user
 
 log = logging.getLogger(__name__)
@@ -18,11 +18,11 @@ DEADLINE = 10.0  # seconds that NVML may take
 
 
 class ModeError(Exception):
-    """The compute mode cannot be set; says why."""
+    """The compute mode cannot be set; the message has the reason."""
 
 
 class InUse(Exception):
-    """Somebody has the GPU whom an exclusive mode would shut out; says who."""
+    """A container or process uses the GPU, and an exclusive mode would lock it out; the message names it."""
 
 
 class ComputeModes(Protocol):
@@ -35,7 +35,7 @@ class ComputeModes(Protocol):
 
 
 class NvmlModes:
-    """By NVML. What a GPU had before is kept in a file, as the process that set it may die without putting it back."""
+    """Sets modes through NVML. The previous mode is kept in a file, in case this process dies before it restores it."""
 
     def __init__(self, nvml: Any, root: str, record: Path) -> None:
         self._nvml = nvml
@@ -44,11 +44,11 @@ class NvmlModes:
         self._record = record  # the kubelet's, of what containers have
 
     async def exclusive(self, gpu: str) -> None:
-        """Let only the MPS server have the GPU. Raises InUse while others have it, who could start no process more."""
+        """Let only the MPS server use the GPU. Raises InUse while others use it: they could start no more processes."""
         await self._within(self._exclusive, gpu)
 
     async def restore(self, gpu: str) -> None:
-        """Put back what the GPU had before `exclusive`; nothing where it had that already."""
+        """Restore the mode from before `exclusive`, if that changed it."""
         await self._within(self._restore, gpu)
 
     async def _within(self, act: Any, gpu: str) -> None:
@@ -57,7 +57,7 @@ class NvmlModes:
         except asyncio.TimeoutError:
             raise ModeError(f"NVML does not answer within {DEADLINE:.0f} s about the compute mode") from None
         except OSError as error:
-            raise ModeError(f"the compute mode cannot be kept for later: {error}") from None
+            raise ModeError(f"the previous compute mode cannot be saved: {error}") from None
         except self._nvml.NVMLError as error:
             raise ModeError(f"the compute mode cannot be set: {explain(error)}") from None
 
@@ -75,7 +75,7 @@ class NvmlModes:
             if not unsupported(self._nvml, error):
                 raise
             self._kept(gpu).unlink(missing_ok=True)
-            log.warning("this GPU has no compute modes: processes can get past MPS", extra={"gpu": gpu})
+            log.warning("this GPU has no compute modes: processes can bypass MPS", extra={"gpu": gpu})
 
     def _restore(self, gpu: str) -> None:
         try:
@@ -86,4 +86,4 @@ class NvmlModes:
         self._kept(gpu).unlink()
 
     def _kept(self, gpu: str) -> Path:
-        return files.mode(self._root, gpu)
+        return mps_paths.mode(self._root, gpu)

@@ -1,4 +1,4 @@
-"""What the process of the control daemons tells the plugin: one line of JSON, and another at every change. Pure."""
+"""The report of the control daemons' process to the plugin: one line of JSON, repeated at every change. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..status import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """One GPU's control daemon: the limits it has, or is to have, and why it cannot be used just now (None: it can)."""
+class DaemonState:
+    """One GPU's control daemon: its desired limits, and why it cannot be used now (None: it can)."""
 
     limits: ClientLimits
     why: str | None
 
 
-Report = Mapping[str, State]  # by the GPU's UUID
+Report = Mapping[str, DaemonState]  # by the GPU's UUID
 
 
 def encode(report: Report) -> bytes:
-    """The line, with its end."""
+    """The report as one line, newline included."""
     states = {
         gpu: {"memory": state.limits.memory, "threads": state.limits.threads, "why": state.why}
         for gpu, state in report.items()
@@ -31,10 +31,10 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report:
-    """What a line says. Raises ValueError for a line that is none of `encode`'s."""
+    """The report in a line of `encode`. Raises ValueError for any other line."""
     try:
         return {
-            gpu: State(ClientLimits(state["memory"], state["threads"]), state["why"])
+            gpu: DaemonState(ClientLimits(state["memory"], state["threads"]), state["why"])
             for gpu, state in json.loads(line).items()
         }
     except (KeyError, TypeError, AttributeError) as error:
@@ -42,13 +42,13 @@ def decode(line: bytes) -> Report:
 
 
 def why_not(report: Report, gpu: str, limits: ClientLimits) -> Reason | None:
-    """Why a client of this GPU cannot be served with these limits just now; None: it can."""
+    """Why a client of this GPU cannot be served with these limits now; None: it can."""
     state = report.get(gpu)
     if state is None:
         return Reason("mps-starting", "no MPS control daemon runs for this GPU yet")
     if state.why is not None:
         return Reason("mps-daemon", f"MPS control daemon: {state.why}")
     if state.limits != limits:
-        words = "the MPS control daemon has other limits than the configuration, and is to be started anew"
+        words = "the MPS control daemon has other limits than the configuration, and will be restarted"
         return Reason("mps-limits", words)
     return None

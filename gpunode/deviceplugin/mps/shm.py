@@ -1,6 +1,6 @@
-"""The /dev/shm that control daemons, servers and clients have in common: a small file system of its own on the host.
+"""The /dev/shm that control daemons, servers and clients share: a small separate file system on the host.
 
-A folder of /run would do as well, but then a pod could fill up the host's /run through its /dev/shm.
+Not a folder of /run, because a pod could then fill the host's /run through its /dev/shm.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import ctypes
 import os
 from pathlib import Path
 
-from . import files
+from ..settings import mps_paths
 
 SIZE = "1g"  # at most; what lies in it counts as memory of who wrote it
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_PRIVATE = 2, 4, 8, 4096, 1 << 18  # <sys/mount.h>
 
 
 class NotShared(Exception):
-    """Clients in other containers would not see it; says why and what to do."""
+    """Clients in other containers would not see it; the message has the reason and the fix."""
 
 
 def share(root: str, ours: Path = Path("/dev/shm")) -> None:  # noqa: S108 (not a temporary file)
-    """Have it on the host below `root`, and here as /dev/shm. Raises NotShared, OSError.
+    """Mount it on the host below `root`, and here as /dev/shm. Raises NotShared, OSError.
 
-    One that is there stays: the clients of running pods have it, and would not see another.
+    An existing mount stays: the clients of running pods use it, and would not see another.
     """
-    path = files.shm(root)
+    path = mps_paths.shm(root)
     path.mkdir(parents=True, exist_ok=True)
     if not path.is_mount():
         if not propagates(root, Path("/proc/self/mountinfo").read_text()):
@@ -34,11 +34,11 @@ def share(root: str, ours: Path = Path("/dev/shm")) -> None:  # noqa: S108 (not 
             )
         _mount("shm", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, f"size={SIZE},mode=1777")
     _mount(str(path), ours, None, MS_BIND, None)
-    _mount("none", ours, None, MS_PRIVATE, None)  # what is mounted here is not to reach the host
+    _mount("none", ours, None, MS_PRIVATE, None)  # mounts made here must not reach the host
 
 
 def propagates(root: str, mountinfo: str) -> bool:
-    """Whether what is mounted below `root` is seen outside, by the text of /proc/self/mountinfo (proc(5))."""
+    """True if mounts below `root` propagate to the host, by the text of /proc/self/mountinfo (proc(5))."""
     fields = [line.split() for line in mountinfo.splitlines()]
     above = [one for one in fields if Path(root).is_relative_to(one[4].replace("\\040", " "))]
     if not above:

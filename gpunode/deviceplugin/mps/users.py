@@ -1,4 +1,4 @@
-"""Who has a GPU without MPS: containers by the kubelet's record, and processes as NVML lists them."""
+"""Which containers and processes use a GPU without MPS, by the kubelet's checkpoint and by NVML."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..gpus.devices import unsupported
+from ..kubelet.checkpoint import entries
 from ..offer import ids
-from ..offer.checkpoint import records
 
 log = logging.getLogger(__name__)
 
@@ -16,25 +16,25 @@ SERVER = "nvidia-cuda-mps"  # of nvidia-cuda-mps-server: the kernel keeps 15 cha
 
 
 def owner(record: Path, gpu: str) -> str | None:
-    """A container that has the GPU by a configuration without MPS, in a sentence; None where there is none.
+    """A sentence that names a container with this GPU by a configuration without MPS; None: there is none.
 
-    It may run nothing on the GPU just now. When its pod has ended the record says so soon: the plugin sees to that.
+    The container may be idle. After its pod has ended, the plugin makes the kubelet update the checkpoint soon.
     """
     try:
-        found = records(record)
+        found = entries(record)
     except (OSError, ValueError) as error:
-        log.warning("which containers have the GPU is not known: %s: %s", record, error, extra={"gpu": gpu})
+        log.warning("cannot read which containers have the GPU: %s: %s", record, error, extra={"gpu": gpu})
         return None
     for one in found:
         claims = [claim for unit_id in one.ids if (claim := ids.read(unit_id))]
         others = [claim for claim in claims if claim.device == gpu and claim.way != ids.MPS]
         if others or any(claim.way == ids.GPUSHARE for claim in claims):  # any GPU may be that one's
-            return f"container {one.container} of pod with UID {one.pod} still has this GPU without MPS"
+            return f"container {one.container} of pod with UID {one.pod} still uses this GPU without MPS"
     return None
 
 
 def user(nvml: Any, gpu: str, proc: Path = Path("/proc")) -> str | None:
-    """A process that has the GPU and is no MPS server, in a sentence; None where there is none, or the driver cannot tell.
+    """A sentence that names a process that uses the GPU and is no MPS server; None: there is none, or it is unknown.
 
     `proc` has the host's processes. Raises NVMLError.
     """
@@ -47,7 +47,7 @@ def user(nvml: Any, gpu: str, proc: Path = Path("/proc")) -> str | None:
 
 
 def _pids(nvml: Any, handle: Any) -> set[int]:
-    # The same question in the version of newer drivers, and of those before R510.
+    # The call's version of newer drivers, then that of drivers before R510.
     for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
         try:
             return {int(one.pid) for one in ask(handle)}
@@ -61,4 +61,4 @@ def _name(proc: Path, pid: int) -> str:
     try:
         return (proc / str(pid) / "comm").read_text().strip()
     except OSError:
-        return "?"  # it ends just now
+        return "?"  # it has just ended

@@ -1,1 +1,1 @@
-"""What is offered of the GPUs: by which resources and units, what is preferred, what is held back."""
+"""What the node offers: resources and their units, preferred allocations, reservations, the current state."""

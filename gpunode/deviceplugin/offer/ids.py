@@ -1,8 +1,8 @@
-"""The ids of units. They are all that the kubelet keeps of what a container was given, so each says what it stands for:
-a plugin that starts later, with another configuration, reads from them what is still in use. Pure.
+"""The ids of units. An id is all that the kubelet keeps of an allocation, so each one encodes what it stands for: a
+plugin that starts later, with another configuration, reads from the ids what is still in use. Pure.
 
-A device as a whole has its UUID, and a share of it that and a number after two colons, as in NVIDIA's plugin; tools that
-look for the UUID before the colons find it in every id.
+A whole device has its UUID as id; a share has the UUID, two colons and a number, as in NVIDIA's plugin. So every id
+begins with the UUID.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ..settings.config import MemorySharing, Share
 
 WHOLE, TIME_SLICING, MPS, MEMORY = "whole", "time-slicing", "mps", "memory"
-GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose: not the one that the id names
+GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose, not of the one in the id
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an id stands for: so much of a device (its UUID), in one of the ways to share it."""
+    """What an id stands for: a device's UUID, and the way it is shared."""
 
     device: str
     way: str
@@ -35,12 +35,12 @@ def one_share(device: str, share: Share, number: int) -> str:
 
 
 def pieces(device: str, sharing: MemorySharing, count: int) -> list[str]:
-    """The ids of so many pieces of a GPU's memory."""
+    """The ids of `count` pieces of a GPU's memory."""
     return [f"{device}:{sharing.chunk}:{number}" for number in range(count)]
 
 
 def read(unit_id: str) -> Claim | None:
-    """What an id stands for; None if it is nobody's that is known here."""
+    """What an id stands for; None for an unknown format."""
     device, _, rest = unit_id.partition(":")
     if not rest:
         gpu, mark, number = unit_id.rpartition("-_-")

@@ -1,4 +1,4 @@
-"""How long the list of a resource's units becomes in the device plugin's protocol: known before it is made. Pure."""
+"""The size of a resource's list in the device plugin protocol, computed before the list is made. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's 
 
 
 def unit_bytes(longest_id: str, device: Device) -> int:
-    """How many bytes one unit of a device takes at most.
+    """The most bytes that one unit of a device takes.
 
-    Counted with the longest id and as Unhealthy, the longer word of the two: a list that fits only as long as all is
-    well would be lost when it is needed most.
+    Counted with the longest id and as Unhealthy, the longer of the two words: the list must also fit when GPUs fail.
     """
     topology = 0 if device.numa is None else 6
     one = (2 + len(longest_id)) + (2 + len("Unhealthy")) + topology

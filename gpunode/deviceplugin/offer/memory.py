@@ -1,8 +1,8 @@
-"""Sharing GPUs by memory: what the kubelet counts are pieces of a GPU's memory. Pure.
+"""Sharing GPUs by memory: the kubelet counts pieces of a GPU's memory. Pure.
 
 Resource names and variables are those of AliyunContainerService/gpushare-device-plugin
 (pkg/gpu/nvidia/{const,nvidia,allocate}.go), so that pods written for it run unchanged. Unlike there, every GPU counts
-with its own size, an id says how much it stands for, and the choice of the GPU is the kubelet's and this plugin's alone.
+with its own size, an id encodes its size, and only the kubelet and this plugin choose the GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .listing import MAX_LIST, unit_bytes
 
 
 def pieces(device: Device, sharing: MemorySharing) -> int:
-    """How many units a GPU is worth; what is left over is nobody's."""
+    """Number of a GPU's units, rounded down."""
     return device.memory // MIB // sharing.chunk
 
 
@@ -27,24 +27,25 @@ def ids(device: Device, sharing: MemorySharing) -> list[str]:
 
 
 def counts(sharing: MemorySharing) -> bool:
-    """Whether the node is to say how many GPUs it shares, as aliyun.com/gpu-count.
+    """True if the node also offers aliyun.com/gpu-count, the number of GPUs shared by memory.
 
     gpushare's scheduler extender and its inspect divide the node's memory by that number (pkg/utils/node.go,
     cmd/inspect/nodeinfo.go). gpushare's plugin writes it into the node's status, for which it needs the right to patch
-    nodes. A resource of its own, registered with the kubelet like any other, gets it there without any right; its
-    units are never handed out.
+    nodes. A resource registered with the kubelet needs no such right; its units are never allocated.
     """
     return sharing.resource == GPU_MEM
 
 
 def obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
-    """Why these GPUs cannot be shared by memory, and what to do; None if they can."""
+    """Why these GPUs cannot be shared by memory, with the fix; None if they can."""
     for gpu in devices:
-        instead = f"name the other GPUs in sharing.memory.devices, and GPU {gpu.index} stays out of it"
+        instead = "name only the other GPUs in sharing.memory.devices"
         if gpu.mig_enabled or gpu.profile is not None:
             return f"MIG is on for GPU {gpu.index}, and memory is shared of whole GPUs only: switch MIG off, or {instead}"
         if not gpu.memory:
-            return f"NVML does not say how much memory GPU {gpu.index} has (it shares the CPU's): {instead}"
+            return (
+                f"NVML does not report how much memory GPU {gpu.index} has (it shares the CPU's): {instead}"
+            )
         if not pieces(gpu, sharing):
             return f"GPU {gpu.index} has {size(gpu.memory // MIB)}, less than one unit of {size(sharing.chunk)}: {instead}"
     chunk = sharing.chunk
@@ -60,7 +61,7 @@ def obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
 
 
 def list_bytes(devices: Sequence[Device], chunk: int) -> int:
-    """How long the list of the units can become in the device plugin's protocol; never less than it is."""
+    """Upper bound of the list's size in the device plugin protocol, in bytes."""
     total = 0
     for gpu in devices:
         units = gpu.memory // MIB // chunk
@@ -69,10 +70,10 @@ def list_bytes(devices: Sequence[Device], chunk: int) -> int:
 
 
 def environment(device: Device, units: int, sharing: MemorySharing) -> dict[str, str]:
-    """What gpushare tells a container about its share, in units; frameworks limit themselves by it.
+    """gpushare's variables about a container's share, in units; frameworks limit themselves by them.
 
-    A device plugin is asked for one container at a time, and never which pod it is of: …_POD has the container's
-    own number, which is the pod's in pods with one sharing container.
+    The kubelet asks for one container at a time and does not name its pod. So …_POD has the container's own number,
+    which is right for pods with one sharing container.
     """
     return {
         "ALIYUN_COM_GPU_MEM_IDX": device.index,
@@ -83,5 +84,5 @@ def environment(device: Device, units: int, sharing: MemorySharing) -> dict[str,
 
 
 def size(mib: int) -> str:
-    """MiB as a person says it: "6 GiB", "300 MiB"."""
+    """MiB in words: "6 GiB", "300 MiB"."""
     return f"{mib // 1024} GiB" if mib and mib % 1024 == 0 else f"{mib} MiB"

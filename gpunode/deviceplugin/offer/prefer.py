@@ -1,4 +1,4 @@
-"""Which of the free units a container should get. Pure; always an answer, as an error would fail the pod."""
+"""Preferred allocation: which free units a container should get. Pure; never an error, which would fail the pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .resources import Unit
 
 Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected
 
-TRIES = 20_000  # sets of GPUs to compare before a quicker, less thorough way is taken
+TRIES = 20_000  # sets of GPUs to compare at most; beyond that a greedy choice is made
 
 
 def preferred(
@@ -19,23 +19,23 @@ def preferred(
     must: Sequence[str],
     size: int,
     units: Mapping[str, Unit],
-    sick: Container[str],
-    held: Container[str] = (),
+    unhealthy: Container[str],
+    reserved: Container[str] = (),
     *,
     packed: bool = False,
     links: Links | None = None,
 ) -> list[str]:
-    """`size` ids: those in `must`, then the best of the available; all that is left where that is less.
+    """`size` ids, or fewer if there are not enough: those in `must`, then the best of the available.
 
-    Whole GPUs: the ones that are best connected with each other. Shares and MIG devices: from the GPU that has
-    the most left (or, `packed`, the least). Memory: all from one GPU, of those that have enough left the one with
-    the most (or, `packed`, the least). Unknown, Unhealthy and held ones come last.
+    Whole GPUs: the ones best connected with each other. Shares and MIG devices: from the GPU with the most free units
+    (or, `packed`, the fewest). Memory: all from one GPU with enough free, the one with the most (or, `packed`, the
+    least). Unknown, Unhealthy and reserved ones come last.
     """
     first = list(dict.fromkeys(must))
     given = set(first)  # units can be tens of thousands
     pool = [unit_id for unit_id in dict.fromkeys(available) if unit_id not in given]
-    known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in held]
-    good = [unit for unit in known if unit.device.uuid not in sick]
+    known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in reserved]
+    good = [unit for unit in known if unit.device.uuid not in unhealthy]
     wanted = min(max(size - len(first), 0), len(good))
     if any(unit.mib for unit in good):
         chosen = _of_one(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)
@@ -49,12 +49,12 @@ def preferred(
 
 
 def _of_one(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:
-    """From one GPU, which is that of `given` where there are any; from whichever where none has enough left."""
+    """Units of one GPU, that of `given` if there are any; of several GPUs if none has enough."""
     free: dict[str, list[Unit]] = {}
     for unit in good:
         free.setdefault(unit.device.gpu, []).append(unit)
-    held = {unit.device.gpu for unit in given}
-    enough = [left for gpu, left in free.items() if len(left) >= wanted and held <= {gpu}]
+    reserved = {unit.device.gpu for unit in given}
+    enough = [left for gpu, left in free.items() if len(left) >= wanted and reserved <= {gpu}]
     return (min if packed else max)(enough, key=len, default=list(good))[:wanted]
 
 
@@ -82,8 +82,8 @@ def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Link
     to_good = [sum(row) for row in between]
 
     def value(chosen: Iterable[int]) -> tuple[int, int]:
-        """How well the set is connected, in itself and with those given; among equals, how well those that stay for
-        others are. Those lose all links that the set has: `to_good`, but for links within the set, counted twice there."""
+        """How well the set is connected, within itself and with those given; then how well the remaining GPUs are.
+        Those lose all links of the set: `to_good`, which counts links within the set twice."""
         some = tuple(chosen)
         within = sum([between[one][other] for one, other in combinations(some, 2)])
         return within + sum([to_given[one] for one in some]), within - sum([to_good[one] for one in some])
@@ -92,7 +92,7 @@ def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Link
 
 
 def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
-    """One after the other, the GPU that is best connected with those chosen before."""
+    """Greedy choice: one after the other, the GPU best connected with those chosen before."""
     chosen = list(given)
     left = list(good)
     for _ in range(wanted):

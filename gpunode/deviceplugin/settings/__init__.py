@@ -22,7 +22,7 @@ def read(arguments: Sequence[str], environ: Mapping[str, str], program: str = PR
 
 
 def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> dict[str, Any]:
-    """What flags and environment say: values for fields of Config.
+    """Values for fields of Config, from flags and environment.
 
     `program` is the one whose flags they are: its command, a colon, and what it does. Raises BadConfig; `--help` and
     unknown flags end the process as argparse does.
@@ -86,7 +86,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
 
 
 class _PassOver(argparse.Action):
-    """Says that a flag counts for nothing."""
+    """Logs that a flag is ignored."""
 
     def __call__(self, _parser: Any, _namespace: Any, _values: Any, flag: str | None = None) -> None:
         log.warning("%s has no meaning for this plugin", flag)

@@ -1,4 +1,4 @@
-"""What the plugin was asked to do, as values; `settings.py` reads them. Pure."""
+"""The plugin's configuration as values. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 GPU = "nvidia.com/gpu"
 GPU_MEM = "aliyun.com/gpu-mem"  # gpushare's names
 GPU_COUNT = "aliyun.com/gpu-count"
-LABEL = "nvidia.com/device-plugin.config"  # of a node, NVIDIA's: which of several configurations it has
+LABEL = (
+    "nvidia.com/device-plugin.config"  # NVIDIA's node label: which of several configurations the node uses
+)
 CDI = frozenset({"cdi-annotations", "cdi-cri"})  # the device list strategies that use it
 DEFAULT = "default"  # the one for nodes without the label
 
 
 class BadConfig(Exception):
-    """A configuration that cannot be used; each mistake names the place and what was expected."""
+    """An invalid configuration; each mistake names the place and what was expected."""
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("; ".join(mistakes))
@@ -22,7 +24,7 @@ class BadConfig(Exception):
 
 
 class Contradiction(BadConfig):
-    """Settings that do not go together, or with the host. `key` is the file's for the one to look at first."""
+    """Settings that exclude each other. `key` is the file's key of the setting to check first."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"{key}: {what}")
@@ -31,7 +33,7 @@ class Contradiction(BadConfig):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every device of a resource is handed out `replicas` times over: by time-slicing, or by MPS with limits."""
+    """Every device of a resource is offered `replicas` times: by time-slicing, or by MPS with limits."""
 
     resource: str
     replicas: int
@@ -44,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MemorySharing:
-    """GPUs are handed out in pieces of their memory."""
+    """GPUs are offered in pieces of their memory."""
 
     resource: str = GPU_MEM  # that the pieces are offered as
     chunk: int = 1024  # MiB that a unit stands for
@@ -54,7 +56,7 @@ class MemorySharing:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the plugin was asked to do."""
+    """The plugin's configuration."""
 
     mig_strategy: str = "none"
     fail_on_init_error: bool = True
@@ -89,7 +91,7 @@ class Config:
     memory: MemorySharing | None = None
 
     def __post_init__(self) -> None:
-        """Raises Contradiction where parts do not go together."""
+        """Raises Contradiction if settings exclude each other."""
         if self.mps and self.mig_strategy == "mixed":
             raise Contradiction(
                 "sharing.mps", "MPS is for whole GPUs; it cannot be had with the MIG strategy mixed"
@@ -104,7 +106,7 @@ class Config:
             )
 
     def packs(self, resource: str) -> bool:
-        """Whether shares of one GPU are handed out before the next GPU is touched."""
+        """True if shares of one GPU are allocated before those of the next GPU."""
         if self.memory is not None and resource == self.memory.resource:
             return self.memory.packed
         return self.shared_devices_allocation_policy == "packed"
@@ -121,30 +123,27 @@ class Config:
 
     @property
     def cdi(self) -> bool:
-        """Whether containers are told their devices by CDI."""
+        """True if containers get their devices by CDI."""
         return bool(CDI & set(self.device_list_strategy))
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The optional parts that containers are to have, as the NVIDIA Container Toolkit calls them."""
+        """The enabled optional features, by the NVIDIA Container Toolkit's names."""
         enabled = {"gdrcopy": self.gdrcopy_enabled, "gds": self.gds_enabled, "mofed": self.mofed_enabled}
         return tuple(name for name, wanted in enabled.items() if wanted)
 
 
 def file_word(resource: str) -> str:
-    """What stands for a resource in names of files and annotations: no two resources of a node have the same.
-
-    Of nvidia.com it is the name alone, as NVIDIA's plugin has it.
-    """
+    """A resource's unique name for files and annotations: without the domain nvidia.com, as in NVIDIA's plugin."""
     domain, _, name = resource.partition("/")
     return name if domain == "nvidia.com" else f"{domain}_{name}"
 
 
 def choice(names: Collection[str], label: str, default: str = "") -> str:
-    """Which of several configurations a node with this label has, by name; "" for none. It may not be among them.
+    """The name of a node's configuration, by its label; "" for none. `names` need not contain it.
 
-    As NVIDIA's config-manager chooses: the one that the label names; without a label the one that `default` names,
-    else the one called `default`, else the only one, else none.
+    As in NVIDIA's config-manager: the label's name; without a label the name in `default`, else the configuration
+    called `default`, else the only one, else none.
     """
     if label or default:
         return label or default

@@ -1,7 +1,7 @@
 """The configuration file of NVIDIA's device plugin (version v1), read as that plugin reads it, but strictly.
 
 A key that neither knows is an error that names it. Keys of NVIDIA's that have no meaning here are listed in
-IGNORED and said in the log.
+IGNORED and logged.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 IGNORED = (
     "flags.gfd",  # gpu-feature-discovery's
     "flags.useNodeFeatureAPI",
-    "flags.deviceDiscoveryStrategy",  # NVML is all there is here
+    "flags.deviceDiscoveryStrategy",  # only NVML is supported
     "flags.cdiFeatureFlags",
     "flags.plugin.cdiFeatureFlags",
-    "flags.plugin.containerDriverRoot",  # CDI specifications here are the toolkit's, not made of files in that root
+    "flags.plugin.containerDriverRoot",  # CDI specifications are copied from the toolkit's
     "flags.plugin.nvidiaCTKPath",
     "flags.plugin.nvidiaCDIHookPath",
     "imex.required",  # only with channels, which are refused
@@ -40,7 +40,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def read(path: Path, over: Mapping[str, Any] = NOTHING) -> Config:
-    """The file's configuration, with `over`, values for fields of Config, over it; logs what is passed over.
+    """The file's configuration, overridden by `over`, values for fields of Config; logs ignored keys.
 
     Raises BadConfig with every mistake as file:line:column: key: what.
     """

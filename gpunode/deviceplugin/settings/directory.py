@@ -1,6 +1,6 @@
-"""Notices what comes, goes and is written in a directory, through the kernel's inotify.
+"""Watches a directory for created, removed and written files, through the kernel's inotify.
 
-By ctypes rather than a library: three calls of libc are all it takes, and the image carries one dependency less.
+By ctypes rather than a library: three calls of libc suffice, and the image has one dependency less.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ log = logging.getLogger(__name__)
 IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF = 0x400
 
-POLL = 2.0  # seconds between two looks where inotify is not to be had
+POLL = 2.0  # seconds between two checks without inotify
 
 
 class Directory:
-    """While entered, `stirred` is called in the event loop whenever a name appears in or goes from `path`, and when a
-    file there has been written.
+    """While entered, call `stirred` in the event loop whenever a file in `path` is created, removed or written.
 
-    Where the machine has no inotify instance left (128 for all of root's processes is the usual limit, and busy
-    nodes reach it), it is called every POLL seconds instead. Entering raises OSError where there is no such directory.
+    If the machine has no inotify instance left (the usual limit is 128 for all of root's processes, and busy nodes
+    reach it), call it every POLL seconds instead. Entering raises OSError if there is no such directory.
     """
 
     def __init__(self, path: Path, stirred: Callable[[], None]) -> None:
@@ -43,7 +42,7 @@ class Directory:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOSPC):
                 raise
-            log.warning("%s; raise fs.inotify.max_user_instances. Looking every %.0f s instead", error, POLL)
+            log.warning("%s; raise fs.inotify.max_user_instances. Checking every %.0f s instead", error, POLL)
             self._timer = asyncio.get_running_loop().call_later(POLL, self._tick)
         else:
             asyncio.get_running_loop().add_reader(self._fd, self._readable)
@@ -59,7 +58,7 @@ class Directory:
             os.close(self._fd)
 
     def _readable(self) -> None:
-        os.read(self._fd, 65536)  # what happened does not matter: the files are looked at
+        os.read(self._fd, 65536)  # the events do not matter: the files are checked
         self._stirred()
 
     def _tick(self) -> None:
@@ -68,7 +67,7 @@ class Directory:
 
 
 def watch(path: Path) -> int:
-    """A file descriptor that is readable when something has happened in the directory. Raises OSError."""
+    """A file descriptor that is readable after an event in the directory. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     if fd < 0:

@@ -1,7 +1,7 @@
-"""A YAML file as plain data in which every key and value knows its line and column. Pure.
+"""A YAML file as plain data, with the line and column of every key and value. Pure.
 
-Scalars are read as YAML 1.2 reads them, which is how editors check a file against a schema: only `true` and
-`false` are booleans, so `host_key_check: off` is a word and a host may be called `no`.
+Scalars follow YAML 1.2, as in editors that check a file against a schema: only `true` and `false` are booleans, so
+`host_key_check: off` is a word and a host may be called `no`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ except ImportError:
     from yaml import SafeLoader  # type: ignore[assignment]
 
 Where: TypeAlias = tuple[str | int, ...]
-"""The way from the top of the file to a value: ("groups", "h100", "hosts", 1)."""
+"""The path from the top of the file to a value: ("groups", "h100", "hosts", 1)."""
 
 INVALID = object()
-"""Stands in a list where a value was reported as wrong; in mappings such a key is left out."""
+"""Replaces a wrong value, already noted, in a list; in mappings such a key is omitted."""
 
 MOST_VALUES = 300_000  # aliases of aliases can make a short file endless
 
@@ -46,7 +46,7 @@ for _kind, _pattern, _first in [
 
 
 class Wrong(Exception):
-    """What is wrong with the value at a place, or with its `key`."""
+    """A mistake in the value at `where`, or in its `key`."""
 
     def __init__(self, where: Where, what: str, *, key: bool = False) -> None:
         super().__init__(what)
@@ -55,18 +55,18 @@ class Wrong(Exception):
 
 @dataclass
 class Document:
-    """The file's data, where each part of it stands, and the mistakes found in it so far."""
+    """The file's data, the place of each part of it, and the mistakes found so far."""
 
     no_merge: ClassVar[str] = "write the keys out"  # instead of `<<`
 
     data: Any = None
     keys: dict[Where, tuple[int, int]] = field(default_factory=dict)
     values: dict[Where, tuple[int, int]] = field(default_factory=dict)
-    written: dict[Where, str] = field(default_factory=dict)  # scalars as they stand in the file
+    written: dict[Where, str] = field(default_factory=dict)  # scalars as written in the file
     problems: dict[tuple[int, int, str], None] = field(default_factory=dict)  # each once, as noted
 
     def problem(self, where: Where, message: str, *, key: bool = False) -> None:
-        """Note a mistake in the value at `where`, or in its key. What is not there stands where it should be."""
+        """Note a mistake in the value at `where`, or in its key; for a missing value, at its mapping."""
         there = where
         while there and there not in self.values:
             there = there[:-1]
@@ -81,7 +81,7 @@ class Document:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is raised as Wrong meanwhile, and go on after it."""
+        """Note a Wrong that is raised meanwhile, and continue after the block."""
         try:
             yield
         except Wrong as wrong:
@@ -93,19 +93,19 @@ class Document:
 
     @property
     def mistakes(self) -> list[str]:
-        """What was noted, each as `line:column: key: what`, in the order of the file."""
+        """The noted mistakes, each as `line:column: key: what`, in the order of the file."""
         in_order = sorted(self.problems, key=lambda problem: problem[:2])
         return [f"{line}:{column}: {text}" for line, column, text in in_order]
 
     def read(self, raw: bytes) -> None:
-        """Fill it with a file's content. Raises Mistake where that is no YAML; lesser mistakes are noted."""
+        """Read a file's content. Raises Mistake if it is not YAML; other mistakes are noted."""
         root = compose(decode(raw), Loader)
         if root is not None:
             self.data = _Builder(self).value(root, ())
 
 
 def dotted(where: Where) -> str:
-    """The way to a value as people write it: groups.h100.hosts[1].ssh.port."""
+    """The path to a value as text: groups.h100.hosts[1].ssh.port."""
     text = ""
     for part in where:
         if isinstance(part, int) or part == "":
@@ -118,7 +118,7 @@ def dotted(where: Where) -> str:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words."""
+    """A value's type, in words; of a scalar also the value."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -139,7 +139,7 @@ class _Builder:
         self.open: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, where: Where) -> Any:
-        """The node's data; what makes no sense becomes a noted mistake and INVALID."""
+        """The node's data; INVALID for one with a mistake, which is noted."""
         document = self.document
         mark = node.start_mark
         document.values[where] = (mark.line + 1, mark.column + 1)
@@ -149,7 +149,7 @@ class _Builder:
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, where)
         if node.tag not in {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
-            document.problem(where, f"unknown tag `{node.tag}`; there are none here")
+            document.problem(where, f"unknown tag `{node.tag}`; remove it")
         self.open.append(node)
         data: Any
         if isinstance(node, yaml.SequenceNode):
@@ -207,9 +207,9 @@ class _Builder:
             if name == "float":
                 return float(text)
         except (ValueError, KeyError):
-            document.problem(where, f"`{text}` is not what its tag !!{name} says")
+            document.problem(where, f"`{text}` does not match its tag !!{name}")
             return INVALID
         if name != "str":
-            document.problem(where, f"unknown tag `{node.tag}`; there are none here")
+            document.problem(where, f"unknown tag `{node.tag}`; remove it")
             return INVALID
         return text

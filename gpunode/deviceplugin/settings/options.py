@@ -1,4 +1,4 @@
-"""The plugin's options: the field of Config that each one sets, its names, and what its text means. Pure.
+"""The plugin's options: the field of Config that each one sets, its names, and how its text is parsed. Pure.
 
 The names are those of NVIDIA's device plugin: as a flag, in the environment, in the file.
 """
@@ -24,20 +24,20 @@ PASSED_OVER = (
     "--use-node-feature-api",
     "--imex-required",  # only with channels, which are refused
 )
-LEAST = 0.1  # seconds; what is waited for shorter keeps a core busy
+LEAST = 0.1  # seconds; a shorter interval keeps a core busy
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: its field in Config, the names it goes by, and how its text is read."""
+    """One setting: its field in Config, its names, and its choices."""
 
     field: str
     help: str
     choices: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()  # besides the field's name
     env: tuple[str, ...] = ()  # besides the field's name in capitals
-    key: str = ""  # in the file; "" for what says where the file is, and what goes with it
+    key: str = ""  # in the file; "": not in the file
 
     @property
     def flag(self) -> str:
@@ -54,18 +54,18 @@ OPTIONS = (
     ),
     Option(
         "fail_on_init_error",
-        "exit when NVML cannot be used; false: say why, wait, try again",
+        "exit when NVML cannot be used; false: log the reason, wait, retry",
         key="flags.failOnInitError",
     ),
     Option(
         "device_list_strategy",
-        "how a container is told its devices; a list",
+        "how a container gets its devices; a list",
         STRATEGIES,
         key="flags.plugin.deviceListStrategy",
     ),
     Option(
         "device_id_strategy",
-        "by what a container is told its devices",
+        "how a container's devices are named",
         ("uuid", "index"),
         key="flags.plugin.deviceIDStrategy",
     ),
@@ -111,19 +111,19 @@ OPTIONS = (
         key="flags.mpsRoot",
     ),
     Option("kubelet_socket", "the kubelet's registration socket", key="flags.plugin.kubeletSocket"),
-    Option("config_file", "a YAML file with NVIDIA's keys; read again on SIGHUP and when it changes"),
+    Option("config_file", "a YAML file with NVIDIA's keys; reloaded on SIGHUP and when it changes"),
     Option(
         "config_dir",
         "a directory with several of them, of which the node's label nvidia.com/device-plugin.config names one; "
-        "may watch nodes",
+        "needs the right to watch nodes",
         env=("CONFIG_FILE_SRCDIR",),
         flags=("config-file-srcdir",),
     ),
     Option("default_config", "the one of --config-dir for nodes without the label"),
-    Option("health_interval", "seconds between two looks at a GPU", key="flags.plugin.healthInterval"),
+    Option("health_interval", "seconds between two probes of a GPU", key="flags.plugin.healthInterval"),
     Option(
         "recovery_seconds",
-        "seconds without trouble before an Unhealthy GPU is Healthy again",
+        "seconds without a problem before an Unhealthy GPU is Healthy again",
         key="flags.plugin.recoverySeconds",
     ),
     Option(
@@ -137,19 +137,24 @@ OPTIONS = (
     ),
     Option(
         "pod_resources_socket",
-        "the kubelet's socket that tells which pod has which GPU: what pods have by an earlier configuration is not "
-        "given to others, and for /metrics (default: not asked)",
+        "the kubelet's pod-resources socket: to reserve what pods use by an earlier configuration, and for /metrics "
+        "(default: none)",
     ),
     Option("node_name", "this node's name in Kubernetes (in a pod: the field spec.nodeName)"),
-    Option("node_events", "tell of GPUs in events about the node; may create and patch events in `default`"),
-    Option("node_annotation", "keep an annotation on the node that says how its GPUs are; may patch nodes"),
+    Option(
+        "node_events",
+        "publish GPU events about the node; needs the right to create and patch events in `default`",
+    ),
+    Option(
+        "node_annotation", "publish the status in an annotation of the node; needs the right to patch nodes"
+    ),
     Option("service_account_directory", "where the token and the CA for the API server are"),
     Option("log_level", "what is logged", ("debug", "info", "warning", "error"), key="flags.plugin.logLevel"),
 )
 
 
 def parse(option: Option, text: str) -> Any:
-    """The value that `text` means for `option`. Raises ValueError with what is wrong."""
+    """The value of `text` for `option`. Raises ValueError with the problem."""
     if option.kind == "bool":
         if text.lower() not in ("true", "false", "1", "0"):
             raise ValueError(f"{text!r} is neither true nor false")

@@ -1,4 +1,4 @@
-"""The configuration file's sections below `sharing`: how GPUs are shared. Pure; mistakes are raised as Wrong, or noted."""
+"""The configuration file's sections below `sharing`. Pure; mistakes are raised as Wrong, or noted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
 LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
 MEMORY = ("name", "unit", "chunk", "devices", "policy")
-MOST = 70_000  # more make a list that no kubelet takes (listing.MAX_LIST), even of one GPU
-# YAML 1.1's words, which NVIDIA's plugin takes, too.
+MOST = 70_000  # more make a list that no kubelet accepts (listing.MAX_LIST), even of one GPU
+# YAML 1.1's words, which NVIDIA's plugin accepts, too.
 BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-# As the kubelet wants an extended resource's name (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that
-# is not Kubernetes' own, a slash, a name.
+# The kubelet's rule for an extended resource (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that is
+# not Kubernetes' own, a slash, a name.
 RESOURCE = re.compile(
     r"(?!requests\.|.*kubernetes\.io/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9]([-.\w]{0,61}[A-Za-z0-9])?",
@@ -28,12 +28,16 @@ RESOURCE = re.compile(
 
 
 def replicas(document: Document, where: Where, section: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for fields of Config, of which `found` are there already; what is wrong in an entry is noted."""
+    """Values for fields of Config, of which `found` are set already; mistakes in entries are noted."""
     mps = where[-1] == "mps"
     if "shares" in found:
         line = document.keys["sharing", "timeSlicing" if mps else "mps"][0]
-        both = " and ".join(WAYS)
-        raise Wrong(where, f"a node shares its GPUs by one of {both}, not by both (line {line})", key=True)
+        ways = " or ".join(WAYS)
+        raise Wrong(
+            where,
+            f"a node shares its GPUs by {ways}, not by both (line {line})",
+            key=True,
+        )
     _only(where, section, SHARING)
     by_default = _flag((*where, "renameByDefault"), section.get("renameByDefault"))
     fail = _flag((*where, "failRequestsGreaterThanOne"), section.get("failRequestsGreaterThanOne"))
@@ -46,10 +50,10 @@ def replicas(document: Document, where: Where, section: Any, found: Mapping[str,
             share = _share((*place, number), entry, by_default=by_default, mps=mps)
             if not share.devices and share.resource in {one.resource for one in shares if not one.devices}:
                 raise Wrong(
-                    (*place, number), f"{share.resource} is there twice for all its devices; keep one"
+                    (*place, number), f"{share.resource} is listed twice for all its devices; keep one"
                 )
             shares.append(share)
-    # A second share of a GPU brings an MPS client nothing; NVIDIA's plugin does not ask either.
+    # A second share of a GPU gives an MPS client nothing; NVIDIA's plugin, too, always refuses more than one.
     return {"shares": tuple(shares), "fail_requests_greater_than_one": fail or mps}
 
 
@@ -66,7 +70,7 @@ def _share(where: Where, entry: Any, *, by_default: bool, mps: bool) -> Share:
     memory, threads = entry.get("memory"), entry.get("threads")
     replicas = _whole((*where, "replicas"), entry.get("replicas"), 2)
     if replicas > MOST:
-        text = f"the kubelet takes some {MOST} shares of all GPUs together, found {replicas}"
+        text = f"the kubelet accepts about {MOST} shares of all GPUs together, found {replicas}"
         raise Wrong((*where, "replicas"), text)
     return Share(
         name,
@@ -92,7 +96,7 @@ def _percent(where: Where, value: Any) -> int:
 
 
 def memory(where: Where, section: Any) -> MemorySharing:
-    """This plugin's own: pieces of GPUs' memory, as gpushare offers them."""
+    """This plugin's own section `memory`: units of GPUs' memory, as gpushare offers them."""
     _only(where, section, MEMORY)
     resource = _resource((*where, "name"), section.get("name", GPU_MEM))
     if resource in (GPU, GPU_COUNT):
@@ -112,7 +116,7 @@ def memory(where: Where, section: Any) -> MemorySharing:
 
 
 def _one_of(where: Where, value: Any, choices: Sequence[str]) -> str:
-    """The first is what nothing stands for."""
+    """A choice; the first is the default."""
     if value is None:
         return choices[0]
     if value not in choices:

@@ -1,4 +1,4 @@
-"""YAML text, and what keeps it from being read in words, with the line and column to look at. Pure."""
+"""Decodes and parses YAML; a syntax error becomes a Mistake with line, column and cause. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SYNTAX = [
 
 
 class Mistake(Exception):
-    """What is wrong at a place of a text; as text `line:column: what`, both from 1."""
+    """A mistake at a place of a text; as text `line:column: what`, both from 1."""
 
     def __init__(self, line: int, column: int, what: str) -> None:
         super().__init__(f"{line}:{column}: {what}")
 
 
 def decode(raw: bytes) -> str:
-    """The text of a file; a byte order mark is dropped. Raises Mistake where it is not UTF-8, or no text."""
+    """The text of a file without byte order mark. Raises Mistake for control characters and what is not UTF-8."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -50,7 +50,7 @@ def decode(raw: bytes) -> str:
 
 
 def compose(text: str, loader: Any) -> yaml.Node | None:
-    """The text's nodes; None where there is nothing in it. Raises Mistake."""
+    """The text's root node; None if it is empty. Raises Mistake."""
     try:
         return yaml.compose(text, loader)
     except yaml.MarkedYAMLError as error:
@@ -58,7 +58,7 @@ def compose(text: str, loader: Any) -> yaml.Node | None:
 
 
 def position(text: str, index: int | None) -> tuple[int, int]:
-    """Line and column, both from 1, of the character at `index` (None: of what follows the text)."""
+    """Line and column, both from 1, of the character at `index` (None: of the text's end)."""
     before = text[:index]
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 

@@ -1,4 +1,4 @@
-"""The simulated cluster's API over HTTPS on this machine, for who has its token; everything else hangs on it."""
+"""The simulated cluster's API over HTTPS on this machine, for clients with a token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gpunode.sim.apiserver import discovery, protobuf, rbac, tables
+from gpunode.sim.apiserver.errors import StatusError, status_error
 from gpunode.sim.apiserver.log import Log
-from gpunode.sim.apiserver.refuse import Refusal, refusal
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, Store
 from gpunode.sim.apiserver.tls import ADDRESS
@@ -22,20 +22,20 @@ from gpunode.sim.apiserver.watch import events
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-INTO = {"exec", "attach", "portforward"}  # parts of a pod that lead into its containers
-POLL = 0.2  # seconds between two looks at a log that is followed
+INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
+POLL = 0.2  # seconds between two reads of a log that is followed
 
-# The log of a container: asked for by pod, container, and whether its previous life is meant. Raises Refusal.
+# The log of a container, by pod, container, and whether of its previous life. Raises StatusError.
 Logs: TypeAlias = Callable[[Object, str, bool], Log]
 
 
 class ApiServer:
-    """Answers until it is closed. `users` are names by token; `admin` may do anything, service accounts what RBAC says."""
+    """Serves until it is closed. `users`: names by token. `admin` may do anything, service accounts what RBAC allows."""
 
     def __init__(self, store: Store, users: dict[str, str], logs: Logs, secure: ssl.SSLContext) -> None:
         self.store, self.users, self.logs = store, users, logs
         self._server = _Server((ADDRESS, 0), _handler(self))
-        # Hands are shaken in the connection's own thread: who says nothing holds nobody else up.
+        # The TLS handshake runs in the connection's own thread: a silent client does not delay others.
         self._server.socket = secure.wrap_socket(
             self._server.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -47,7 +47,7 @@ class ApiServer:
         return f"https://{ADDRESS}:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -59,7 +59,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, _request: Any, _address: Any) -> None:
-        """A client that goes away, or speaks no TLS, is nobody's business either."""
+        """Not logged: clients that disconnect or do not speak TLS."""
 
 
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, *_: Any) -> None:
-        """Requests are nobody's business."""
+        """Requests are not logged."""
 
     def do_GET(self) -> None:
         self._answer()
@@ -96,13 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             self._route(body)
-        except Refusal as no:
+        except StatusError as no:
             self._send(no.code, no.status)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the body or query of the request could not be understood: {error!r}"
-            self._send(400, refusal(400, "BadRequest", message).status)
+            self._send(400, status_error(400, "BadRequest", message).status)
         except OSError:
-            self.close_connection = True  # nobody listens any more
+            self.close_connection = True  # the client is gone
 
     def _route(self, body: bytes) -> None:
         url = urlsplit(self.path)
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(code, answer)
 
     def _part(self, of: Resources, name: str, part: str, query: dict[str, str], body: bytes) -> None:
-        """A subresource: a pod has some."""
+        """Answer a request for a subresource, which only pods have."""
         if part == "log" and of.kind == "Pod" and self.command == "GET":
             self._log(of.get(name), query)
         elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif part in INTO and of.kind == "Pod":
             of.get(name)
             words = "simulated containers are processes of this computer, there is no way into one"
-            raise refusal(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
+            raise status_error(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
         else:
             self._send(404, "404 page not found\n")
 
@@ -176,18 +176,18 @@ class _Handler(BaseHTTPRequestHandler):
             return (201 if new else 200), item
         if self.command == "DELETE" and name:
             return 200, of.delete(name, given, query)
-        raise refusal(
+        raise status_error(
             405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
         )
 
     def _user(self) -> str:
-        """Who asks, by the token: nobody in particular without one. Raises Refusal for a wrong one."""
+        """The user of the token; the anonymous one without a token. Raises StatusError for an unknown token."""
         said = self.headers.get("Authorization", "")
         if not said:
             return "system:anonymous"
         user = self.server_api.users.get(said.removeprefix("Bearer "))
         if user is None:
-            raise refusal(401, "Unauthorized", "Unauthorized")
+            raise status_error(401, "Unauthorized", "Unauthorized")
         return user
 
     def _allow(self, user: str, of: Resources, name: str, part: str, query: dict[str, str]) -> None:
@@ -201,14 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         called = f'{of.full} "{name}"' if name else of.full
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
         why = f'User "{user}" cannot {verb} resource "{plural}" in API group "{of.group}" {where}'
-        raise refusal(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
+        raise status_error(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
 
     def _log(self, pod: Object, query: dict[str, str]) -> None:
         containers = [one["name"] for one in pod["spec"]["containers"]]
         container = query.get("container") or containers[0]
         if container not in containers:
             name = pod["metadata"]["name"]
-            raise refusal(400, "BadRequest", f"container {container} is not valid for pod {name}")
+            raise status_error(400, "BadRequest", f"container {container} is not valid for pod {name}")
         log = self.server_api.logs(pod, container, query.get("previous") == "true")
         with log.path.open("rb") as file:
             said = file.read()
@@ -225,11 +225,11 @@ class _Handler(BaseHTTPRequestHandler):
             while not over:
                 time.sleep(POLL)
                 over = log.over()
-                self._chunk(file.read())  # what it wrote last, too: it is read after it has ended
+                self._chunk(file.read())  # read after its end, so that its last output is included
             self._chunk(b"", last=True)
 
     def _chunks(self, content: str) -> None:
-        """Begin an answer whose length nobody knows yet."""
+        """Begin an answer of unknown length."""
         self.send_response(200)
         self.send_header("Content-Type", content)
         self.send_header("Transfer-Encoding", "chunked")
@@ -245,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         found = events(of, query)
         if self._as_table():
             found = tables.rows(of.kind, found, query.get("includeObject", ""))
-        self._chunks("application/json")  # at once: who watches waits for that
+        self._chunks("application/json")  # at once: the watching client waits for the headers
         for event in found:
             self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
         self._chunk(b"", last=True)

@@ -1,4 +1,4 @@
-"""What the API has, for clients that ask before they ask for it: kubectl does."""
+"""Discovery: the API's groups, versions and resources, which kubectl reads first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpunode.sim.apiserver.store import KINDS, Object
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 SHORT = {"Namespace": "ns", "Node": "no", "Pod": "po", "Event": "ev", "ConfigMap": "cm", "DaemonSet": "ds",
          "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc"}  # fmt: skip
-ALL = {"Pod", "DaemonSet"}  # of what there is, this is shown by `kubectl get all`
+ALL = {"Pod", "DaemonSet"}  # shown by `kubectl get all`
 PARTS = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
     {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},
@@ -45,7 +45,7 @@ def found(parts: list[str]) -> Object | None:
 
 
 def _openapi(place: str) -> Object | None:
-    """As much of an OpenAPI document as kubectl looks at before it sends a file: that its fields are left to the server."""
+    """The part of an OpenAPI document that kubectl reads before it sends a file: the server validates fields."""
     places = {("apis/" if "/" in kind.api else "api/") + kind.api: kind.api for kind in KINDS.values()}
     if not place:
         return {"paths": {one: {"serverRelativeURL": f"/openapi/v3/{one}"} for one in places}}

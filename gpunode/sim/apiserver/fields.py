@@ -1,7 +1,7 @@
-"""Who set which field of an object: server-side apply, its conflicts, and what others change.
+"""Field ownership: server-side apply, its conflicts, and changes by other managers.
 
-As the API server does it: lists of things with names are merged by name, other lists and a few maps are one value.
-A field's place is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
+As in the API server: lists of named items are merged by name, other lists and a few maps are one value. A field's path
+is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Path: TypeAlias = tuple[str, ...]
 Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
 Owners: TypeAlias = dict[Owner, set[Path]]
 
-# Lists whose items go by a field, and maps that are replaced as a whole (from the kinds' +listType and +mapType).
+# Lists keyed by a field, and maps that are replaced as a whole (from the kinds' +listType and +mapType).
 KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -29,12 +29,12 @@ KEYS = {
     "ownerReferences": "uid",
 }
 WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution", "fieldRef", "roleRef"}
-# What an object is, and what only the API server sets, belongs to nobody.
+# An object's identity and the fields that only the API server sets have no owner.
 NOBODYS = {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"}
 
 
 class Conflict(Exception):
-    """Somebody else set these fields to something else: (manager, field) pairs, in words of the API."""
+    """Other managers own these fields with other values: (manager, field) pairs, as the API writes them."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Conflict(Exception):
 
 
 def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
-    """The live object after `manager` applied its whole wish: fields it no longer names go. Raises Conflict."""
+    """The live object after `manager` applied its manifest: fields it no longer names go. Raises Conflict."""
     owners = _read(live)
     mine, new = ("Apply", manager, ""), _leaves(_bare(wish))
     old = owners.pop(mine, set())
@@ -58,7 +58,7 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
         owners[who].discard(place)
     result = copy.deepcopy(live)
     held = set().union(*owners.values())
-    # Whole items of lists first: without the field that it goes by, an item is not found again.
+    # Whole items of lists first: an item without its key field is not found again.
     for place in sorted(old - new - held, key=lambda place: (place[-1] != ".", -len(place))):
         _remove(result, place, held | new)
     _merge(result, _bare(wish))
@@ -66,9 +66,9 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
 
 
 def updated(before: Object | None, after: Object, manager: str) -> Object:
-    """The object with `manager` as the owner of every field that is not as it was `before`.
+    """The object with `manager` as the owner of every field that differs from `before`.
 
-    Who owned what stands in `after`: somebody may have changed it there.
+    The earlier owners are those in `after`, where the client may have changed them.
     """
     was, is_ = _leaves(_bare(before or {})), _leaves(_bare(after))
     owners = _read(after)
@@ -80,7 +80,7 @@ def updated(before: Object | None, after: Object, manager: str) -> Object:
 
 
 def _bare(item: Object) -> Object:
-    """What somebody can own of an object: no name, no bookkeeping, no status (which has a path of its own)."""
+    """The fields that can have owners: not the identity, the server's own fields or the status (a subresource)."""
     meta = {name: value for name, value in item.get("metadata", {}).items() if name not in NOBODYS}
     rest = {
         name: value
@@ -110,7 +110,7 @@ _NONE = object()
 
 
 def _at(value: Any, place: Path) -> Any:
-    """The value at a place; an object of its own where there is none."""
+    """The value at a path; a unique object if there is none."""
     for step in place:
         if step == ".":
             return True  # two items of the same name are the same item
@@ -128,15 +128,15 @@ def _step(value: Any, step: str) -> Any:
 
 
 def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
-    """Whether an empty map is wished where there is a map already: what others have in it stays as it is."""
+    """True if an empty map is applied over a map: other managers' fields in it stay."""
     return _at(wish, place) == {} and isinstance(_at(live, place), dict) and place[-1][2:] not in WHOLE
 
 
 def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
-    """Take a field away, and the maps and lists that it leaves empty."""
+    """Remove a field, and the maps and lists that are empty then."""
     place = place[:-1] if place[-1] == "." else place
     if any(one[: len(place)] == place for one in kept):
-        return  # an item, or a map that was empty once, of which somebody has a part
+        return  # an item, or a once empty map, in which another manager owns fields
     parents = [item]
     for step in place[:-1]:
         parents.append(_step(parents[-1], step))
@@ -166,7 +166,7 @@ def _merge(into: Object, wish: Object) -> None:
 
 
 def _merged(there: list[Object], wish: list[Object], by: str) -> list[Object]:
-    """Items in the order of the wish; those that it does not have stay before the one that they stood before."""
+    """Items in the order of the manifest; its missing ones stay before the item that they preceded."""
     known = {_item(one, by): one for one in there}
     wished = {_item(one, by) for one in wish}
     left, merged = list(there), []
@@ -197,7 +197,7 @@ def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
 
 
 def _written(item: Object, owners: Owners, before: Object) -> Object:
-    """The object with managedFields. Only who has more fields than before has a new time."""
+    """The object with managedFields. Only managers with more fields than before get a new time."""
     entries = []
     known = _read(before)
     times = {
@@ -225,7 +225,7 @@ def _written(item: Object, owners: Owners, before: Object) -> Object:
     item["metadata"] = {
         **meta,
         "managedFields": entries,
-    }  # empty maps are left out, as Go's `omitempty` does it
+    }  # without empty maps, as with Go's `omitempty`
     return item
 
 

@@ -1,4 +1,4 @@
-"""A container's log, as whoever keeps it gives it to the API server."""
+"""A container's log, as the kubelet returns it to the API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Log(NamedTuple):
-    """What one life of a container wrote, and whether that life is over."""
+    """The output of one life of a container, and whether it has ended."""
 
     path: Path
     over: Callable[[], bool]

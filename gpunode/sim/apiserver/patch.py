@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpunode.sim.apiserver import fields
-from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.store import Object
 
 # A strategic patch merges the items of these lists by a field, and replaces other lists (the kinds' patchMergeKey).
@@ -17,7 +17,7 @@ ORDER, WITHOUT = "$setElementOrder/", "$deleteFromPrimitiveList/"
 
 
 def merged(live: Object, patch: Mapping[str, Any]) -> Object:
-    """RFC 7386: the patch's values in the place of the object's; null takes one away."""
+    """RFC 7386: the patch's values replace the object's; null removes one."""
     result = copy.deepcopy(live)
     for name, value in patch.items():
         if value is None:
@@ -58,7 +58,7 @@ def strategic(live: Object, patch: Mapping[str, Any]) -> Object:
 
 
 def listed(live: Object, steps: list[Object]) -> Object:
-    """RFC 6902: add, remove, replace and test, one after the other. Raises Refusal, TypeError for what is no patch."""
+    """RFC 6902: add, remove, replace and test, in order. Raises StatusError, and TypeError if it is not a patch."""
     if not isinstance(steps, list):
         raise TypeError("a JSON patch is a list")
     result: Any = copy.deepcopy(live)
@@ -73,7 +73,7 @@ def listed(live: Object, steps: list[Object]) -> Object:
             why = (
                 f"the server rejected our request due to an error in our request: {step['op']} {step['path']}"
             )
-            raise refusal(422, "Invalid", why) from error
+            raise status_error(422, "Invalid", why) from error
     return dict(result)
 
 

@@ -1,6 +1,6 @@
-"""Bodies in Kubernetes' protobuf, which kubectl sends since 1.32 where it does not send a user's own file.
+"""Bodies in Kubernetes' protobuf, which kubectl sends since 1.32 for objects that do not come from a user's file.
 
-Understood are the few kinds that it makes by itself; their fields' numbers are those of the kinds' generated.proto.
+Only the few kinds that kubectl makes itself are decoded; their fields' numbers are those of the kinds' generated.proto.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.store import Object
 
 MEDIA, MAGIC = "application/vnd.kubernetes.protobuf", b"k8s\x00"
@@ -52,12 +52,12 @@ ENVELOPE: Fields = {1: ("type", {1: ("apiVersion", "str"), 2: ("kind", "str")}),
 
 
 def read(data: bytes) -> Object:
-    """The object in a body. Raises Refusal for one of another kind, ValueError for what is no protobuf."""
+    """The object in a body. Raises StatusError for another kind, ValueError if it is not protobuf."""
     unknown = _message(data.removeprefix(MAGIC), ENVELOPE)
     kind = unknown["type"]["kind"]
     if kind not in KINDS:
         message = f"the simulated API server does not read a {kind} in protobuf: write it as YAML, and `kubectl apply -f` it"
-        raise refusal(415, "UnsupportedMediaType", message)
+        raise status_error(415, "UnsupportedMediaType", message)
     return {**unknown["type"], **_message(unknown.get("raw", b""), KINDS[kind])}
 
 
@@ -74,7 +74,7 @@ def _message(data: bytes, fields: Fields) -> Object:
             found.setdefault(name, {})[entry.get("key", "")] = entry.get("value", "")
         elif kind.startswith("*"):
             found.setdefault(name, []).append(_plain(value, kind[1:]))
-        elif value or kind == "int":  # an empty text is one that was not given
+        elif value or kind == "int":  # an empty text is an unset one
             found[name] = _plain(value, kind)
     return found
 
@@ -86,7 +86,7 @@ def _plain(value: Any, kind: str) -> Any:
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Every field's number, with the number or the bytes that it holds."""
+    """Every field's number, with its value: a number or bytes."""
     at = 0
     while at < len(data):
         tag, at = _number(data, at)

@@ -1,4 +1,4 @@
-"""What a service account may do, by the Roles and ClusterRoles that are bound to it."""
+"""Authorization of service accounts by their Roles and ClusterRoles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PREFIX = "system:serviceaccount:"
 
 
 def allows(store: Store, user: str, verb: str, group: str, plural: str, namespace: str) -> bool:
-    """Whether a service account (`system:serviceaccount:NAMESPACE:NAME`) may; others are not looked for."""
+    """True if a service account (`system:serviceaccount:NAMESPACE:NAME`) may; other users have no bindings."""
     if not user.startswith(PREFIX):
         return False
     home, _, name = user.removeprefix(PREFIX).partition(":")

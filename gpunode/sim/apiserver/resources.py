@@ -1,6 +1,6 @@
-"""What can be asked about the cluster's objects, whoever asks: read, list, create, apply, patch, delete.
+"""Requests on the cluster's objects: get, list, create, update, apply, patch, delete.
 
-Method and path are understood in `api.py`; answers are plain objects, refusals are raised.
+`api.py` parses method and path and checks the user. Answers are plain objects; errors are raised.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpunode.sim.apiserver import fields, patch
-from gpunode.sim.apiserver.admit import FOREGROUND, admitted
-from gpunode.sim.apiserver.match import selected
-from gpunode.sim.apiserver.refuse import Refusal, absent, refusal
+from gpunode.sim.apiserver.admission import FOREGROUND, admitted
+from gpunode.sim.apiserver.errors import StatusError, not_found, status_error
+from gpunode.sim.apiserver.selectors import selected
 from gpunode.sim.apiserver.store import KINDS, Object, Store, key, now
 
 APPLY = "application/apply-patch+yaml"
@@ -37,11 +37,11 @@ class Resources:
         """One object."""
         found = self.store.get(self.kind, self.namespace, name)
         if found is None:
-            raise absent(self.full, name)
+            raise not_found(self.full, name)
         return found
 
     def list(self, query: Mapping[str, str]) -> Object:
-        """Those that the query selects, in pages of `limit`."""
+        """The objects that the query selects, in pages of `limit`."""
         wanted = selected(self.kind, query)
         with self.store.changed:
             found = [one for one in self.store.all(self.kind, self.namespace) if wanted(one)]
@@ -54,7 +54,7 @@ class Resources:
         if len(found) > limit:
             token = json.dumps([version, key(found[limit - 1])]).encode()
             meta |= {"continue": base64.b64encode(token).decode(), "remainingItemCount": len(found) - limit}
-        # Items of a list do not say again of what kind they are.
+        # Items of a list have no kind of their own.
         items = [{k: v for k, v in one.items() if k not in {"kind", "apiVersion"}} for one in found[:limit]]
         return {
             "kind": f"{self.kind}List",
@@ -78,14 +78,14 @@ class Resources:
             if self.store.get(*key(item)):
                 name = meta["name"]
                 message = f'{self.full} "{name}" already exists'
-                raise refusal(409, "AlreadyExists", message, name=name, kind=self.full)
+                raise status_error(409, "AlreadyExists", message, name=name, kind=self.full)
             made = fields.updated(
                 None, admitted(self.store, item, None), query.get("fieldManager") or "unknown"
             )
             return self._kept(made, dry=dry)
 
     def patch(self, name: str, body: Any, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
-        """The object after an apply or another patch, and whether it is a new one."""
+        """The object after an apply or another patch, and whether it is new."""
         with self.store.changed:
             live = self.store.get(self.kind, self.namespace, name)
             if content == APPLY:
@@ -95,13 +95,13 @@ class Resources:
             if change is None:
                 known = ", ".join((*patch.BY_CONTENT, APPLY))
                 message = f"the body of the request was in an unknown format - accepted media types include: {known}"
-                raise refusal(415, "UnsupportedMediaType", message)
+                raise status_error(415, "UnsupportedMediaType", message)
             if live is None:
-                raise absent(self.full, name)
+                raise not_found(self.full, name)
             return self._updated(live, change(live, body), query, dry=dry), False
 
     def replace(self, name: str, item: Object, query: Mapping[str, str]) -> Object:
-        """Another object in the place of the one there, whose identity and status remain."""
+        """Replace an object, but not its identity and status."""
         dry = _dry("UpdateOptions", _asked(query))
         with self.store.changed:
             live = self.get(name)
@@ -121,7 +121,7 @@ class Resources:
                 f'Operation cannot be fulfilled on {self.full} "{name}": the object has been modified; '
                 "please apply your changes to the latest version and try again"
             )
-            raise refusal(409, "Conflict", message, name=name, kind=self.full)
+            raise status_error(409, "Conflict", message, name=name, kind=self.full)
         wish = {
             **wish,
             "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
@@ -130,8 +130,8 @@ class Resources:
         return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), dry=dry)
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
-        """Remove it, or mark it for whoever has to end something first (a kubelet, a controller)."""
-        # Where there are options in the body, those of the query do not count.
+        """Delete an object, or mark it for a kubelet or controller that must end something first."""
+        # Options in the body replace those of the query.
         dry = _dry("DeleteOptions", options.get("dryRun") or [] if options else _asked(query))
         with self.store.changed:
             there = self.get(name)
@@ -143,10 +143,10 @@ class Resources:
                     f'Operation cannot be fulfilled on {kind} "{name}": the UID in the precondition ({wanted}) '
                     f"does not match the UID in record ({uid}). The object might have been deleted and then recreated"
                 )
-                raise refusal(409, "Conflict", message, name=name, kind=kind)
+                raise status_error(409, "Conflict", message, name=name, kind=kind)
             if self.kind == "Namespace" and name in PROTECTED:
                 message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-                raise refusal(403, "Forbidden", message, name=name, kind="namespaces")
+                raise status_error(403, "Forbidden", message, name=name, kind="namespaces")
             marked = self._marked(there, options)
             if marked is None:
                 if not dry:
@@ -155,7 +155,7 @@ class Resources:
             return marked if dry else self.store.put(marked)
 
     def _marked(self, item: Object, options: Mapping[str, Any]) -> Object | None:
-        """The object as it waits for its end; None where nothing has to end first."""
+        """The object marked as terminating; None if it can be removed at once."""
         marked = copy.deepcopy(item)
         meta = marked["metadata"]
         grace = 0
@@ -185,7 +185,7 @@ class Resources:
             why = "Required value: is required for apply patch"
             cause = {"reason": "FieldValueRequired", "message": why, "field": "fieldManager"}
             message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
-            raise refusal(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
+            raise status_error(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
         dry = _dry("PatchOptions", _asked(query))
         uid = wish["metadata"].get("uid")
         if uid and live is None:
@@ -193,7 +193,7 @@ class Resources:
                 f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: the provided object '
                 f"specified uid {uid}, and no existing object was found"
             )
-            raise refusal(409, "Conflict", message, name=name, kind=self.full)
+            raise status_error(409, "Conflict", message, name=name, kind=self.full)
         if uid and live and uid != live["metadata"]["uid"]:
             raise self._invalid(name, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
         own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
@@ -210,12 +210,12 @@ class Resources:
         new = {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
         return {**item, "metadata": {**new, **item["metadata"]}}
 
-    def _invalid(self, name: str, field: str, why: str) -> Refusal:
+    def _invalid(self, name: str, field: str, why: str) -> StatusError:
         cause = {"reason": "FieldValueInvalid", "message": why, "field": field}
         message = f'{self.kind} "{name}" is invalid: {field}: {why}'
-        return refusal(422, "Invalid", message, name=name, kind=self.kind, causes=[cause])
+        return status_error(422, "Invalid", message, name=name, kind=self.kind, causes=[cause])
 
-    def _conflict(self, conflict: fields.Conflict) -> Refusal:
+    def _conflict(self, conflict: fields.Conflict) -> StatusError:
         api, count = KINDS[self.kind].api, len(conflict.fields)
         by_manager: dict[str, list[str]] = {}
         for manager, field in conflict.fields:
@@ -237,21 +237,21 @@ class Resources:
             for manager, field in conflict.fields
         ]
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
-        return refusal(409, "Conflict", message, causes=causes)
+        return status_error(409, "Conflict", message, causes=causes)
 
 
 def _asked(query: Mapping[str, str]) -> list[str]:
     return [query["dryRun"]] if query.get("dryRun") else []
 
 
-def _dry(options: str, asked: Sequence[str]) -> bool:
-    """Whether nothing is to be stored. Raises Refusal: who asks for another kind of dry run must not get none."""
-    if any(one != "All" for one in asked):
-        why = f'Unsupported value: {json.dumps(asked)}: supported values: "All"'
+def _dry(options: str, modes: Sequence[str]) -> bool:
+    """True if nothing is to be stored. Raises StatusError for unknown modes, which must not store anything."""
+    if any(one != "All" for one in modes):
+        why = f'Unsupported value: {json.dumps(modes)}: supported values: "All"'
         cause = {"reason": "FieldValueNotSupported", "message": why, "field": "dryRun"}
         kind = f"{options}.meta.k8s.io"
-        raise refusal(422, "Invalid", f'{kind} "" is invalid: dryRun: {why}', kind=kind, causes=[cause])
-    return bool(asked)
+        raise status_error(422, "Invalid", f'{kind} "" is invalid: dryRun: {why}', kind=kind, causes=[cause])
+    return bool(modes)
 
 
 def _success(name: str, plural: str, uid: str) -> Object:

@@ -1,7 +1,7 @@
-"""The objects of the simulated cluster, each change of them numbered and remembered for those who watch.
+"""The objects of the simulated cluster, and their changes by version, for watches.
 
-Objects in the store are never changed in place: whoever wants another one puts it there. What is read out of it may
-therefore be kept and compared, but must be copied before it is changed.
+Objects in the store are never changed in place, only replaced. An object from the store may be kept and compared, but
+must be copied before it is changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 Object: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str, str]  # kind, namespace ("" for the cluster's own), name
-REMEMBERED = 20_000  # changes; a watch that starts before them is told that it is too old
+REMEMBERED = 20_000  # changes; a watch from an earlier version gets TooOld
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,13 @@ KINDS = {
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "DaemonSet": Kind("apps/v1", "daemonsets"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
+    "Lease": Kind("coordination.k8s.io/v1", "leases"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to one object. `before` is None for a new one; a DELETED one is shown as it was last."""
+    """A change of one object. `before` is None for a new one; a DELETED one has its last state."""
 
     version: int
     type: str  # ADDED | MODIFIED | DELETED
@@ -58,16 +59,16 @@ class Change:
 
 
 class TooOld(Exception):
-    """A watch from a version whose successors are forgotten."""
+    """The changes after this version are no longer remembered."""
 
 
 class Store:
-    """All objects. Safe to use from several threads; `changed` may be waited on."""
+    """All objects. Thread-safe; `changed` may be waited on."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.version = 1
-        self.told: dict[tuple[str, ...], str] = {}  # what was said in events -> the event's name
+        self.events: dict[tuple[str, ...], str] = {}  # identity of an Event -> its name
         self._objects: dict[Key, Object] = {}
         self._history: deque[Change] = deque(maxlen=REMEMBERED)
         self._listeners: list[tuple[Callable[[Object], bool], threading.Event]] = []
@@ -89,7 +90,7 @@ class Store:
             return [item for where, item in self._objects.items() if where[1] == namespace]
 
     def put(self, item: Object) -> Object:
-        """Store a new object, or another one in the place of the one there. Nothing happens if both are the same."""
+        """Store a new object or replace one; an equal one changes nothing."""
         with self.changed:
             before = self._objects.get(key(item))
             meta = item["metadata"]
@@ -104,7 +105,7 @@ class Store:
             return stored
 
     def change(self, item: Object, edit: Callable[[Object], object]) -> Object | None:
-        """Let `edit` change a copy of the object as it is now, and store that. None when it is gone or another."""
+        """Let `edit` change a copy of the current object, and store that. None if it is gone or was replaced."""
         with self.changed:
             there = self._objects.get(key(item))
             if there is None or there["metadata"]["uid"] != item["metadata"]["uid"]:
@@ -125,7 +126,7 @@ class Store:
             self._tell(Change(self.version, "DELETED", last, there))
 
     def since(self, version: int) -> list[Change]:
-        """What happened after `version`. Raises TooOld."""
+        """The changes after `version`. Raises TooOld."""
         with self.changed:
             if version < self.version and (not self._history or self._history[0].version > version + 1):
                 raise TooOld
@@ -137,7 +138,7 @@ class Store:
             return found[::-1]
 
     def listen(self, concerns: Callable[[Object], bool]) -> threading.Event:
-        """An event that is set whenever an object that `concerns` it changes, comes or goes."""
+        """An event that is set at every change of an object that `concerns` selects."""
         event = threading.Event()
         with self.changed:
             self._listeners.append((concerns, event))
@@ -152,7 +153,7 @@ class Store:
 
 
 def key(item: Object) -> Key:
-    """Where an object is stored."""
+    """An object's key in the store."""
     return item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
@@ -162,6 +163,6 @@ def now() -> str:
 
 
 def owned_by(item: Object, owner: Object) -> bool:
-    """Whether `owner` is an owner of the object."""
+    """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []
     return any(one["uid"] == owner["metadata"]["uid"] for one in references)

@@ -1,25 +1,25 @@
-"""Objects as a table, which the API server makes for whoever only shows them: kubectl get does."""
+"""Objects as a table, for clients that only print them, as `kubectl get` does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from gpunode.sim.apiserver.cells import DEFAULT, ENDED, SHOWN
-from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.columns import DEFAULT, ENDED, SHOWN
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.store import KINDS, Object
 
 API = "meta.k8s.io/v1"
 
 
 def wanted(accept: str) -> bool:
-    """Whether a client that accepts this would rather have a table."""
+    """True if a client with this Accept header prefers a table."""
     first = accept.partition(",")[0].replace(" ", "").split(";")
     return {"as=Table", "g=meta.k8s.io", "v=v1"} <= set(first)
 
 
 def table(kind: str, answer: Object, include: str, *, headers: bool = True) -> Object:
-    """A list or an object of a kind as a table. `include` says what goes with each row: Metadata, Object or None."""
+    """A list or an object of a kind as a table. `include` is the `object` of each row: Metadata, Object or None."""
     _known(include)
     columns, cells = SHOWN.get(kind, DEFAULT)
     kept = ("resourceVersion", "continue", "remainingItemCount")
@@ -33,7 +33,7 @@ def table(kind: str, answer: Object, include: str, *, headers: bool = True) -> O
 
 
 def rows(kind: str, events: Iterator[Object], include: str) -> Iterator[Object]:
-    """The events of a watch, each with a table of one row; only the first has headers. Raises Refusal at once."""
+    """The events of a watch, each with a table of one row; only the first has headers. Raises StatusError at once."""
     _known(include)
     return _rows(kind, events, include)
 
@@ -50,7 +50,7 @@ def _rows(kind: str, events: Iterator[Object], include: str) -> Iterator[Object]
 
 def _known(include: str) -> None:
     if include not in {"", "Metadata", "Object", "None"}:
-        raise refusal(400, "BadRequest", f'unrecognized includeObject value: "{include}"')
+        raise status_error(400, "BadRequest", f'unrecognized includeObject value: "{include}"')
 
 
 def _column(name: str) -> Object:

@@ -1,4 +1,4 @@
-"""A certificate for an API on this machine, which clients trust by its kubeconfig alone."""
+"""A certificate for an API on this machine; clients trust it only through its kubeconfig."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""A watch: what happens to the objects that a query selects, as the API server streams it."""
+"""A watch: the changes of the objects that a query selects, as the API server streams them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 
-from gpunode.sim.apiserver.match import Test, selected
-from gpunode.sim.apiserver.refuse import refusal
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.resources import Resources
+from gpunode.sim.apiserver.selectors import Test, selected
 from gpunode.sim.apiserver.store import KINDS, Change, Object, TooOld
 
 BOOKMARK = 60.0  # seconds between two bookmarks; one more comes shortly before the end
 LONGEST = 3600.0
-INITIAL = "k8s.io/initial-events-end"  # the bookmark after what was there when the watch began
+INITIAL = "k8s.io/initial-events-end"  # the bookmark after the objects that existed when the watch began
 
 
 def events(of: Resources, query: Mapping[str, str]) -> Iterator[Object]:
-    """Watch events until `timeoutSeconds` have passed. Raises Refusal at once, not when the first one is asked for."""
+    """Watch events for `timeoutSeconds`. Raises StatusError at the call, not at the first event."""
     return _told(of, query, selected(of.kind, query))
 
 
@@ -36,7 +36,7 @@ def _told(of: Resources, query: Mapping[str, str], wanted: Test) -> Iterator[Obj
             changes = store.since(version)
         except TooOld:
             message = f"too old resource version: {version} ({store.version})"
-            yield {"type": "ERROR", "object": refusal(410, "Expired", message).status}
+            yield {"type": "ERROR", "object": status_error(410, "Expired", message).status}
             return
         for change in changes:
             version = change.version
@@ -58,7 +58,7 @@ def _bookmark(kind: str, version: int, **notes: str) -> Object:
 
 
 def _event(change: Change, wanted: Test) -> Iterator[Object]:
-    """An object that comes to be selected is new to the watcher, and one that no longer is, gone."""
+    """The change as this watch sees it: ADDED once the object is selected, DELETED once it no longer is."""
     was = change.before is not None and wanted(change.before)
     is_ = change.type != "DELETED" and wanted(change.item)
     if was or is_:

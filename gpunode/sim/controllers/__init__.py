@@ -1,1 +1,1 @@
-"""What runs beside the API server: scheduler and controllers."""
+"""The scheduler and controllers of the simulated cluster."""

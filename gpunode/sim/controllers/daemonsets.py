@@ -6,15 +6,15 @@ import copy
 import hashlib
 import json
 
-from gpunode.sim.apiserver.admit import GENERATION
-from gpunode.sim.apiserver.refuse import Refusal
+from gpunode.sim.apiserver.admission import GENERATION
+from gpunode.sim.apiserver.errors import StatusError
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Object, Store, owned_by
-from gpunode.sim.controllers.events import tell
+from gpunode.sim.controllers.events import record
 from gpunode.sim.controllers.scheduler import tolerated, wanted
 
 HASH = "controller-revision-hash"
-# What every pod of a DaemonSet tolerates, beside what its template says.
+# Tolerations of every pod of a DaemonSet, in addition to its template's.
 TOLERATED = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect}
     for name, effect in (
@@ -29,12 +29,12 @@ TOLERATED = [
 
 
 def concerns(item: Object) -> bool:
-    """Whether a change of this object may need a pod made or deleted."""
+    """True if a change of this object may need a pod to be created or deleted."""
     return item["kind"] in {"DaemonSet", "Node", "Pod"}
 
 
 def look(store: Store) -> None:
-    """Make what is missing, delete what is old or misplaced, count what is there."""
+    """Create missing pods, delete old and misplaced ones, and write the status."""
     nodes = store.all("Node")
     for daemonset in store.all("DaemonSet"):
         if "deletionTimestamp" not in daemonset["metadata"]:
@@ -51,7 +51,7 @@ def _tend(store: Store, daemonset: Object, nodes: list[Object]) -> None:
         by_node.setdefault(_place(pod), []).append(pod)
     names = [node["metadata"]["name"] for node in nodes if _wants(template["spec"], node)]
     ready = new = 0
-    least = len(names) - _unavailable(daemonset, len(names))  # that stay ready while pods are replaced
+    least = len(names) - _unavailable(daemonset, len(names))  # pods that stay ready while others are replaced
     serving = sum(any(_ready(pod) for pod in by_node.get(name, [])) for name in names)
     for name in names:
         there = by_node.pop(name, [])
@@ -72,7 +72,7 @@ def _tend(store: Store, daemonset: Object, nodes: list[Object]) -> None:
 
 
 def _wants(spec: Object, node: Object) -> bool:
-    """Whether the DaemonSet's pod belongs on the node. Taints that Kubernetes sets itself do not matter."""
+    """True if the DaemonSet wants a pod on the node. Taints that Kubernetes sets itself do not matter."""
     tolerations = [*(spec.get("tolerations") or []), *TOLERATED]
     taints = [one for one in node["spec"].get("taints") or [] if one["effect"] != "PreferNoSchedule"]
     own = [one for one in taints if one["key"] != "node.kubernetes.io/not-ready"]
@@ -82,7 +82,7 @@ def _wants(spec: Object, node: Object) -> bool:
 def _make(store: Store, daemonset: Object, node: str, revision: str) -> None:
     meta, template = daemonset["metadata"], copy.deepcopy(daemonset["spec"]["template"])
     spec = template["spec"]
-    # The scheduler is to bind it to this node: the template's own affinity was asked already.
+    # The scheduler binds it to this node; the template's own affinity was checked before.
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [only]}
@@ -103,9 +103,9 @@ def _make(store: Store, daemonset: Object, node: str, revision: str) -> None:
     try:
         made = of.create(pod, {"fieldManager": "kube-controller-manager"})
         words = f"Created pod: {made['metadata']['name']}"
-        tell(store, daemonset, "daemonset-controller", "Normal", "SuccessfulCreate", words)
-    except Refusal as no:
-        tell(store, daemonset, "daemonset-controller", "Warning", "FailedCreate", f"Error creating: {no}")
+        record(store, daemonset, "daemonset-controller", "Normal", "SuccessfulCreate", words)
+    except StatusError as no:
+        record(store, daemonset, "daemonset-controller", "Warning", "FailedCreate", f"Error creating: {no}")
 
 
 def _ready(pod: Object) -> bool:
@@ -115,7 +115,7 @@ def _ready(pod: Object) -> bool:
 
 
 def _unavailable(daemonset: Object, nodes: int) -> int:
-    """How many pods may be away for a new version; all where it is not this controller that replaces them."""
+    """How many pods may be unavailable during an update; all if this controller does not replace them."""
     most = daemonset["spec"]["updateStrategy"].get("rollingUpdate", {}).get("maxUnavailable", "100%")
     return int(most) if isinstance(most, int) else -(-int(most.removesuffix("%")) * nodes // 100)
 

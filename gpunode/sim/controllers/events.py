@@ -1,4 +1,4 @@
-"""Events: what components tell about an object. The same thing said again is counted."""
+"""Events about objects. A repeated one increases `count`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import time
 from gpunode.sim.apiserver.store import Object, Store, key, now
 
 
-def tell(
+def record(
     store: Store, about: Object, component: str, kind: str, reason: str, message: str, host: str = ""
 ) -> None:
-    """Say something of `kind` Normal or Warning about an object."""
+    """Record an event of `kind` Normal or Warning about an object."""
     meta = about["metadata"]
     namespace = meta.get("namespace", "default")
-    said = (namespace, meta.get("uid", meta["name"]), component, reason, message)
+    identity = (namespace, meta.get("uid", meta["name"]), component, reason, message)
     with store.changed:
-        name = store.told.setdefault(
-            said, f"{meta['name']}.{time.time_ns():x}"
-        )  # lists show them in their order
+        # named by time: lists show them in their order
+        name = store.events.setdefault(identity, f"{meta['name']}.{time.time_ns():x}")
         there = store.get("Event", namespace, name)
         if there is not None:
             store.put({**there, "count": there["count"] + 1, "lastTimestamp": now()})
             return
         place = store.get("Namespace", "", namespace)
         if place is None or "deletionTimestamp" in place["metadata"]:
-            return  # nothing new comes into it any more
+            return  # no new object is allowed in it
         about_kind, _, about_name = key(about)
         store.put(
             {

@@ -1,4 +1,4 @@
-"""A controller: looks at the store after every change that concerns it, and now and then without one."""
+"""A controller's loop: reconciles after every change that concerns it, and periodically."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from gpunode.sim.apiserver.store import Object, Store
 
 
 class Loop:
-    """Calls `look` in a thread of its own, from `start` until it is closed. Changes made meanwhile are seen in one more look."""
+    """Calls `reconcile` in a thread, from `start` to `close`: after changes, and at least `every` so many seconds."""
 
     def __init__(
         self,
         store: Store,
         name: str,
         concerns: Callable[[Object], bool],
-        look: Callable[[], None],
+        reconcile: Callable[[], None],
         every: float,
     ) -> None:
-        self._look, self._every = look, every
+        self._reconcile, self._every = reconcile, every
         self.stirred = store.listen(concerns)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Let the look that is under way be the last."""
+        """End after the running call."""
         self._closed.set()
         self.stirred.set()
         self._thread.join()
 
     def _run(self) -> None:
-        said = ""
+        logged = ""
         while not self._closed.is_set():
             self.stirred.clear()
             try:
-                self._look()
-            except Exception:  # noqa: BLE001 (as every controller: what failed is said, and tried again)
+                self._reconcile()
+            except Exception:  # noqa: BLE001 (as in every controller: errors are logged and retried)
                 words = traceback.format_exc()
-                if words != said:
+                if words != logged:
                     sys.stderr.write(words)
-                said = words
+                logged = words
             self.stirred.wait(self._every)

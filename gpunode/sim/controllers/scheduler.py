@@ -1,13 +1,13 @@
-"""The scheduler: gives each new pod a node, or says in kube-scheduler's words why there is none."""
+"""The scheduler: binds each new pod to a node, or reports with kube-scheduler's messages why none fits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gpunode.sim.apiserver.match import matches
+from gpunode.sim.apiserver.selectors import matches
 from gpunode.sim.apiserver.store import Object, Store, now
-from gpunode.sim.controllers.events import tell
+from gpunode.sim.controllers.events import record
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
 COUNTED = {
@@ -15,11 +15,11 @@ COUNTED = {
     "memory",
     "ephemeral-storage",
     "pods",
-}  # every node has them; others are 0 where not offered
+}  # every node has them; others are 0 if not offered
 
 
 def concerns(item: Object) -> bool:
-    """Whether a change of this object may let a pod be scheduled."""
+    """True if a change of this object may let a pod be scheduled."""
     return item["kind"] in {"Pod", "Node"}
 
 
@@ -51,12 +51,12 @@ def schedule(store: Store) -> None:
 
 
 def wants(pod: Object) -> Counter[str]:
-    """What a pod asks of its node, in units: {"nvidia.com/gpu": 1, "cpu": 0.01, "pods": 1}."""
-    asked: Counter[str] = Counter(pods=1)
+    """A pod's requests, in units: {"nvidia.com/gpu": 1, "cpu": 0.01, "pods": 1}."""
+    requests: Counter[str] = Counter(pods=1)
     for container in pod["spec"]["containers"]:
         for name, amount in (container["resources"].get("requests") or {}).items():
-            asked[name] += quantity(amount)  # type: ignore[assignment]
-    return asked
+            requests[name] += quantity(amount)  # type: ignore[assignment]
+    return requests
 
 
 def quantity(text: str) -> float:
@@ -68,7 +68,7 @@ def quantity(text: str) -> float:
 
 
 def tolerated(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
-    """Whether one of the tolerations is for this taint."""
+    """True if one of the tolerations is for this taint."""
     return any(
         one.get("effect", taint["effect"]) in {taint["effect"], ""}
         and one.get("key", taint["key"]) in {taint["key"], ""}
@@ -78,7 +78,7 @@ def tolerated(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
 
 
 def wanted(spec: Object, node: Object) -> bool:
-    """Whether the pod's node selector and required node affinity let it onto the node."""
+    """True if the pod's node selector and required node affinity match the node."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(name) != value for name, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -92,7 +92,7 @@ def wanted(spec: Object, node: Object) -> bool:
 
 
 def _against(pod: Object, node: Object, used: Counter[str]) -> list[str]:
-    """Why the pod cannot go onto the node; only resources are told of together."""
+    """Why the pod does not fit the node: all missing resources, else one reason."""
     spec = pod["spec"]
     tolerations = spec.get("tolerations") or []
     if node["spec"].get("unschedulable"):
@@ -122,12 +122,12 @@ def _bind(store: Store, pod: Object, node: str) -> None:
     if store.change(pod, bound):
         meta = pod["metadata"]
         words = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
-        tell(store, pod, "default-scheduler", "Normal", "Scheduled", words)
+        record(store, pod, "default-scheduler", "Normal", "Scheduled", words)
 
 
 def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]], full: int) -> None:
-    """Tell why each node does not do, and what ending other pods would help: on `full` nodes they hold what is asked,
-    but none is of a lower priority."""
+    """Record why no node fits, and that preemption does not help: on `full` nodes other pods hold the resources, but
+    none has a lower priority."""
     words = "no nodes available to schedule pods"
     if why:
         count = len(why)
@@ -148,7 +148,7 @@ def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]], full: i
         item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": now()}]
 
     store.change(pod, refused)
-    tell(store, pod, "default-scheduler", "Warning", "FailedScheduling", words)
+    record(store, pod, "default-scheduler", "Warning", "FailedScheduling", words)
 
 
 def _histogram(reasons: Mapping[str, int]) -> str:

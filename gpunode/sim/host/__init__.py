@@ -1,1 +1,1 @@
-"""The simulated hosts: what they are, what is on them, and the SSH servers in front of them."""
+"""The simulated hosts: their machines, programs and SSH servers."""

@@ -1,4 +1,4 @@
-"""What a machine's kernel and programs say of it, as files: written at every change, so that asking costs nothing."""
+"""A machine's /proc, /sys and the output of its programs, as files: written at every change, so that reads are cheap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
 
 
 def write(folder: Path, machine: Machine, now: Now) -> None:
-    """Bring the machine's /proc, /sys, /dev and the answers of its programs to how it is now."""
+    """Update the machine's /proc, /sys, /dev and its programs' answers to its current state."""
     root, answers = folder / "root", folder / "answers"
     _kernel(root, now)
     _gpus(root, machine, now)
@@ -34,7 +34,7 @@ def write(folder: Path, machine: Machine, now: Now) -> None:
 
 
 def _put(path: Path, text: str | None) -> None:
-    """Make a file hold a text, wholly or not at all; None: there is none."""
+    """Write a file atomically; None removes it."""
     if text is None:
         path.unlink(missing_ok=True)
         return
@@ -45,7 +45,7 @@ def _put(path: Path, text: str | None) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """A folder that holds files only."""
+    """Remove a folder that holds only files."""
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -79,7 +79,7 @@ def _banner(now: Now) -> str:
 
 
 def owner(now: Now) -> str | None:
-    """The kernel driver that has the GPUs."""
+    """The kernel driver that is bound to the GPUs."""
     return next((name for name in ("nvidia", "nouveau") if name in now.modules), None)
 
 
@@ -146,7 +146,7 @@ def _sockets(root: Path, now: Now) -> None:
 def _units(answers: Path, now: Now) -> None:
     booted = time.time() - time.monotonic()  # of this computer, whose clock the host has
     for name, unit in now.units.items():
-        # A unit that crashes is started again and again: systemctl counts how often since then.
+        # systemd restarts a unit that crashes; NRestarts counts since then.
         since = f"@{int(unit.failed)}" if unit.sub == "auto-restart" else ""
         shown = {
             "LoadState": "loaded",
@@ -205,7 +205,7 @@ def _full(reference: str) -> str:
 
 
 def _smi(folder: Path, machine: Machine, now: Now) -> None:
-    """nvidia-smi is there when a package brought it; what it prints and its exit status are in two files."""
+    """nvidia-smi exists if a package contains it; its output and exit status are in two files."""
     program = folder / "bin/nvidia-smi"
     there = bool({"nvidia-smi", "nvidia-driver-cuda"} & set(now.packages)) or any(
         re.fullmatch(r"nvidia-utils-\d+", name) for name in now.packages
@@ -218,7 +218,7 @@ def _smi(folder: Path, machine: Machine, now: Now) -> None:
 
 
 def nvml(machine: Machine, now: Now) -> tuple[int, str]:
-    """What nvidia-smi answers to the agent's query, and its exit status. No simulated GPU has MIG."""
+    """nvidia-smi's exit status and output for the agent's query. No simulated GPU has MIG."""
     if "nvidia" not in now.modules:
         words = "couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed"
         return 9, f"NVIDIA-SMI has failed because it {words} and running.\n\n"
@@ -255,5 +255,5 @@ def _dmesg(machine: Machine, now: Now) -> list[str]:
 
 
 def pid() -> int:
-    """A process id for a unit that starts; no process of this computer has anything to do with it."""
+    """A process id for a unit that starts; it is not one of this computer's."""
     return int.from_bytes(os.urandom(2), "big") + 70_000

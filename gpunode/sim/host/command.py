@@ -13,7 +13,7 @@ PATIENCE = 5.0
 
 
 class Process(Protocol):
-    """What runs the command: a subprocess.Popen with three pipes, say."""
+    """The process of the command, e.g. a subprocess.Popen with three pipes."""
 
     @property
     def stdin(self) -> IO[bytes] | None: ...
@@ -25,7 +25,7 @@ class Process(Protocol):
 
 
 def carry(channel: paramiko.Channel, process: Process) -> None:
-    """Carry both streams and the input of a process at the same time; returns when it has ended and all is said."""
+    """Copy both output streams and the input of a process; returns when it has ended and its output is sent."""
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -55,8 +55,8 @@ def carry(channel: paramiko.Channel, process: Process) -> None:
         status = process.wait()
         if status >= 0:
             channel.send_exit_status(status)
-        # The client ends its input only after it has seen that the command was begun; a quick command that
-        # closed the channel before that would look like one that was refused.
+        # The client ends its input after it has seen that the command began. If a quick command closed the
+        # channel before that, it would look refused.
         threads[0].join(timeout=PATIENCE)
     with contextlib.suppress(OSError, EOFError):
         channel.close()

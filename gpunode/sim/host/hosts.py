@@ -1,4 +1,4 @@
-"""Making simulated hosts: a root folder with the files of a real host of its kind, and its first state."""
+"""Creates simulated hosts: a root folder with the files of a real host of its kind, and its first state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpunode.sim.host.state import State
 
 OVERLAY = Path(__file__).parent / "overlay"
 PROGRAMS = Path(__file__).parent / "programs"
-LOOK = ("cat", "grep", "head", "ls", "tail")  # of this computer, for people who look round on a host
-REAL = ("cat", "date")  # of this computer, beside its python3: all that a host's programs are made of
+LOOK = ("cat", "grep", "head", "ls", "tail")  # of this computer, for users who log in to a host
+REAL = ("cat", "date")  # of this computer, with its python3: all that a host's programs need
 FOLDERS = ("run", "dev", "proc/driver", "sys/firmware", "sys/module", "etc/modprobe.d", "etc/modules-load.d")
 
 
 def lay_out(demo: Path) -> None:
-    """The folder of programs that all hosts of a demo share."""
+    """Create the folder of programs that all hosts of a demo share."""
     programs = demo / "programs"
     shutil.copytree(PROGRAMS / "sh", programs)
     for path in programs.glob("*/*"):
@@ -39,7 +39,7 @@ def lay_out(demo: Path) -> None:
 
 
 def create(demo: Path, machine: Machine) -> State:
-    """Make a bare host that has run for some days."""
+    """Create a bare host that has run for some days."""
     state = State(demo / "hosts" / machine.name)
     for part in ("common", machine.runtime, machine.os):
         shutil.copytree(OVERLAY / part, state.root, dirs_exist_ok=True)
@@ -77,7 +77,7 @@ def create(demo: Path, machine: Machine) -> State:
 
 
 def _says(state: State, machine: Machine) -> None:
-    """What never changes of its kernel and of its programs' answers."""
+    """Write the files and answers that never change."""
     old = machine.runtime == "docker"
     texts = {
         "root/etc/hostname": machine.name,
@@ -112,14 +112,14 @@ def _bus(root: Path, machine: Machine) -> None:
 
 
 def visit(state: State, machine: Machine) -> dict[str, str]:
-    """What a person's command on the host is started with: programs to look round, too, which see the host's files."""
+    """The environment of a user's command: in addition, programs that read the host's files."""
     variables = environment(state, machine)
     look = state.folder.parents[1] / "programs/look"
     return variables | {"PATH": os.pathsep.join((str(look), variables["PATH"]))}
 
 
 def environment(state: State, machine: Machine) -> dict[str, str]:
-    """What a command on the host is started with: its own root and programs, nothing of this computer's."""
+    """The environment of a command on the host: its own root and programs, none of this computer's."""
     demo = state.folder.parents[1]
     parts = ("docker", "containerd") if machine.runtime == "docker" else ("containerd",)
     kinds: Iterable[str] = ("rpm" if machine.rpm else "debian", *parts, "common")

@@ -1,4 +1,4 @@
-"""The kinds of machines that there are in the simulation."""
+"""The kinds of simulated machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpunode.sim.host.machine import Machine, SimGpu
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A GPU model: its PCI id, what nvidia-smi calls it, its memory."""
+    """A GPU model: its PCI id, its name in nvidia-smi, its memory in MiB."""
 
     device: str
     name: str
@@ -40,7 +40,7 @@ DEBIAN, UBUNTU, ROCKY = "6.1.0-40-amd64", "5.15.0-161-generic", "5.14.0-570.el9.
 
 
 def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
-    """A host's GPUs, with UUIDs that are the same whenever it is made."""
+    """A host's GPUs, with reproducible UUIDs."""
     kind = MODELS[model]
     return tuple(
         SimGpu(
@@ -66,12 +66,12 @@ def new(name: str, model: str = "h100", count: int = 4) -> Machine:
 
 
 def nouveau(name: str) -> Machine:
-    """A host whose GPUs the kernel's own driver has taken."""
+    """A host whose GPUs are bound to nouveau."""
     return replace(new(name, "a100", 2), nouveau=True)
 
 
 def rpm(name: str) -> Machine:
-    """A distribution that gpunode installs no packages on yet."""
+    """A distribution on which gpunode installs no packages."""
     return replace(new(name, "h100", 2), os="rocky-9", kernel=ROCKY)
 
 
@@ -81,14 +81,14 @@ def without(name: str) -> Machine:
 
 
 def driver(model: str) -> str:
-    """The package of a driver that fits the GPUs and that somebody may have installed before."""
+    """The package of a driver that fits the GPUs, for a host that has one already."""
     if model == "k80":
         return "cuda-drivers-470"
     return "cuda-drivers-580" if model in ("p100", "v100") else "nvidia-open-580"
 
 
 def fleet(hosts: int) -> tuple[Machine, ...]:
-    """So many hosts of the two usual kinds, four new ones for an old one."""
+    """`count` hosts of the two usual kinds, four new ones for each old one."""
     made = (
         old(f"p100-{number:03}") if number % 5 == 1 else new(f"h100-{number:03}")
         for number in range(1, hosts + 1)
@@ -97,6 +97,6 @@ def fleet(hosts: int) -> tuple[Machine, ...]:
 
 
 def usual() -> tuple[Machine, ...]:
-    """The hosts of the show: three that become GPU nodes, each another way, and two that cannot."""
+    """The hosts of the show: three that become GPU nodes in different ways, and two that cannot."""
     made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), rpm("rocky-01"), without("cpu-01"))
     return tuple(replace(machine, pace=PACE) for machine in made)

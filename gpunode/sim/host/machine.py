@@ -1,4 +1,4 @@
-"""A simulated machine: what it is (Machine) and how it is now (Now). `state.py` keeps both in a file.
+"""A simulated machine: its fixed properties (Machine) and its current state (Now). `state.py` keeps both in a file.
 
 The standard library only: the programs of a host start fast and find no other.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class SimGpu:
-    """A GPU on the bus. `device` is its PCI id in hex, `name` what nvidia-smi calls it."""
+    """A GPU on the bus. `device` is its PCI id in hex, `name` its name in nvidia-smi."""
 
     uuid: str
     name: str
@@ -24,7 +24,7 @@ class SimGpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine is and remains. `os` is an id and version: debian-12, ubuntu-22.04, rocky-9."""
+    """A machine's fixed properties. `os` is an id and version: debian-12, ubuntu-22.04, rocky-9."""
 
     name: str
     os: str
@@ -33,12 +33,12 @@ class Machine:
     kubelet: str  # 1.36.3
     gpus: tuple[SimGpu, ...] = ()
     nouveau: bool = False  # its kernel has nouveau, which takes the GPUs at boot unless it is blacklisted
-    has: tuple[str, ...] = ()  # of NVIDIA's packages, with all that they need, when it is made
+    has: tuple[str, ...] = ()  # NVIDIA's packages that it has at first, with their dependencies
     pace: float = 0.0  # seconds that a package takes to install
 
     @property
     def rpm(self) -> bool:
-        """Whether its packages are RPMs."""
+        """True if its packages are RPMs."""
         return not self.os.startswith(("debian", "ubuntu"))
 
 
@@ -51,7 +51,7 @@ class UnitNow:
     since: float = 0.0
     enabled: bool = True
     restarts: int = 0
-    failed: float = 0.0  # when a unit that crashes again and again first did
+    failed: float = 0.0  # time of the first crash of a unit that keeps crashing
     pid: int = 0
     journal: list[tuple[float, str]] = field(default_factory=list)
 
@@ -63,21 +63,21 @@ class PackageNow:
     version: str
     held: bool = False
     origin: str = ""  # of an RPM: the repository that it came from
-    asked: bool = True  # of an RPM: by a person; what only others needed goes with them
+    asked: bool = True  # of an RPM: requested by the user; unneeded dependencies are removed with others
 
 
 @dataclass(slots=True)
 class RuntimeNow:
-    """What the running docker or containerd knows: read from its files when it started."""
+    """The configuration of the running docker or containerd, read when it started."""
 
     handlers: list[str] = field(default_factory=lambda: ["runc"])
     default: str = "runc"
-    cgroup_driver: str = "cgroupfs"  # docker's, and its default where systemd's is not asked for
+    cgroup_driver: str = "cgroupfs"  # docker's; its default unless systemd is configured
 
 
 @dataclass(slots=True)
 class ContainerNow:
-    """A container that runs, as the host sees it: its process has a number of the host's, not of this computer's."""
+    """A running container, as the host sees it: its process id is one of the host's, not of this computer's."""
 
     id: str
     pod: str  # its pod's UID
@@ -88,11 +88,11 @@ class ContainerNow:
 
 @dataclass(slots=True)
 class Now:
-    """How a machine is now."""
+    """A machine's current state."""
 
     boot_id: str = ""
     booted: float = 0.0
-    down_until: float = 0.0  # the end of its last reboot: nobody answers before
+    down_until: float = 0.0  # the end of its last reboot: it does not answer before
     units: dict[str, UnitNow] = field(default_factory=dict)
     packages: dict[str, PackageNow] = field(default_factory=dict)
     listed: list[str] = field(default_factory=list)  # package sources that apt has fetched
@@ -103,7 +103,7 @@ class Now:
     )  # image reference -> id, in the machine's own runtime
     runtime: RuntimeNow = field(default_factory=RuntimeNow)
     arguments: list[str] = field(default_factory=list)  # of the running kubelet
-    library: str = ""  # version of the driver's library on disk, "" where none is
+    library: str = ""  # version of the driver's library on disk; "": none
     xids: list[tuple[str, int]] = field(default_factory=list)  # (GPU's uuid, Xid), in the order they came
     lost: list[str] = field(default_factory=list)  # UUIDs of GPUs that have fallen off the bus
     faults: dict[str, str] = field(default_factory=dict)  # what is broken on purpose: name -> detail
@@ -111,11 +111,11 @@ class Now:
 
     @property
     def gpu_users(self) -> list[ContainerNow]:
-        """The containers that keep the driver from being unloaded."""
+        """The containers that use the driver, which prevents unloading it."""
         return [one for one in self.containers if one.gpu and "nvidia" in self.modules]
 
     def running(self, unit: str) -> bool:
-        """Whether a unit is active."""
+        """True if a unit is active."""
         return unit in self.units and self.units[unit].active == "active"
 
 

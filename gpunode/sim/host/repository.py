@@ -1,4 +1,4 @@
-"""The packages that a simulated host's repositories hold: the names, versions and dependencies of the real ones.
+"""The packages in a simulated host's repositories, with the names, versions and dependencies of the real ones.
 
 Source: NVIDIA's repositories for Debian 12 and Ubuntu 22.04, and its container toolkit's.
 """
@@ -32,9 +32,9 @@ _EXACT = re.compile(r"(\d{3})\.\d+(?:\.\d+)?")
 
 
 def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str, ...]:
-    """What the repositories have of a package, newest last. `nvidia`: whether apt has read one of NVIDIA's.
+    """A package's versions in the repositories, newest last. `nvidia`: whether apt has read one of NVIDIA's.
 
-    A full driver or toolkit version that somebody asks for is there.
+    Every full driver or toolkit version that is requested exists.
     """
     if name.startswith("linux-headers-"):
         return ("6.1.115-1",) if name == f"linux-headers-{kernel}" else ()
@@ -74,7 +74,7 @@ def chosen(name: str, pattern: str, *, nvidia: bool, kernel: str, pins: tuple[st
 
 
 def closure(name: str, version: str, system: str) -> Iterator[tuple[str, str]]:
-    """A package and all that it depends on, what is needed first."""
+    """A package and its dependencies, in installation order."""
     if name in TOOLKIT_PACKAGES:
         yield from ((each, version) for each in TOOLKIT_PACKAGES[: TOOLKIT_PACKAGES.index(name) + 1])
         return
@@ -110,7 +110,7 @@ def _ubuntu(version: str, open_module: bool) -> Iterator[str]:
 
 
 def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
-    """The packages that these and all that they need are, with their versions."""
+    """These packages and all their dependencies, with their versions."""
     found: dict[str, str] = {}
     for name in names:
         version = versions(name, "", nvidia=True, kernel=kernel)[-1]

@@ -1,4 +1,4 @@
-"""RPM packages: what the repositories of a simulated RPM host hold, and what it has when it is made.
+"""RPM packages: those in the repositories of a simulated RPM host, and those that it has at first.
 
 Source: names, epochs, architectures and dependencies of NVIDIA's nvidia-driver.spec and its container toolkit's
 packages; of Rocky Linux 9, EPEL, Kubernetes and docker what those need. Sizes are of the right order only.
@@ -19,9 +19,9 @@ CONTAINERD = "2.2.0-1.el9"
 
 @dataclass(frozen=True, slots=True)
 class Rpm:
-    """A package of one version. `version` is [EPOCH:]VERSION-RELEASE, `kib` its size, `repo` where it is to be had.
+    """A package of one version. `version` is [EPOCH:]VERSION-RELEASE, `kib` its size, `repo` its repository.
 
-    What it `requires` is the name of a package, or of what one `provides`: `NAME`, or `NAME = [EPOCH:]VERSION[-RELEASE]`.
+    `requires` and `provides` have the form `NAME` or `NAME = [EPOCH:]VERSION[-RELEASE]`; a package provides its name.
     """
 
     name: str
@@ -35,24 +35,24 @@ class Rpm:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """(epoch, version, release); no epoch is an empty one."""
+        """(epoch, version, release); a missing epoch is ""."""
         epoch, _, rest = self.version.rpartition(":")
         version, _, release = rest.rpartition("-")
         return epoch, version, release
 
     @property
     def nevra(self) -> str:
-        """How dnf calls it."""
+        """Its name in dnf's output."""
         return f"{self.name}-{self.version}.{self.arch}"
 
     @property
     def age(self) -> tuple[int, ...]:
-        """Grows with its version: here versions differ in their numbers only."""
+        """A sort key that grows with the version: versions here differ only in their numbers."""
         epoch, version, release = self.parts
         return (int(epoch or 0), *(int(number) for number in re.findall(r"\d+", f"{version}-{release}")))
 
     def is_called(self, pattern: str) -> bool:
-        """Whether it is meant by NAME, NAME.ARCH, or NAME-[EPOCH:]VERSION[-RELEASE[.ARCH]], each with wildcards."""
+        """True if it matches NAME, NAME.ARCH or NAME-[EPOCH:]VERSION[-RELEASE[.ARCH]], each with wildcards."""
         epoch, version, release = self.parts
         names = [self.name, f"{self.name}.{self.arch}"]
         for start in {f"{self.name}-", f"{self.name}-{epoch or 0}:"}:
@@ -61,7 +61,7 @@ class Rpm:
         return any(fnmatchcase(name, pattern) for name in names)
 
     def fits(self, need: str) -> bool:
-        """Whether it is what another one requires."""
+        """True if it satisfies a requirement."""
         name, _, version = need.partition(" = ")
         return name in (self.name, *self.provides) and (
             not version or self.version == version or self.version.startswith(f"{version}-")
@@ -69,7 +69,7 @@ class Rpm:
 
 
 def held(url: str, machine: Machine) -> tuple[Rpm, ...] | None:
-    """What the repository at an address holds; None where none answers."""
+    """The packages of the repository at an address; None if none answers."""
     for part, packages in (
         ("/cuda", _drivers),
         ("/libnvidia-container", _toolkit),
@@ -85,7 +85,7 @@ def held(url: str, machine: Machine) -> tuple[Rpm, ...] | None:
 
 
 def first(machine: Machine) -> dict[str, PackageNow]:
-    """What is installed on a new host."""
+    """The packages of a new host."""
     sources = {"anaconda": _base, "docker-ce-stable": _docker, "kubernetes": _kubernetes}
     return {
         package.name: PackageNow(package.version, origin=origin)
@@ -95,7 +95,7 @@ def first(machine: Machine) -> dict[str, PackageNow]:
 
 
 def installed(machine: Machine, packages: Mapping[str, PackageNow]) -> dict[str, Rpm]:
-    """The packages that are installed, with all that is known of them; `repo` is where each came from."""
+    """The installed packages; `repo` is the repository that each came from."""
     everything = (_base, _streams, _extra, _docker, _kubernetes, _drivers, _toolkit)
     known = {(rpm.name, rpm.version): rpm for packages_of in everything for rpm in packages_of(machine)}
     return {
@@ -215,7 +215,7 @@ def _driver(version: str) -> Iterator[Rpm]:
         ),
     ):
         yield Rpm(name, full, arch, summary, kib, tuple(f"{part} = {version}" for part in parts.split()))
-    # Without a module stream that says otherwise, dnf takes the open one: it comes first.
+    # Unless a module stream excludes it, dnf takes the open one: it comes first.
     for flavour, words, kib in (("open", "open source", 15_000), ("latest", "display driver", 60_000)):
         needs = ("dkms", f"nvidia-kmod-common = {version}")
         name, summary = f"kmod-nvidia-{flavour}-dkms", f"NVIDIA {words} kernel module"

@@ -16,7 +16,7 @@ from pathlib import Path
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-import gpunode
+from gpunode.agent import bundle
 from gpunode.sim.host import forkserver, hosts
 from gpunode.sim.host.command import Process, carry
 from gpunode.sim.host.forkserver import ForkServer
@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
         self._selector = selectors.DefaultSelector()
-        self._forks = ForkServer(Path(gpunode.__file__).with_name("agent.py"))
+        self._forks = ForkServer(bundle.program().encode())
         self._doors = {state.folder.name: _Door(state, user_key, self._forks) for state in states}
         for door in self._doors.values():
             self._selector.register(door.listener, selectors.EVENT_READ, door)
@@ -54,11 +54,11 @@ class Server:
         self._thread.start()
 
     def port(self, host: str) -> int:
-        """Where a host listens."""
+        """A host's port."""
         return self._doors[host].port
 
     def known_hosts(self) -> str:
-        """The hosts' keys, as ~/.ssh/known_hosts has them."""
+        """The hosts' keys, in the format of ~/.ssh/known_hosts."""
         lines = (
             f"[127.0.0.1]:{door.port} {door.key.get_name()} {door.key.get_base64()}\n"
             for door in self._doors.values()
@@ -70,7 +70,7 @@ class Server:
         self._doors[host].cut()
 
     def execs(self, host: str) -> int:
-        """How many commands a host was asked to run."""
+        """How many commands a host has received."""
         return self._doors[host].execs
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Server:
                     door.open(door.listener.accept()[0])
 
     def _reboots(self) -> None:
-        """A host that reboots takes no connection until it is up again. Its port stays its own meanwhile."""
+        """While a host reboots it accepts no connection, but keeps its port."""
         for door in self._doors.values():
             if not door.down.exists():
                 continue
@@ -127,19 +127,19 @@ class _Door:
         transport = paramiko.Transport(client)
         transport.add_server_key(self.key)
         self._transports = [*(one for one in self._transports if one.is_active()), transport]
-        # With an event it does not wait for the handshake.
+        # With an event, start_server does not wait for the handshake.
         transport.start_server(event=threading.Event(), server=_Login(self))
 
     def start(self, command: str) -> Process:
-        """A command with the host's programs, in its root folder. Raises OSError.
+        """Start a command with the host's programs, in its root folder. Raises OSError.
 
-        A person's comes to a restricted bash: what it would redirect to /etc, it would write to this computer's.
+        A user's command runs in a restricted bash: a redirection to /etc would write to this computer's.
         """
         agent = forkserver.bootstrap(command)
         if agent is not None:
             return self.forks.start(agent, self.environment, self.state.root)
         pipe = subprocess.PIPE
-        # The last word is how bash begins what it refuses.
+        # The last word is the prefix of bash's error messages.
         place = f"simulated host, its files are in {self.state.root}, edit them there"
         words = [BASH, "-r", "-c", command, place] if BASH else ["/bin/sh", "-c", NO_BASH]
         return subprocess.Popen(
@@ -152,7 +152,7 @@ class _Door:
 
 
 class _Login(paramiko.ServerInterface):
-    """One connection: publickey for everybody, commands, no forwarding."""
+    """One connection: publickey for any user, commands, no forwarding."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door
@@ -186,6 +186,6 @@ def _run(channel: paramiko.Channel, command: str, door: _Door) -> None:
 
 
 def write_key(path: Path, text: str) -> None:
-    """A private key's file, for its owner only."""
+    """Write a private key's file, readable by its owner only."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Where a simulated machine is kept: its folder, and the file in it that says what it is and how it is now.
+"""A simulated machine's folder, and the file in it with its properties and state.
 
-    HOST/root/        what the agent sees as /
+    HOST/root/        the agent's /
     HOST/bin/         its programs
-    HOST/answers/     what programs print that only look; made anew from Now at every change
+    HOST/answers/     output of read-only programs; written from Now at every change
     HOST/state.json   Machine and Now, changed under a lock by one process at a time
 
 The standard library only, as in `machine.py`.
@@ -38,17 +38,17 @@ class State:
         self._write({"machine": asdict(machine), "now": asdict(now)})
 
     def machine(self) -> Machine:
-        """What it is."""
+        """Its fixed properties."""
         return _machine(self._read()["machine"])
 
     def now(self) -> Now:
-        """How it is, read without waiting: a change is seen wholly or not at all."""
+        """Its current state, read without the lock: changes are atomic."""
         return _now(self._read()["now"])
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Now]:
-        """How it is, to be changed: written, with the answers of its programs, when the block ends without error."""
-        from gpunode.sim.host import answers  # most programs only look, and start faster without it
+        """Its state, to be changed in the block; written at its end, with the answers, unless the block raises."""
+        from gpunode.sim.host import answers  # most programs only read, and start faster without it
 
         with (self.folder / "state.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

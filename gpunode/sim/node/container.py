@@ -1,4 +1,4 @@
-"""A container of a simulated node: a real process, started with what its runtime would have given it."""
+"""A container of a simulated node: a real process with the environment that its runtime would give it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gpunode
+from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
-from gpunode.sim.host.outside import Outside
 
-# What the image of the device plugin brings (its Dockerfile): no other program is ever run for a pod.
+# From the Dockerfile of the device plugin's image: no other program is run for a pod.
 ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
 MODULES = ("gpunode.deviceplugin", "gpunode.deviceplugin.vectoradd")
-SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # or until its kubelet is gone
+SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # or until its kubelet ends
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 
 class CannotStart(Exception):
-    """A container that its runtime cannot start; says why, in the runtime's words."""
+    """The runtime cannot start the container; the message is the runtime's."""
 
 
 class Container:
@@ -35,12 +35,12 @@ class Container:
             )
         self.log = log
         self.started = time.time()
-        self._asked = 0.0  # when it was asked to end
+        self._stopped = 0.0  # when it got SIGTERM; monotonic
 
     @property
-    def asked(self) -> bool:
-        """Whether it was asked to end."""
-        return bool(self._asked)
+    def stopping(self) -> bool:
+        """True once it got SIGTERM."""
+        return bool(self._stopped)
 
     def ended(self) -> int | None:
         """The exit status as a shell counts it (137: killed); None while it runs."""
@@ -50,51 +50,51 @@ class Container:
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self, grace: float) -> None:
-        """Ask it to end, and end it when it has not after `grace` seconds. To be called until it has ended."""
+        """Send SIGTERM, and SIGKILL after `grace` seconds. To be called until it has ended."""
         if self.ended() is not None:
             return
-        if not self._asked:
-            self._asked = time.monotonic()
+        if not self._stopped:
+            self._stopped = time.monotonic()
             self._process.terminate()
-        elif time.monotonic() - self._asked > grace:
+        elif time.monotonic() - self._stopped > grace:
             self._process.kill()
 
     def kill(self) -> None:
-        """End it at once, and wait until it has."""
+        """Send SIGKILL and wait for its end."""
         self._process.kill()
         self._process.wait()
         self.ended()
 
 
-def asked_for(spec: Mapping[str, Sequence[str]]) -> list[str]:
-    """The command line that a pod asks for, completed by the plugin's image."""
-    asked = [*(spec.get("command") or ENTRYPOINT)]
-    return [*asked, *(spec.get("args") or (() if spec.get("command") else COMMAND))]
+def command_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
+    """The container's command line, completed by the image of the device plugin."""
+    command = [*(spec.get("command") or ENTRYPOINT)]
+    return [*command, *(spec.get("args") or (() if spec.get("command") else COMMAND))]
 
 
 def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
-    """The command line of a container of the plugin's image. Raises CannotStart for programs that it has not."""
-    asked = asked_for(spec)
-    if asked[0] in {"python3", "python"} and asked[1:2] == ["-m"] and asked[2] in MODULES:
-        return [sys.executable, "-m", "gpunode.sim.node.inside", *asked[2:]]
-    if asked[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
+    """The command line on this computer. Raises CannotStart for programs that the plugin's image does not have."""
+    command = command_of(spec)
+    if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:
+        return [sys.executable, "-m", "gpunode.sim.node.inside", *command[2:]]
+    if command[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
         raise CannotStart(
             "this host is simulated, and sharing by MPS is not: there is no control daemon to run"
         )
-    if asked[0] == "sleep" and asked[1:2] and asked[1].isdigit():
-        return [sys.executable, "-S", "-c", SLEEP, asked[1]]
+    if command[0] == "sleep" and command[1:2] and command[1].isdigit():
+        return [sys.executable, "-S", "-c", SLEEP, command[1]]
     raise CannotStart(
         "OCI runtime create failed: runc create failed: unable to start container process: "
-        f'exec: "{asked[0]}": executable file not found in $PATH: unknown'
+        f'exec: "{command[0]}": executable file not found in $PATH: unknown'
     )
 
 
 def environment_of(
-    asked: Mapping[str, str], host: Path, now: Now, handler: str, place: Outside
+    variables: Mapping[str, str], host: Path, now: Now, handler: str, place: Endpoints
 ) -> dict[str, str]:
-    """What the process sees: its image's and its own variables, and what the nvidia runtime puts into a container.
+    """The process's environment: its image's and its own `variables`, and those of the nvidia runtime.
 
-    There is no mount of the host: the process is told where it meets this computer, and which host's driver it has.
+    Nothing of the host is mounted: variables name the folders and ports on this computer, and the host of the driver.
     Raises CannotStart.
     """
     python = os.pathsep.join((str(Path(gpunode.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
@@ -102,11 +102,10 @@ def environment_of(
     given = {
         **plain,
         **ENVIRONMENT,
-        **asked,
-        **place.variables(asked),
-        "CDI_DIRECTORY": str(
-            host / "root/var/run/cdi"
-        ),  # a plugin that is told to writes there, not on this computer
+        **variables,
+        **place.variables(variables),
+        # the plugin writes there, not to this computer's folder
+        "CDI_DIRECTORY": str(host / "root/var/run/cdi"),
     }
     if handler == "nvidia" and given.get("NVIDIA_VISIBLE_DEVICES", "void") not in {"", "void"}:
         _driver(now)
@@ -115,7 +114,7 @@ def environment_of(
 
 
 def _driver(now: Now) -> None:
-    """The nvidia runtime's hook looks for a driver that it can mount."""
+    """The check of the nvidia runtime's hook. Raises CannotStart without a driver."""
     hook = (
         "OCI runtime create failed: runc create failed: unable to start container process: error during container "
         "init: error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy' "

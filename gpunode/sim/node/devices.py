@@ -1,7 +1,7 @@
-"""The kubelet's device manager: takes registrations on its socket, and gives devices to containers.
+"""The kubelet's device manager: registers device plugins and allocates devices to containers.
 
-It speaks the device plugin protocol v1beta1 in both directions, as kubelets since 1.26 do: a plugin that registers is
-called back before it gets its answer. On its other socket, as kubelets since 1.20, it tells who has which devices.
+It speaks the device plugin protocol v1beta1 as kubelets since 1.26 do: a plugin that registers is called back before it
+gets its answer. On its other socket, as in kubelets since 1.20, it serves the PodResources API.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import grpc
 from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.sim.apiserver.store import Object
-from gpunode.sim.host.outside import Outside
+from gpunode.sim.host.endpoints import Endpoints
 
-SECONDS = 10.0  # that a plugin has for an answer
-GRACE = 300.0  # seconds after which the devices of a plugin that has gone are forgotten
+SECONDS = 10.0  # for a plugin's answer
+GRACE = 300.0  # seconds until the devices of a disconnected plugin are forgotten
 
 
 class Unavailable(Exception):
-    """A pod cannot have the devices it asks for; says why, in the kubelet's words."""
+    """A pod cannot get the devices it requests; the message is the kubelet's."""
 
 
 class Plugin:
-    """One registered plugin: a channel to it, and the devices it told of last."""
+    """One registered plugin: a channel to it, and the devices that it listed last."""
 
     def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
         self.devices: dict[str, bool] = {}  # id -> whether it is healthy
-        self._gone = 0.0  # when it went; monotonic
+        self._gone = 0.0  # when it disconnected; monotonic
         self._changed = changed
-        # A pool of its own: else the channel would wait as long as one before it, which met no socket there.
+        # A pool of its own: else the channel would inherit the back-off of an earlier one that found no socket.
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
         self.options = self.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
@@ -49,7 +49,7 @@ class Plugin:
         self._thread.start()
 
     def call(self, method: str, request: Any, response: Any) -> Any:
-        """One question, one answer."""
+        """Call a method with one request; returns its answer."""
         ask = self._channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}",
             request_serializer=type(request).SerializeToString,
@@ -58,11 +58,11 @@ class Plugin:
         return ask(request, timeout=SECONDS)
 
     def forgotten(self) -> bool:
-        """Whether it went so long ago that its devices no longer count."""
+        """True if it disconnected so long ago that its devices no longer count."""
         return bool(self._gone) and time.monotonic() - self._gone > GRACE
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self._channel.close()
         self._thread.join()
 
@@ -72,12 +72,12 @@ class Plugin:
                 self.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
                 self._changed()
         self._gone = time.monotonic()
-        self.devices = dict.fromkeys(self.devices, False)  # nobody answers for them any more
+        self.devices = dict.fromkeys(self.devices, False)  # unhealthy without their plugin
         self._changed()
 
 
-class Given(NamedTuple):
-    """Devices of a resource that a container has."""
+class Allocation(NamedTuple):
+    """Devices of a resource that are allocated to a container."""
 
     container: str
     resource: str
@@ -85,13 +85,16 @@ class Given(NamedTuple):
 
 
 class DeviceManager:
-    """The devices of one node. Outlives restarts of its kubelet, as the kubelet's checkpoint does.
+    """The devices of one node. It survives restarts of its kubelet, as the kubelet's checkpoint does.
 
-    `pods` gives the pods of the node, for a kubelet that tells what they have; None: it is older than that.
+    `pods` gives the node's pods for the PodResources API; None: the kubelet is too old for it.
     """
 
     def __init__(
-        self, place: Outside, changed: Callable[[], None], pods: Callable[[], Iterable[Object]] | None = None
+        self,
+        place: Endpoints,
+        changed: Callable[[], None],
+        pods: Callable[[], Iterable[Object]] | None = None,
     ) -> None:
         self._folder, self._resources, self._changed, self._pods = (
             place.plugins,
@@ -102,13 +105,13 @@ class DeviceManager:
         self._servers: list[Any] = []
         self._plugins: dict[str, Plugin] = {}
         self._known: dict[str, int] = {}  # resource -> its last capacity
-        self._given: dict[str, list[Given]] = {}  # by pod's uid
+        self._allocated: dict[str, list[Allocation]] = {}  # by pod's uid
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Serve anew: what the folder holds is of an earlier kubelet, and plugins have to register again.
+        """Serve after a start of the kubelet: removes the old sockets, so that plugins register again.
 
-        Of what it offered before, it knows the names: there are none of them until then.
+        Resources that were offered before count 0 until then.
         """
         self._known = dict.fromkeys(self._known, 0)
         for path in self._folder.iterdir():
@@ -119,17 +122,17 @@ class DeviceManager:
             request_deserializer=api.RegisterRequest.FromString,
             response_serializer=api.Empty.SerializeToString,
         )
-        tell = grpc.unary_unary_rpc_method_handler(
-            self._tell,
+        list_ = grpc.unary_unary_rpc_method_handler(
+            self._list,
             request_deserializer=podresources.ListPodResourcesRequest.FromString,
             response_serializer=podresources.ListPodResourcesResponse.SerializeToString,
         )
         self._servers = [_serving(self._folder, "v1beta1.Registration", {"Register": register})]
         if self._pods is not None:
-            self._servers.append(_serving(self._resources, "v1.PodResourcesLister", {"List": tell}))
+            self._servers.append(_serving(self._resources, "v1.PodResourcesLister", {"List": list_}))
 
     def stop(self) -> None:
-        """End the servers and the streams; a stopped kubelet leaves its socket."""
+        """End the servers and the streams; the sockets stay, as those of a stopped kubelet do."""
         for server in self._servers:
             server.stop(grace=None).wait()
         self._servers = []
@@ -139,20 +142,20 @@ class DeviceManager:
             plugin.close()
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Resource -> how many there are, and how many are healthy; (0, 0) of what was offered before."""
+        """(all, healthy) devices by resource; (0, 0) for resources that were offered before."""
         with self._lock:
             now = {name: {} if one.forgotten() else one.devices for name, one in self._plugins.items()}
             self._known |= {name: len(devices) for name, devices in now.items()}
             return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
 
-    def allocate(self, pod: str, container: str, asked: Mapping[str, int]) -> dict[str, str]:
-        """Give a container of a pod (its uid) its devices; the environment that it gets with them. Raises Unavailable."""
+    def allocate(self, pod: str, container: str, requests: Mapping[str, int]) -> dict[str, str]:
+        """Allocate devices to a container of a pod (its uid); returns their environment. Raises Unavailable."""
         environment: dict[str, str] = {}
-        for resource, count in asked.items():
+        for resource, count in requests.items():
             with self._lock:
                 plugin = self._plugins.get(resource)
                 held = self._held(resource)
-                healthy = [one for one, well in plugin.devices.items() if well] if plugin else []
+                healthy = [one for one, good in plugin.devices.items() if good] if plugin else []
                 free = [one for one in healthy if one not in held]
             if plugin is None or len(free) < count:
                 raise Unavailable(
@@ -169,31 +172,31 @@ class DeviceManager:
                 words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
                 raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
             with self._lock:
-                self._given.setdefault(pod, []).append(Given(container, resource, tuple(ids)))
+                self._allocated.setdefault(pod, []).append(Allocation(container, resource, tuple(ids)))
             environment |= dict(answer.container_responses[0].envs)
         return environment
 
     def free(self, pod: str) -> None:
-        """The devices of a pod (its uid) may be given to others."""
+        """Free the devices of a pod (its uid)."""
         with self._lock:
-            self._given.pop(pod, None)
+            self._allocated.pop(pod, None)
 
     def _held(self, resource: str) -> set[str]:
         return {
             one
-            for found in self._given.values()
+            for found in self._allocated.values()
             for given in found
             if given.resource == resource
             for one in given.ids
         }
 
-    def _tell(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:
+    def _list(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:
         answer = podresources.ListPodResourcesResponse()
         for pod in self._pods() if self._pods else ():
             meta = pod["metadata"]
             shown = answer.pod_resources.add(name=meta["name"], namespace=meta["namespace"])
             with self._lock:
-                given = list(self._given.get(meta["uid"], ()))
+                given = list(self._allocated.get(meta["uid"], ()))
             for container in pod["spec"]["containers"]:
                 devices = [
                     podresources.ContainerDevices(resource_name=one.resource, device_ids=one.ids)
@@ -233,7 +236,7 @@ class DeviceManager:
 
 
 def _serving(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
-    """A server of the kubelet on its socket in the folder."""
+    """Serve on kubelet.sock in the folder."""
     (folder / "kubelet.sock").unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

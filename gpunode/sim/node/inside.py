@@ -1,9 +1,8 @@
 """`python -m gpunode.sim.node.inside MODULE ARGUMENTS`: runs a module as in a container of a simulated host.
 
-The module is the real one, unchanged, and so is all that it imports. Only the driver's two libraries are stand-ins:
-what `ctypes.CDLL` gives for them answers from the state of the host that GPUNODE_SIM_HOST names, and they are there
-only where the nvidia runtime would have put them. And its servers listen at its pod's address, not at all of this
-computer's. The process ends when its standard input does: with its kubelet.
+The module and its imports are the real ones. Only the driver's two libraries are stand-ins, which answer from the state
+of the host that GPUNODE_SIM_HOST names; they exist only where the nvidia runtime would mount them. Servers listen at the
+pod's address, not at all of this computer's. The process ends when its standard input does: with its kubelet.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpunode.sim.host.outside import Outside
+from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.node.stand_ins.cuda import Cuda
 from gpunode.sim.node.stand_ins.driver import Driver
 from gpunode.sim.node.stand_ins.nvml import Nvml
 
-# Library -> its stand-in, and the driver capability that a container must have asked for to get it.
+# Library -> its stand-in, and the driver capability that a container must request to get it.
 LIBRARIES: dict[str, tuple[Any, str]] = {
     "libnvidia-ml.so.1": (Nvml, "utility"),
     "libcuda.so.1": (Cuda, "compute"),
@@ -34,14 +33,14 @@ _real = ctypes.CDLL
 
 
 class Libraries(ctypes.CDLL):
-    """In the place of ctypes.CDLL."""
+    """Replaces ctypes.CDLL."""
 
     def __new__(cls, name: Any = None, *arguments: Any, **more: Any) -> Any:
         """The stand-in of a driver's library, or the real library of that name."""
         if name in LIBRARIES:
             made, capability = LIBRARIES[name]
-            asked = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
-            if "GPUNODE_SIM_HOST" not in os.environ or not {capability, "all"} & set(asked):
+            capabilities = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+            if "GPUNODE_SIM_HOST" not in os.environ or not {capability, "all"} & set(capabilities):
                 raise OSError(f"{name}: cannot open shared object file: No such file or directory")
             return made(Driver(Path(os.environ["GPUNODE_SIM_HOST"]), os.environ))
         library = _real(name, *arguments, **more)
@@ -67,13 +66,13 @@ def _end_with_parent() -> None:
 
 
 def _at(address: str) -> None:
-    """Have servers that name no address listen where the container's pod has its own: HOST:PORT, as Outside has them."""
+    """Have servers without an address listen at the pod's own, HOST:PORT as in Endpoints."""
     host, _, port = address.rpartition(":")
-    place = Outside(Path(), Path(), host, int(port))
+    place = Endpoints(Path(), Path(), host, int(port))
     start = asyncio.start_server
 
-    async def started(answer: Any, named: Any, asked: int, **more: Any) -> asyncio.Server:
-        return await start(answer, named or host, place.at(asked), **more)
+    async def started(answer: Any, named: Any, port: int, **more: Any) -> asyncio.Server:
+        return await start(answer, named or host, place.at(port), **more)
 
     asyncio.start_server = started  # type: ignore[assignment]
 

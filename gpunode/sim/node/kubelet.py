@@ -1,4 +1,4 @@
-"""The kubelet of a simulated machine: there while the machine's kubelet unit runs, with all that it does for pods."""
+"""The kubelet of a simulated machine: it runs pods while the machine's kubelet unit is active."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.fields import updated
 from gpunode.sim.apiserver.log import Log
-from gpunode.sim.apiserver.refuse import refusal
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers.events import tell
+from gpunode.sim.controllers.events import record
 from gpunode.sim.controllers.loop import Loop
-from gpunode.sim.controllers.tidy import NodeHealth
+from gpunode.sim.controllers.node_lifecycle import NodeHealth
+from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
-from gpunode.sim.host.outside import Outside
 from gpunode.sim.host.programs import kubelet as start
 from gpunode.sim.host.programs.runtimes import Unusable
 from gpunode.sim.host.state import State
 from gpunode.sim.node import registration as node
 from gpunode.sim.node.container import CannotStart
+from gpunode.sim.node.container_lifecycle import ContainerLifecycle
 from gpunode.sim.node.devices import DeviceManager
-from gpunode.sim.node.life import Life
 from gpunode.sim.node.pods import PodRun
 
-TICK = 0.2  # seconds between two looks at the machine and at the processes of its pods
+TICK = 0.2  # seconds between two checks of the machine and of its pods' processes
 
 
 class Kubelet:
-    """One machine's. `place` is where it meets this computer, `pullable` what a registry would have.
+    """One machine's kubelet. `place`: its folders and ports on this computer; `pullable`: images in the registry.
 
-    `accounts` gives the variables that lead a service account (namespace, name) to the API.
+    `accounts` gives the variables with which a service account (namespace, name) reaches the API.
     """
 
     def __init__(
         self,
         store: Store,
         state: State,
-        place: Outside,
+        place: Endpoints,
         health: NodeHealth,
         pullable: Collection[str],
         accounts: Callable[[str, str], Mapping[str, str]],
     ) -> None:
-        self.store, self.host, self.outside = store, state.folder, place
+        self.store, self.host, self.endpoints = store, state.folder, place
         self.machine = state.machine()
         self.name = self.machine.name
         self._state, self._health, self._pullable = state, health, pullable
@@ -56,19 +56,19 @@ class Kubelet:
         self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
         self._news = store.listen(self._concerns)
         self._loop = Loop(store, f"kubelet {self.name}", self._concerns, self._work, TICK)
-        tells = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
-        self.devices = DeviceManager(place, self._loop.stirred.set, self._pods if tells else None)
+        lists_resources = tuple(int(part) for part in self.machine.kubelet.split(".")[:2]) >= (1, 20)
+        self.devices = DeviceManager(place, self._loop.stirred.set, self._pods if lists_resources else None)
         self._loop.start()
 
     def close(self) -> None:
-        """End it and every process of its pods."""
+        """End the kubelet and every process of its pods."""
         self._loop.close()
         self.devices.stop()
         for run in self._runs.values():
             run.kill()
 
     def image(self, reference: str, policy: str) -> str:
-        """The id of an image that is there, or that a registry would have."""
+        """The id of an image that is present or in the registry. Raises CannotStart."""
         known = self._now.images.get(reference)
         if known is None and policy == "Never":
             raise CannotStart(f'Container image "{reference}" is not present with pull policy of Never')
@@ -86,7 +86,7 @@ class Kubelet:
         return known or reference
 
     def account(self, pod: Object) -> Mapping[str, str]:
-        """Where the API is; and, where the pod wants one, the folder with the token of its service account."""
+        """The API's address and the folder with the service account's token, as variables, if the pod mounts them."""
         if not pod["spec"].get("automountServiceAccountToken", True):
             return {}
         return self._accounts(pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"])
@@ -95,27 +95,27 @@ class Kubelet:
         """A ConfigMap, or None."""
         return self.store.get("ConfigMap", namespace, name)
 
-    def tell(self, about: Object, kind: str, reason: str, message: str) -> None:
+    def record(self, about: Object, kind: str, reason: str, message: str) -> None:
         """An event."""
-        tell(self.store, about, "kubelet", kind, reason, message, self.name)
+        record(self.store, about, "kubelet", kind, reason, message, self.name)
 
     def log(self, pod: Object, container: str, *, previous: bool) -> Log:
-        """What a container wrote, in this life or the one before. Raises Refusal."""
+        """A container's log, of its last life or of the `previous` one. Raises StatusError."""
         name = pod["metadata"]["name"]
         if not self._since:
             where = f"https://127.0.0.1:10250/containerLogs/{pod['metadata']['namespace']}/{name}/{container}"
             words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
-            raise refusal(500, "InternalError", words)
+            raise status_error(500, "InternalError", words)
         run = self._runs.get(pod["metadata"]["uid"])
-        life = next((one for one in run.lives if one.name == container), None) if run else None
-        logs = life.logs if life else []
+        this = next((one for one in run.containers if one.name == container), None) if run else None
+        logs = this.logs if this else []
         if previous:
-            return Log(_previous(life, logs, container, name), lambda: True)
-        if not logs or life is None:
-            reason = life.state.get("waiting", {}).get("reason", "") if life else "ContainerCreating"
+            return Log(_previous(this, logs, container, name), lambda: True)
+        if not logs or this is None:
+            reason = this.state.get("waiting", {}).get("reason", "") if this else "ContainerCreating"
             words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
-            raise refusal(400, "BadRequest", words)
-        process = life.process
+            raise status_error(400, "BadRequest", words)
+        process = this.process
         if process is None or process.log != logs[-1]:
             return Log(logs[-1], lambda: True)
         return Log(process.log, lambda: process.ended() is not None)
@@ -129,13 +129,13 @@ class Kubelet:
         return bool(item["kind"] == "Pod" and item["spec"].get("nodeName") == self.name)
 
     def _work(self) -> None:
-        self._look()
-        found = [seen for run in self._runs.values() for one in run.lives if (seen := one.seen)]
+        self._sync()
+        found = [seen for run in self._runs.values() for one in run.containers if (seen := one.seen)]
         if found != self._now.containers:
             with self._state.change() as now:
                 now.containers = found
 
-    def _look(self) -> None:
+    def _sync(self) -> None:
         changed = self._read_state()
         host = self._now
         self._deaths(host)
@@ -167,7 +167,7 @@ class Kubelet:
         return True
 
     def _deaths(self, host: Now) -> None:
-        """Containers do not outlive their machine, nor dockerd; containerd's do outlive theirs."""
+        """Kill the containers after a reboot or a restart of dockerd; containerd's survive its restart."""
         docker = host.units.get("docker.service")
         runtime = (host.boot_id, docker.since if docker else 0.0)
         if runtime != self._runtime or time.time() < host.down_until:
@@ -184,7 +184,7 @@ class Kubelet:
             if self.store.get("Node", "", self.name) is None:
                 self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
         self._news.set()
-        self.tell(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
+        self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 
     def _receive(self) -> None:
         """The pods that are bound to this node now."""
@@ -226,14 +226,14 @@ class Kubelet:
             self.store.change(there, _with(status))
             if not _ready(was) and _ready(status):
                 words = f"Node {self.name} status is now: NodeReady"
-                self.tell(there, "Normal", "NodeReady", words)
+                self.record(there, "Normal", "NodeReady", words)
 
 
 def _offers_devices(root: Path, host: Now) -> bool:
-    """Whether it was started with a device manager: the gate of old kubelets may have turned it off."""
+    """True if it was started with a device manager, which a feature gate of old kubelets may turn off."""
     try:
         return start.gates(root, host.arguments).get("DevicePlugins", True)
-    except Unusable:  # what it was started with has been written over since
+    except Unusable:  # its configuration was changed since its start
         return True
 
 
@@ -245,9 +245,9 @@ def _ready(status: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
 
 
-def _previous(life: Life | None, logs: list[Path], container: str, pod: str) -> Path:
-    found = logs if life is not None and life.process is None else logs[:-1]
-    if life is None or not life.restarts or not found:
+def _previous(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
+    found = logs if this is not None and this.process is None else logs[:-1]
+    if this is None or not this.restarts or not found:
         words = f'previous terminated container "{container}" in pod "{pod}" not found'
-        raise refusal(400, "BadRequest", words)
+        raise status_error(400, "BadRequest", words)
     return found[-1]

@@ -1,4 +1,4 @@
-"""A pod on a simulated node, from its admission by the kubelet to its end, and its status."""
+"""A pod on a simulated node, from its admission by the kubelet to its end, with its status."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from typing import Protocol
 
 from gpunode.sim.apiserver.store import Object, now
 from gpunode.sim.host.machine import Now
-from gpunode.sim.node import life
+from gpunode.sim.node import container_lifecycle
 from gpunode.sim.node import registration as node
+from gpunode.sim.node.container_lifecycle import ContainerLifecycle, stamp
 from gpunode.sim.node.devices import DeviceManager, Unavailable
-from gpunode.sim.node.life import Life, stamp
 from gpunode.sim.node.volumes import CannotMount, Volumes
 
 RETRY = 5.0  # seconds between two tries at a sandbox or a volume
 
 
-class Place(life.Place, Protocol):
-    """What a pod knows of the node that it is on."""
+class Place(container_lifecycle.Place, Protocol):
+    """The node, as its pods need it."""
 
     devices: DeviceManager
 
 
 class PodRun:
-    """A pod that was bound to this node. `step` is to be called again and again; it never waits long."""
+    """A pod that is bound to this node. `step` must be called repeatedly; it never waits long."""
 
     def __init__(self, pod: Object, place: Place) -> None:
         self.pod, self._place = pod, place
         self.volumes = Volumes(pod, place.host, place.config)
-        self.lives = [Life(container, place, self.volumes) for container in pod["spec"]["containers"]]
+        self.containers = [
+            ContainerLifecycle(container, place, self.volumes) for container in pod["spec"]["containers"]
+        ]
         self._began = time.time()
         self._given: dict[str, dict[str, str]] | None = (
             None  # container -> environment of its devices, once it has them
         )
         self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
-        self._due: dict[str, float] = {}  # reason of an event -> when it is told again; monotonic
+        self._due: dict[str, float] = {}  # reason of an event -> when it is recorded again; monotonic
 
     @property
     def leaving(self) -> bool:
-        """Whether it is being deleted."""
+        """True if it is being deleted."""
         return "deletionTimestamp" in self.pod["metadata"]
 
     @property
     def ended(self) -> bool:
-        """Whether no process of it is left."""
-        return all(one.process is None for one in self.lives)
+        """True if it has no process."""
+        return all(one.process is None for one in self.containers)
 
     def step(self, host: Now) -> None:
-        """Go on with what is due."""
-        for one in self.lives:
-            one.look(self.pod)
+        """Do what is due: check, start or stop its containers."""
+        for one in self.containers:
+            one.check(self.pod)
         if self.leaving or self._refused:
             self._stop()
         elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
@@ -57,12 +59,12 @@ class PodRun:
             self._refused = ("DeadlineExceeded", words)
         elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
-            for one in self.lives:
+            for one in self.containers:
                 one.start(self.pod, host, handler, (self._given or {}).get(one.name, {}))
 
     def kill(self) -> None:
         """End its processes at once: its node went down, or its runtime with all its containers."""
-        for one in self.lives:
+        for one in self.containers:
             if one.process is not None:
                 one.process.kill()
 
@@ -81,7 +83,7 @@ class PodRun:
             status |= {"reason": self._refused[0], "message": self._refused[1]}
         if self._refused and self._given is None:
             return {**status, "conditions": [scheduled]}  # no container ever was
-        unready = [one.name for one in self.lives if not one.ready]
+        unready = [one.name for one in self.containers if not one.ready]
         words = f"containers with unready status: [{' '.join(unready)}]"
         why = {"reason": "ContainersNotReady", "message": words} if unready else {}
         conditions: list[Object] = [
@@ -93,41 +95,45 @@ class PodRun:
             known = before.get(one["type"], {})
             same = known.get("status") == one["status"]
             one["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
-        address = self._place.outside.address
+        address = self._place.endpoints.address
         return {
             **status,
             "podIP": address,
             "podIPs": [{"ip": address}],
             "conditions": [*conditions, scheduled],
-            "containerStatuses": [one.status() for one in self.lives],
+            "containerStatuses": [one.status() for one in self.containers],
         }
 
     def _phase(self) -> str:
         if self._refused:
             return "Failed"
-        if all(one.over for one in self.lives):
-            return "Failed" if any(one.state["terminated"]["exitCode"] for one in self.lives) else "Succeeded"
-        return "Running" if all(one.starts for one in self.lives) else "Pending"
+        if all(one.over for one in self.containers):
+            return (
+                "Failed"
+                if any(one.state["terminated"]["exitCode"] for one in self.containers)
+                else "Succeeded"
+            )
+        return "Running" if all(one.starts for one in self.containers) else "Pending"
 
     def _admitted(self) -> bool:
-        """Give it its devices, once; a pod that cannot have them is over."""
+        """Allocate its devices, once; without them the pod fails."""
         if self._given is None:
             devices = self._place.devices
             try:
                 self._given = {
                     one.name: devices.allocate(self.pod["metadata"]["uid"], one.name, _limits(one.spec))
-                    for one in self.lives
+                    for one in self.containers
                 }
             except Unavailable as no:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
-                self._place.tell(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
+                self._place.record(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
         return self._given is not None
 
     def _running(self, host: Now) -> bool:
         return host.running(f"{_runtime(host)}.service")
 
     def _mounted(self) -> bool:
-        """Whether its volumes are there, with what they show now."""
+        """Update its volumes; False if one is missing."""
         try:
             self.volumes.bring()
         except CannotMount as no:
@@ -136,7 +142,7 @@ class PodRun:
         return True
 
     def _sandboxed(self, host: Now) -> bool:
-        """Whether the runtime has the handler that the pod's class asks for; dockershim has none."""
+        """True if the runtime has the handler of the pod's RuntimeClass; dockershim has none."""
         handler = self.pod["spec"].get("runtimeClassName")
         docker = _runtime(host) == "docker"
         if not handler or (handler in host.runtime.handlers and not docker):
@@ -148,14 +154,14 @@ class PodRun:
         return False
 
     def _warn(self, reason: str, words: str) -> None:
-        """An event about what is tried again and again, not at every try."""
+        """Record an event about a repeated failure, at most every RETRY seconds."""
         if time.monotonic() >= self._due.get(reason, 0.0):
             self._due[reason] = time.monotonic() + RETRY
-            self._place.tell(self.pod, "Warning", reason, words)
+            self._place.record(self.pod, "Warning", reason, words)
 
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
-        for one in self.lives:
+        for one in self.containers:
             one.stop(self.pod, self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace)
 
 
@@ -164,6 +170,6 @@ def _runtime(host: Now) -> str:
 
 
 def _limits(container: Object) -> dict[str, int]:
-    """The devices that a container asks for."""
+    """The devices that a container requests."""
     limits = container["resources"].get("limits") or {}
     return {name: int(count) for name, count in limits.items() if "/" in name}

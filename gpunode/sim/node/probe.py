@@ -1,4 +1,4 @@
-"""The readiness probe of a container: its process is asked as a kubelet asks it, over HTTP."""
+"""The readiness probe of a container, over HTTP as a kubelet's."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import http.client
 import time
 
 from gpunode.sim.apiserver.store import Object
-from gpunode.sim.host.outside import Outside
+from gpunode.sim.host.endpoints import Endpoints
 
 SECONDS = 1.0  # that the simulation waits for an answer; its kubelet does nothing else meanwhile
 
 
 class Probe:
-    """Whether one life of a container is ready. `place` says where on this computer it listens."""
+    """Whether one life of a container is ready. `place` has its address on this computer."""
 
-    def __init__(self, spec: Object, place: Outside) -> None:
+    def __init__(self, spec: Object, place: Endpoints) -> None:
         self._place = place
         self._spec = spec.get("readinessProbe") or {}
         self._due = time.monotonic() + self._spec.get("initialDelaySeconds", 0)
         self._failed = 0  # times in a row
         self.ready = "httpGet" not in self._spec
 
-    def look(self) -> str:
-        """Ask again if it is time; the kubelet's words if that failed."""
+    def probe(self) -> str:
+        """Probe if the period has passed; returns the kubelet's message if that failed, else ""."""
         if "httpGet" not in self._spec or time.monotonic() < self._due:
             return ""
         self._due = time.monotonic() + self._spec["periodSeconds"]
-        why = self._ask()
+        why = self._get()
         self._failed = self._failed + 1 if why else 0
         if not why or self._failed >= self._spec["failureThreshold"]:
             self.ready = not why
         return f"Readiness probe failed: {why}" if why else ""
 
-    def _ask(self) -> str:
+    def _get(self) -> str:
         port, path = self._spec["httpGet"]["port"], self._spec["httpGet"]["path"]
         address = self._place.address
         connection = http.client.HTTPConnection(address, self._place.at(port), timeout=SECONDS)

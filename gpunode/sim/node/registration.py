@@ -1,4 +1,4 @@
-"""The Node object of a simulated machine, as its kubelet registers it and keeps it up to date."""
+"""The Node object of a simulated machine, as its kubelet registers and updates it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRESSURES = {
 
 
 def registered(name: str, host: Now) -> Object:
-    """The Node object that a kubelet makes when there is none."""
+    """The Node object that a kubelet creates if there is none."""
     labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
     labels |= {f"beta.{key}": value for key, value in labels.items() if not key.endswith("hostname")}
     for word in host.arguments:
@@ -33,12 +33,12 @@ def registered(name: str, host: Now) -> Object:
 def status(
     before: Object, machine: Machine, host: Now, root: Path, devices: Mapping[str, tuple[int, int]]
 ) -> Object:
-    """Its status now. `devices` are (all, healthy) by resource."""
+    """The node's status. `devices` are (all, healthy) by resource."""
     up = host.running(f"{machine.runtime}.service")
     version = f"docker://{DOCKER}" if machine.runtime == "docker" else f"containerd://{CONTAINERD}"
     return {
         "capacity": {**CAPACITY, **{name: str(count) for name, (count, _) in devices.items()}},
-        "allocatable": {**CAPACITY, **{name: str(well) for name, (_, well) in devices.items()}},
+        "allocatable": {**CAPACITY, **{name: str(healthy) for name, (_, healthy) in devices.items()}},
         "conditions": _conditions(before, up=up),
         "addresses": [
             {"type": "InternalIP", "address": ADDRESS},

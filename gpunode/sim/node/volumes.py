@@ -15,11 +15,11 @@ KUBELETS = "root/var/lib/kubelet/pods"
 
 
 class CannotMount(Exception):
-    """A volume that cannot be set up; says why, in the kubelet's words."""
+    """A volume cannot be set up; the message is the kubelet's."""
 
 
 class Volumes:
-    """Of one pod, on the host whose folder is `host`. `find` gives the ConfigMap of a namespace and name."""
+    """The volumes of one pod. `host` is its host's folder; `find` gives the ConfigMap of a namespace and name."""
 
     def __init__(self, pod: Object, host: Path, find: Callable[[str, str], Object | None]) -> None:
         self._folder: Path = host / KUBELETS / pod["metadata"]["uid"]
@@ -37,7 +37,7 @@ class Volumes:
         self._held: dict[str, str] = {}  # volume -> the version of the ConfigMap that it shows
 
     def bring(self) -> None:
-        """Make the files what the ConfigMaps hold now; those of one that has gone stay. Raises CannotMount."""
+        """Write the files of the current ConfigMaps; those of a deleted one stay. Raises CannotMount."""
         for volume, name in self._sources.items():
             there = self._find(self._namespace, name)
             if there is None and volume not in self._held:
@@ -49,7 +49,7 @@ class Volumes:
                 self._held[volume] = there["metadata"]["resourceVersion"]
 
     def outside(self, container: Object, variables: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a container, with what is below one of its mounts named as this computer has it."""
+        """The variables of a container, with paths below its mounts replaced by those on this computer."""
         mounts = dict(self._mounts(container))
 
         def led(value: str) -> str:
@@ -61,7 +61,7 @@ class Volumes:
         return {name: led(value) for name, value in variables.items()}
 
     def remove(self) -> None:
-        """Take all of them away."""
+        """Remove all volumes."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mounts(self, container: Object) -> Iterator[tuple[str, Path]]:
@@ -77,10 +77,10 @@ class Volumes:
 
 
 def _fill(folder: Path, files: Mapping[str, str]) -> None:
-    """Whole files come into the place of what was there, so that nobody reads half a one."""
+    """Replace the folder's files atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        new = folder / f"..{name}"  # two dots: the kubelet's own, which nobody takes for a key
+        new = folder / f"..{name}"  # two dots, as the kubelet's own: readers do not take it for a key
         new.write_text(text, encoding="utf-8")
         new.replace(folder / name)
     for path in folder.iterdir():

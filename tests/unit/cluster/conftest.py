@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import watch
-from gpunode.cluster.api import Api, connect
-from gpunode.cluster.kinds import path
+from gpunode.cluster.api import Api, connect, watch
+from gpunode.cluster.api.kinds import path
 from gpunode.deviceplugin.status import ANNOTATION, MARK, Configuration, Status, dumps
 from gpunode.model import Cluster
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from gpunode.cluster.kinds import KINDS as OURS
-from gpunode.cluster.kinds import Kind
+from gpunode.cluster.api.kinds import KINDS as OURS
+from gpunode.cluster.api.kinds import Kind
 
 Object = dict[str, Any]
 # What gpunode reads by name, and what others may have, of Kubernetes' own groups and of others.

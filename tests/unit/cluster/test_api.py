@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.cluster import api as api_module
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.refusal import ConnectionLost, HttpError
+from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -56,7 +56,7 @@ def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -
     server = listening()
     port = server.getsockname()[1]
     server.close()
-    with pytest.raises(ConnectionLost) as caught:
+    with pytest.raises(ApiConnectionLost) as caught:
         at(f"https://127.0.0.1:{port}", tmp_path).version()
     assert f"127.0.0.1:{port} cannot be reached: connection refused" in caught.value.message
     assert f"context `test` in {tmp_path}/kubeconfig" in caught.value.hint
@@ -65,7 +65,7 @@ def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -
 def test_a_silent_server_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that accepts and never answers costs READ seconds, once."""
     monkeypatch.setattr(api_module, "READ", 0.2)
-    with listening() as server, pytest.raises(ConnectionLost, match="did not answer in time"):
+    with listening() as server, pytest.raises(ApiConnectionLost, match="did not answer in time"):
         at(f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
 
 
@@ -167,7 +167,7 @@ FORBIDDEN = (
                 "Forbidden",
                 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" at the cluster scope',
             ),
-            "was given no credentials",
+            "received no credentials",
             "names no usable user",
         ),
         (
@@ -180,8 +180,8 @@ FORBIDDEN = (
         (Fault(404, "NotFound", 'namespaces "x" not found'), 'namespaces "x" not found', "does not exist"),
         (
             Fault(409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl": .spec.x'),
-            "somebody else set the same fields",
-            "Let the one named",
+            "another field manager set the same fields",
+            "remove the field there",
         ),
         (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.20"),
         (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
@@ -210,16 +210,16 @@ FORBIDDEN = (
         (plain(429, "Too many requests, please try again later."), "too many requests (429)", "try again"),
         (
             plain(503, "<h1>503 Service Unavailable</h1>"),
-            "not there to answer (503): <h1>503 Service Unavailable</h1>",
+            "not available (503): <h1>503 Service Unavailable</h1>",
             "try again",
         ),
-        (plain(502, "Bad Gateway"), "not there to answer (502): Bad Gateway", "try again"),
+        (plain(502, "Bad Gateway"), "not available (502): Bad Gateway", "try again"),
     ],
 )
 def test_a_refusal_says_what_is_needed(
     api: Api, fake: FakeApi, fault: Fault, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each status has its words: who may not do what where, and how to see or mend it."""
+    """Each status has its message: which user may not do what where, and the fix."""
     monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
     for _ in range(3):  # 429 is tried again
         fake.fail("GET", "/nodes", fault)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import apply
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin import everything, manifests
+from gpunode.cluster.objects import apply
+from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.errors import ClusterError
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 from .conftest import NS, has, pod
 from .fake import VERBS, FakeApi, Fault, path
@@ -85,7 +85,7 @@ def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[s
 
 def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi) -> None:
     """What an earlier inventory asked for goes, shown before it is done; an object of others' stays."""
-    more = manifests(NS, IMAGE, CONFIG, PluginVoice(annotation=True))
+    more = manifests(NS, IMAGE, CONFIG, PluginPublish(annotation=True))
     apply.apply(api, more)
     fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # somebody has taken it for theirs
     apply.apply(api, ALL)
@@ -203,7 +203,7 @@ def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeA
 
 
 FORBIDDEN = Fault(403, "Forbidden", 'User "jane" cannot list resource "secrets" in API group ""')
-NO_LIST = "Namespace gpunode stays: what else there is cannot be told: "
+NO_LIST = "Namespace gpunode stays: its dependents are unknown: "
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told:
     """A finalizer or a dead node holds it: an error after the deadline, not a wait without end."""
     apply.apply(api, ALL)
     fake.fail("DELETE", "daemonsets", Fault(200, "", "kept"))
-    with pytest.raises(ClusterError, match="gpunode-device-plugin-class is still there 1 s after"):
+    with pytest.raises(ClusterError, match="gpunode-device-plugin-class still exists 1 s after"):
         apply.remove(api, ALL, seconds=1, tell=told.append)
 
 
@@ -310,7 +310,11 @@ def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: 
     apply.apply(api, ALL)
     fake.requests.clear()
     assert {one.action for one in apply.diff(api, ALL, ALL)} == {"same"}
-    assert [method for method, _, _ in fake.requests] == ["GET", "PATCH"] * len(ALL)
+    of: dict[str, list[str]] = {}
+    for method, where, _ in fake.requests:
+        of.setdefault(where, []).append(method)
+    assert len(of) == len(ALL)
+    assert all(methods == ["GET", "PATCH"] for methods in of.values())
     assert all(query.get("dryRun") == "All" for method, _, query in fake.requests if method == "PATCH")
 
 
@@ -318,7 +322,7 @@ def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: 
     """Nothing can be in it, nor be tried there."""
     would = apply.diff(api, ALL, everything(NS))
     assert not any(f"/namespaces/{NS}/" in where for _, where, _ in fake.requests)
-    untried = {one.what for one in would if one.untried == f"namespace {NS} is not there yet"}
+    untried = {one.what for one in would if one.untried == f"namespace {NS} does not exist yet"}
     assert untried == {one.what for one in would if f" {NS}/" in one.what}
 
 
@@ -350,7 +354,7 @@ def test_an_object_that_cannot_be_tried_is_compared(
     apply.apply(api, ALL)
     live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
-    fake.fail("PATCH", "daemonsets", NO_DRY_RUN[which])
+    fake.fail("PATCH", "daemonsets/gpunode-device-plugin?", NO_DRY_RUN[which])
     would = apply.diff(api, ALL, strict=strict)
     (untried,) = [one for one in would if one.untried]
     assert (untried.what, untried.untried) == ("DaemonSet gpunode/gpunode-device-plugin", why)

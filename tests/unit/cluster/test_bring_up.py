@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from gpunode import report
 from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
-from gpunode.cluster.results import NodeResult, Result
+from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.model import (
     Cluster,
+    Facts,
     Gpu,
     Host,
     Inventory,
@@ -28,6 +30,8 @@ from gpunode.rollout import bring_up as stages
 from gpunode.rollout import nodes as placed
 from gpunode.rollout import planned as drift
 from gpunode.rollout import prove
+from gpunode.rollout.listener import Listener
+from gpunode.rollout.member import Member
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node, pod
@@ -37,9 +41,26 @@ HOSTS = (Host("a", Ssh("a"), labels={"pool": "ml"}), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
 
 
-def bring_up(*arguments: Any, run: bool) -> int:
+def bring_up(
+    api: Api,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    ended: Sequence[Outcome],
+    listener: Listener,
+    *,
+    run: bool,
+) -> int:
     """The exit code of its part in `provision`."""
-    return 0 if stages.succeeded(stages.bring_up(*arguments, run=run)) else 1
+    members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
+    members = stages.bring_up(api, inventory, members, listener, run=run)
+    prove.verdicts(members, listener)
+    return 0 if all(one.proven for one in members if one.good) else 1
+
+
+def seen(hosts: Sequence[Host], facts: Mapping[str, Facts] | None = None) -> list[Member]:
+    """These hosts, which are right."""
+    facts = SEEN if facts is None else facts
+    return [Member(host, Outcome(host.name, "right", facts.get(host.name))) for host in hosts]
 
 
 MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
@@ -101,7 +122,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     add_node(fake, "a")
     human = report.make(json=False, quiet=True)
 
-    planned = drift.plan(api, INVENTORY, HOSTS[:1], SEEN, human)
+    planned = drift.plan(api, INVENTORY, seen(HOSTS[:1]), human)
     human.summary([Outcome("a", "right")], cluster=planned.objects)
 
     said = capsys.readouterr()
@@ -117,12 +138,11 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     """What the other nodes get is shown all the same."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
-    names = SEEN
 
-    planned = drift.plan(api, INVENTORY, HOSTS, names, report.make(json=False, quiet=True))
+    planned = drift.plan(api, INVENTORY, seen(HOSTS), report.make(json=False, quiet=True))
 
     said = capsys.readouterr()
-    assert planned.conflicts.keys() == {"a"}
+    assert [one.host.name for one in planned.conflicts] == ["a"]
     assert "a: somebody else set pool=theirs" in said.err
     assert "~ label Node b\n                 +gpunode.dev/gpu=true\n" in said.out
 
@@ -130,7 +150,7 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
 @pytest.mark.parametrize(
     ("strategy", "kubelet", "runtime", "gates", "warned"),
     [
-        ("cdi-cri", "v1.27.16", "containerd://1.7.1", {}, "`cdi-cri`, which the kubelet passes over"),
+        ("cdi-cri", "v1.27.16", "containerd://1.7.1", {}, "`cdi-cri`, which the kubelet ignores"),
         (
             "cdi-cri",
             "v1.28.15",
@@ -155,14 +175,14 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
             "v1.23.17",
             "docker://20.10.24",
             {},
-            "but `cdi-annotations`, which docker passes over.",
+            "but `cdi-annotations`, which docker ignores.",
         ),
         (
             "cdi-annotations,cdi-cri",
             "v1.23.17",
             "docker://20.10.24",
             {},
-            "passes over and `cdi-cri`, which the kubelet",
+            "ignores and `cdi-cri`, which the kubelet",
         ),
         ("cdi-annotations,cdi-cri", "v1.27.16", "containerd://1.7.1", {}, ""),
         ("cdi-annotations,envvar", "v1.23.17", "docker://20.10.24", {}, ""),
@@ -187,7 +207,7 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     fake.update("Node", "a", status={"nodeInfo": info})
 
-    drift.plan(api, inventory, hosts, SEEN, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, seen(hosts), report.make(json=True, quiet=True))
 
     said = capsys.readouterr().out
     assert (f"a ({kubelet}): containers would get no GPU" in said) == bool(warned)
@@ -218,7 +238,7 @@ def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
     inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
     add_node(fake, "a", labels={"nvidia.com/device-plugin.config": label} if label else {})
 
-    drift.plan(api, inventory, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
+    drift.plan(api, inventory, seen(HOSTS[:1]), report.make(json=True, quiet=True))
 
     assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
 
@@ -258,12 +278,12 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
             | {"metadata": {"name": "p", "namespace": "gpunode", "labels": label}}
         )
     inventory = replace(INVENTORY, cluster=Cluster(plugin=PluginImage("plugin:1", archive)))
-    found = {node.name: node for node in nodes.every(api) if node.name == "a"}
+    found = [Member(HOSTS[0], node=node) for node in nodes.every(api) if node.name == "a"]
 
-    drift.show(api, inventory, HOSTS[:1], found, report.make(json=True, quiet=True), loaded=loaded)
+    drift.show(api, inventory, found, report.make(json=True, quiet=True), loaded=loaded)
 
     said = capsys.readouterr().out
-    words = ": plugin:1 is not there, as far as the kubelet tells"
+    words = ": plugin:1 is not there, as far as the kubelet reports"
     assert (words in said) == bool(named)
     assert f'"{named}{words}' in said or not named
 
@@ -304,7 +324,7 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     add_node(fake, "a")
     fake.put(other)
 
-    drift.plan(api, INVENTORY, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
+    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
 
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
     assert (said in capsys.readouterr().out) == named
@@ -317,7 +337,7 @@ def test_who_may_not_list_daemonsets_gets_his_plan(
     add_node(fake, "a")
     fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
 
-    assert drift.plan(api, INVENTORY, HOSTS[:1], SEEN, report.make(json=True, quiet=True))
+    assert drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
 
 
 def with_gpus(*uuids: str) -> list[Outcome]:
@@ -552,7 +572,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
     """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
     add_node(fake, "a")
 
-    drift.plan(api, INVENTORY, HOSTS, SEEN, report.make(json=False, quiet=True))
+    drift.plan(api, INVENTORY, seen(HOSTS), report.make(json=False, quiet=True))
 
     assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
 
@@ -600,14 +620,14 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     PluginController(fake)
     told = claiming("a", machine_id="0b", product_uuid="0b-0b")
     hosts = (HOSTS[0], replace(HOSTS[1], labels={"pool": "stolen"}))
-    why = "b: it goes for node a, which is another machine: its machine-id and its system UUID are not this host's"
+    why = "b: it claims node a, which is another machine: its machine-id and its system UUID are not this host's"
 
     facts = {outcome.host: outcome.facts for outcome in told if outcome.facts}
-    planned = drift.plan(api, INVENTORY, hosts, facts, report.make(json=False, quiet=True))
+    planned = drift.plan(api, INVENTORY, seen(hosts, facts), report.make(json=False, quiet=True))
     said = capsys.readouterr()
     assert why in said.err
     assert "stolen" not in said.out
-    assert list(planned.conflicts) == ["b"]
+    assert [one.host.name for one in planned.conflicts] == ["b"]
 
     assert bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
     assert why in capsys.readouterr().err
@@ -647,6 +667,6 @@ def test_an_image_that_is_another_tomorrow_is_told(
 ) -> None:
     """With the way out; what was loaded is the archive's on every node."""
     inventory = replace(INVENTORY, cluster=Cluster(plugin=image))
-    drift.show(api, inventory, (), {}, report.make(json=True, quiet=True))
+    drift.show(api, inventory, (), report.make(json=True, quiet=True))
     said = capsys.readouterr().out
-    assert (f"{image.reference} is whatever was pushed last" in said) == warned
+    assert (f"{image.reference} is the last image pushed" in said) == warned

@@ -14,10 +14,12 @@ from typer.testing import CliRunner, Result
 from gpunode import converge
 from gpunode.cli import app
 from gpunode.converge import Visit
-from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Lost, Reason
+from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Reason, Unavailable
 from gpunode.errors import Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.rollout import bring_up
+from gpunode.wording import Advice
+from gpunode.wording import Command as Provision
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -140,7 +142,7 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
 
 def reports(fake: FakeApi, index: int, xid: int) -> None:
     """The plugin on the node `inside` reports that this GPU had an Xid."""
-    lost = Lost(f"GPU-{index}", str(index), f"xid-{xid}", f"Xid {xid}")
+    lost = Unavailable(f"GPU-{index}", str(index), f"xid-{xid}", f"Xid {xid}")
     publish(fake, "inside", status(lost=(lost,)))
 
 
@@ -219,7 +221,7 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
     verified = command("verify", "--limit", "gpu-1")
     assert verified.exit_code == 1
-    assert "GPU 0: MIG is on, but pods are given it whole" in verified.output
+    assert "GPU 0: MIG is on, but pods get it whole" in verified.output
     assert "element 7 is 0.0" in verified.output
 
 
@@ -255,7 +257,7 @@ def links(ran: Result) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("whole", "text"),
-    [(1, "1 of 1 nvidia.com/gpu allocatable; of GPU 1 nothing is"), (0, "0 of 1 GPUs allocatable")],
+    [(1, "1 of 1 nvidia.com/gpu allocatable; nothing of GPU 1"), (0, "0 of 1 GPUs allocatable")],
 )
 def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_do(
     command: Command,
@@ -378,7 +380,7 @@ def test_a_gpu_that_is_given_whole_with_mig_on_is_told_before_a_pod_fails_on_it(
     verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
     assert verified.exit_code == 0, verified.output
     assert links(verified)["capacity"]["cause"] == (
-        "GPU 1: MIG is on, but pods are given it whole, as the plugin's migStrategy is none"
+        "GPU 1: MIG is on, but pods get it whole, as the plugin's migStrategy is none"
     )
 
 
@@ -471,7 +473,7 @@ def test_a_fix_works_with_the_inventory_that_was_given(
 ) -> None:
     """Not with the default one, which the person may not have."""
     add_node(fake, "gpu-2", 1)
-    lost = Outcome("", "failed", error="lost", hint="`gpunode provision` follows it.")
+    lost = Outcome("", "failed", error="lost", hint=Advice("`", Provision("provision"), "` follows it."))
     monkeypatch.setattr(converge, "look", lambda visit, _: replace(lost, host=visit.host.name))
 
     assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output

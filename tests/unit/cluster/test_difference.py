@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import difference
-from gpunode.cluster.plugin import manifests
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.cluster.objects import difference
+from gpunode.cluster.plugin.manifests import manifests
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 Object = dict[str, Any]
 
@@ -109,9 +109,9 @@ def test_what_is_no_secret_is_shown() -> None:
 
 def test_objects_of_ours_hold_no_secret() -> None:
     """Nothing of what gpunode applies is hidden from who is asked."""
-    voice = PluginVoice(events=True, annotation=True, metrics=True)
+    publish = PluginPublish(events=True, annotation=True, metrics=True)
     for manifest in manifests(
-        "n", PluginImage("i:1", "id"), PluginConfig("version: v1\n", mps_root="/m"), voice
+        "n", PluginImage("i:1", "id"), PluginConfig("version: v1\n", mps_root="/m"), publish
     ):
         assert "characters>" not in "\n".join(difference.created(manifest).lines)
 

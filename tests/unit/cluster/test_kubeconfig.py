@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cluster import kubeconfig
+from gpunode.cluster.api import kubeconfig
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster import expected, mig
 from gpunode.cluster.nodes import parse
+from gpunode.cluster.plugin import expected, mig
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.results import NodeResult, Result
+from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
 from gpunode.verify.cluster import capacity_link, pod_link, shares_link
+from gpunode.verify.mig import pending
 
 from .conftest import add_node
 from .fake import FakeApi
@@ -38,10 +39,10 @@ def test_gpus_shared_by_memory_count_as_gpus(
     ("limits", "words"),
     [
         ([16384, 16384], "; the driver held each to its share of memory: 16384 MiB"),
-        ([None, None], "; shares of memory are not limited by the driver, the plugin's log says why"),
+        ([None, None], "; shares of memory are not limited by the driver, see the plugin's log"),
         (
             [16384, None],
-            "; the driver held some to their share of memory: 16384 MiB, but none on GPU-1, the plugin's log says why",
+            "; the driver held some to their share of memory: 16384 MiB, but none on GPU-1, see the plugin's log",
         ),
     ],
 )
@@ -233,14 +234,14 @@ def test_mig_devices_that_are_not_known_are_not_none() -> None:
         (
             UNCUT,
             "none",
-            "GPU 1: MIG is on, but pods are given it whole, as the plugin's migStrategy is none",
+            "GPU 1: MIG is on, but pods get it whole, as the plugin's migStrategy is none",
             "On the host, `nvidia-smi -i 1 -mig 0` switches MIG off. Or set flags.migStrategy to mixed",
             "",
         ),
         (
             FIRST_CUT,
             "none",
-            "GPU 0: MIG is on, but pods are given it whole, as the plugin's migStrategy is none",
+            "GPU 0: MIG is on, but pods get it whole, as the plugin's migStrategy is none",
             "set flags.migStrategy to mixed",
             "",
         ),
@@ -250,7 +251,7 @@ def test_gpus_of_no_use_for_their_mig_are_told_by_strategy(
     gpus: tuple[Gpu, ...], strategy: str, what: str | None, fix: str, missing: str
 ) -> None:
     """With what to do on the host or in the configuration; whether the node lacks them for it."""
-    trouble = mig.trouble(config("", strategy), gpus, {})
+    trouble = mig.problem(config("", strategy), gpus, {})
     assert (trouble and trouble.what) == what
     if trouble:
         assert fix in trouble.fix
@@ -259,15 +260,16 @@ def test_gpus_of_no_use_for_their_mig_are_told_by_strategy(
 
 def test_a_mig_mode_that_waits_for_a_reset_is_told() -> None:
     """Each way, with what it takes."""
-    assert mig.pending(ALL_CUT) is None
+    assert pending(ALL_CUT) is None
     to_be = (replace(GPUS[0], mig_pending=True), replace(cut(GPUS[1]), mig_pending=False), GPUS[2])
-    waiting = mig.pending(to_be)
+    waiting = pending(to_be)
     assert waiting
-    assert waiting.what.splitlines() == [
+    what, fix = waiting
+    assert what.splitlines() == [
         "GPU 1: MIG is on, and off only after the GPU's next reset",
         "GPU 0: MIG is off, and on only after the GPU's next reset",
     ]
-    assert "`nvidia-smi -i 0,1 --gpu-reset`; or reboot" in waiting.fix
+    assert "`nvidia-smi -i 0,1 --gpu-reset`; or reboot" in fix
 
 
 def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpunode import inventory
-from gpunode.cluster import manifests as cluster_manifests
-from gpunode.cluster.manifests import rendered
-from gpunode.cluster.plugin import manifests
+from gpunode.cluster.objects import manifests as cluster_manifests
+from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.plugin.manifests import manifests
 from gpunode.errors import TemplateError
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 ALL = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12"))
 DAEMONSETS = [one for one in ALL if one["kind"] == "DaemonSet"]
@@ -48,8 +48,8 @@ def test_everything_carries_our_label() -> None:
 def test_the_plugin_is_ready_only_when_it_says_so() -> None:
     """The address that the probe asks is the one that it is told to listen on, whatever else it serves."""
     for metrics in (True, False):
-        voice = PluginVoice(metrics=metrics)
-        for one in manifests("gpunode", PluginImage("x"), None, voice):
+        publish = PluginPublish(metrics=metrics)
+        for one in manifests("gpunode", PluginImage("x"), None, publish):
             if one["kind"] == "DaemonSet":
                 (container,) = one["spec"]["template"]["spec"]["containers"]
                 asked = container["readinessProbe"]["httpGet"]
@@ -58,11 +58,11 @@ def test_the_plugin_is_ready_only_when_it_says_so() -> None:
                 assert f":{asked['port']}" == inventory.PROBES  # by which files are judged
 
 
-def rights(voice: PluginVoice) -> set[tuple[str, str, str]]:
+def rights(publish: PluginPublish) -> set[tuple[str, str, str]]:
     """(namespace, verbs, resources) of every role; "" is the whole cluster."""
     return {
         (one["metadata"].get("namespace", ""), " ".join(rule["verbs"]), " ".join(rule["resources"]))
-        for one in manifests("gpunode", PluginImage("x"), None, voice)
+        for one in manifests("gpunode", PluginImage("x"), None, publish)
         for rule in one.get("rules", [])
     }
 
@@ -70,13 +70,13 @@ def rights(voice: PluginVoice) -> set[tuple[str, str, str]]:
 def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> None:
     """By default it says events; a token only where it has rights, and a name for the node it is about."""
     say = ("default", "create patch", "events")
-    silent = PluginVoice(events=False)
-    assert rights(PluginVoice()) == {say}
+    silent = PluginPublish(events=False)
+    assert rights(PluginPublish()) == {say}
     assert rights(silent) == set()
-    assert rights(PluginVoice(annotation=True)) == {say, ("", "patch", "nodes")}
-    assert rights(PluginVoice(events=False, metrics=True)) == set()
-    for voice, talks in ((PluginVoice(), True), (silent, False)):
-        for daemonset in manifests("gpunode", PluginImage("x"), None, voice)[-2:]:
+    assert rights(PluginPublish(annotation=True)) == {say, ("", "patch", "nodes")}
+    assert rights(PluginPublish(events=False, metrics=True)) == set()
+    for publish, talks in ((PluginPublish(), True), (silent, False)):
+        for daemonset in manifests("gpunode", PluginImage("x"), None, publish)[-2:]:
             spec = daemonset["spec"]["template"]["spec"]
             assert spec["automountServiceAccountToken"] is talks
             names = [one["name"] for one in spec["containers"][0]["env"]]
@@ -86,7 +86,7 @@ def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> N
 def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     """The node's label chooses among them in the running pod: a changed one is no new template."""
     several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
-    made = manifests("gpunode", PluginImage("x"), several, PluginVoice(events=False))
+    made = manifests("gpunode", PluginImage("x"), several, PluginPublish(events=False))
     (found,) = [one for one in made if one["kind"] == "ConfigMap"]
     assert found["data"] == several.files
     (role,) = [one for one in made if one["kind"] == "ClusterRole"]
@@ -100,7 +100,7 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
         assert env["CONFIG_DIR"] in [one["mountPath"] for one in container["volumeMounts"]]
         assert "CONFIG_FILE" not in env
         assert "NODE_NAME" in env
-    both = manifests("gpunode", PluginImage("x"), several, PluginVoice(annotation=True))
+    both = manifests("gpunode", PluginImage("x"), several, PluginPublish(annotation=True))
     (role,) = [one for one in both if one["kind"] == "ClusterRole"]
     assert role["rules"][0]["verbs"] == ["patch", "watch"]
     mps = manifests("gpunode", PluginImage("x"), PluginConfig("", "", "/run/mps", several.files))[-1]
@@ -122,7 +122,7 @@ def test_the_kubelet_can_be_asked_what_pods_have() -> None:
 
 
 def test_metrics_come_with_a_port_of_their_own() -> None:
-    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginVoice(metrics=True))[-2:]:
+    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginPublish(metrics=True))[-2:]:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         env = {one["name"]: one.get("value") for one in container["env"]}
         assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}" == inventory.METRICS
@@ -276,9 +276,9 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "value.j2").write_text("a: {{ nobody }}")
     (tmp_path / "cluster" / "yaml.j2").write_text("a: [")
-    monkeypatch.setattr("gpunode.cluster.manifests.folder", lambda: tmp_path)
+    monkeypatch.setattr("gpunode.cluster.objects.manifests.folder", lambda: tmp_path)
     monkeypatch.setattr(
-        "gpunode.cluster.manifests._environment", inspect.unwrap(cluster_manifests._environment)
+        "gpunode.cluster.objects.manifests._environment", inspect.unwrap(cluster_manifests._environment)
     )
     for name in ("missing.j2", "value.j2", "yaml.j2"):
         with pytest.raises(TemplateError, match=re.escape(f"{tmp_path}/cluster/{name}")):

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster import identity, nodes
+from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
+from gpunode.cluster.nodes import identity, labels
 from gpunode.errors import ClusterError
 from gpunode.model import Host, Ssh
 from tests import cases
@@ -90,7 +91,7 @@ def test_a_host_is_no_node_that_is_another_machine(
         return
     with pytest.raises(identity.Mistaken) as caught:
         identity.of(asked, (claimed, *FLEET[1:]), seen)
-    assert caught.value.message.startswith(f"x: it goes for node gpu-01, which is another machine: {wrong}")
+    assert caught.value.message.startswith(f"x: it claims node gpu-01, which is another machine: {wrong}")
 
 
 def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
@@ -133,15 +134,15 @@ def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> 
     def now() -> nodes.Node:
         return nodes.every(api)[0]
 
-    assert nodes.label(api, now(), {"accelerator": "nvidia-l4"}, writer=nodes.ACCELERATOR) == {
+    assert labels.write(api, now(), {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR) == {
         "accelerator": (None, "nvidia-l4")
     }
-    assert nodes.label(api, now(), {"pool": "ml", "gpunode.dev/gpu": "true"}).keys() == {
+    assert labels.write(api, now(), {"pool": "ml", "gpunode.dev/gpu": "true"}).keys() == {
         "pool",
         "gpunode.dev/gpu",
     }
-    assert nodes.label(api, now(), {"gpunode.dev/gpu": "true"}) == {"pool": ("ml", None)}
-    assert nodes.label(api, now(), {}, writer=nodes.ACCELERATOR) == {"accelerator": ("nvidia-l4", None)}
+    assert labels.write(api, now(), {"gpunode.dev/gpu": "true"}) == {"pool": ("ml", None)}
+    assert labels.write(api, now(), {}, writer=labels.ACCELERATOR) == {"accelerator": ("nvidia-l4", None)}
     assert now().labels == {"kubernetes.io/hostname": "a", "zone": "x", "gpunode.dev/gpu": "true"}
 
 
@@ -149,7 +150,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: Fa
     """For `--dry-run` and for plans."""
     add_node(fake, "a")
     found = nodes.every(api)[0]
-    assert nodes.label(api, found, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
+    assert labels.write(api, found, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
     assert nodes.every(api)[0].labels == found.labels
 
 
@@ -158,14 +159,14 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
     add_node(fake, "a", labels={"accelerator": "mine"})
     found = nodes.every(api)[0]
     with pytest.raises(ClusterError) as caught:
-        nodes.label(api, found, {"accelerator": "nvidia-l4"}, writer=nodes.ACCELERATOR)
+        labels.write(api, found, {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
     assert "a: somebody else set accelerator=mine" in caught.value.message
     assert "kubectl label node a accelerator-" in caught.value.hint
     assert "--overwrite" in caught.value.hint
     with pytest.raises(ClusterError, match="somebody else") as caught:
-        nodes.label(api, found, {"accelerator": "nvidia-l4"})
+        labels.write(api, found, {"accelerator": "nvidia-l4"})
     assert "take it out of the inventory" in caught.value.hint  # `provision` has no --overwrite
-    changed = nodes.label(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
+    changed = labels.write(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
     assert changed == {"accelerator": ("mine", "nvidia-l4")}
 
 
@@ -174,7 +175,7 @@ def test_a_node_that_was_deleted_meanwhile_is_not_made_again(api: Api, fake: Fak
     add_node(fake, "a")
     found = dataclasses.replace(nodes.every(api)[0], name="gone")
     with pytest.raises(ClusterError, match="uid mismatch"):
-        nodes.label(api, found, {"pool": "ml"})
+        labels.write(api, found, {"pool": "ml"})
     assert len(fake.all("Node")) == 1
 
 
@@ -238,4 +239,4 @@ def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
     """For who may look, and not write."""
     found = node("a", pool="web", zone="x")
     wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
-    assert nodes.lacking(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
+    assert labels.lacking(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, watch
-from gpunode.cluster.api import Api
-from gpunode.cluster.difference import Difference
-from gpunode.cluster.kinds import OURS
+from gpunode.cluster import nodes, plugin
+from gpunode.cluster.api import Api, watch
+from gpunode.cluster.api.kinds import OURS
+from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.plugin import Scope, Spec, capacity
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status as document
-from gpunode.deviceplugin.status import ANNOTATION, Lost, Pod, Reserved, Resource
+from gpunode.deviceplugin.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
 from gpunode.errors import ClusterError
-from gpunode.model import PluginConfig, PluginImage, PluginVoice
+from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.verify.cluster import capacity_link, shares_link
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod, publish, status
@@ -71,13 +72,13 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
     add_node(fake, "b", 4, labels=GPU_NODE)
     add_node(fake, "cpu")
     PluginController(fake)
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     assert rollout.good
     assert [(row.node, row.phase, row.allocatable) for row in rollout.rows] == [
         ("a", "Running", 2),
         ("b", "Running", 4),
     ]
-    again = plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    again = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     assert again.good
     assert {one.action for one in again.differences} == {"same"}
 
@@ -87,7 +88,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
     before = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
 
@@ -96,7 +97,9 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
         if not any(one["spec"]["nodeName"] == "a" for one in fake.all("Pod")):
             controller.start(daemonset, "a", "new")
 
-    assert plugin.deploy(api, NS, IMAGE, seconds=10, tell=replace, renew=plugin.uids(api, NS, ["a"])).good
+    assert plugin.deploy(
+        api, Spec(NS, IMAGE), seconds=10, tell=replace, scope=Scope(renew=plugin.uids(api, NS, ["a"]))
+    ).good
     after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
@@ -111,8 +114,8 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
     fake.react("Pod", lambda item: event(fake, item, PULL) if item["spec"]["nodeName"] == "b" else None)
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [(row.node, row.trouble) for row in rollout.rows] == [
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    assert [(row.node, row.problem) for row in rollout.rows] == [
         ("a", ""),
         ("b", f"ImagePullBackOff: {PULL}"),
     ]
@@ -124,8 +127,8 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
     publish(fake, "a", status(not_ready=document.Reason("driver-not-loaded", "NVML: Driver Not Loaded")))
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [(row.code, row.trouble) for row in rollout.rows] == [
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    assert [(row.reason.code, row.problem) for row in rollout.rows] == [
         ("driver-not-loaded", "the plugin is not ready: NVML: Driver Not Loaded")
     ]
 
@@ -135,8 +138,8 @@ def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[s
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_READY})
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append, hopeless=["b"])
-    assert [(row.node, row.trouble) for row in rollout.rows] == [("a", ""), ("b", "")]
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(hopeless=["b"]))
+    assert [(row.node, row.problem) for row in rollout.rows] == [("a", ""), ("b", "")]
 
 
 def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -144,8 +147,8 @@ def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str])
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "dead", 2, ready=False, labels=GPU_NODE)
     PluginController(fake, {"dead": {"phase": "Pending"}})
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append)
-    assert [row.trouble for row in rollout.rows] == [
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
+    assert [row.problem for row in rollout.rows] == [
         "",
         "the node is not Ready: Kubelet stopped posting node status.",
     ]
@@ -156,7 +159,7 @@ def test_only_the_nodes_asked_for_are_waited_for(api: Api, fake: FakeApi, told: 
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append, only=["a"])
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(only=["a"]))
     assert [row.node for row in rollout.rows] == ["a"]
 
 
@@ -164,7 +167,7 @@ def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, 
     """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
     add_node(fake, "a", 2)
     with pytest.raises(ClusterError) as caught:
-        plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
+        plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
     assert "carries the label gpunode.dev/gpu=true" in caught.value.message
     assert "gpunode provision" in caught.value.hint
 
@@ -174,8 +177,8 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
     add_node(fake, "a", 2, labels=GPU_NODE)
     words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
-    rollout = plugin.deploy(api, NS, IMAGE, seconds=1, tell=told.append)
-    assert [row.trouble for row in rollout.rows] == [words]
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    assert [row.problem for row in rollout.rows] == [words]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -183,7 +186,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
     """After a new image the wait goes on until the controller has replaced the pod."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
 
     def replace(words: str) -> None:
         told.append(words)
@@ -191,10 +194,10 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
         fake.drop(f"/api/v1/namespaces/{NS}/pods/{DAEMONSET}-a")
         controller.start(daemonset, "a", "new")
 
-    rollout = plugin.deploy(api, NS, REBUILT, seconds=60, tell=replace)
-    assert [(row.pod, row.trouble) for row in rollout.rows] == [("new", "")]
+    rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, tell=replace)
+    assert [(row.pod, row.problem) for row in rollout.rows] == [("new", "")]
     assert told == [
-        "the plugin runs on 0 of 1 Ready nodes; a: its pod is to be replaced: a new version comes to a tenth of the nodes at a time"
+        "the plugin runs on 0 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
     ]
 
 
@@ -202,9 +205,9 @@ def test_a_pod_in_back_off_from_before_is_replaced_at_once(api: Api, fake: FakeA
     """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake, {"a": NOT_PULLED})
-    plugin.deploy(api, NS, IMAGE, seconds=0, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, tell=told.append)
     controller.states.clear()
-    plugin.deploy(api, NS, IMAGE, seconds=0, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, tell=told.append)
     assert not has(fake, "Pod", f"{DAEMONSET}-a", NS)
 
 
@@ -215,15 +218,15 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     PluginController(
         fake, {"a": {**UP, "containerStatuses": [{"name": "device-plugin", "restartCount": 3, "state": {}}]}}
     )
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     add_node(fake, "late", labels=GPU_NODE)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
     first, second = plugin.status(api, NS)
-    assert (first.node, first.restarts, first.capacity, first.trouble) == ("a", 3, 2, "")
+    assert (first.node, first.restarts, first.capacity, first.problem) == ("a", 3, 2, "")
     assert first.resource == "nvidia.com/gpu"
     assert first.last_line == "registered nvidia.com/gpu"
     assert (second.node, second.pod) == ("late", "")
-    assert second.trouble == "DaemonSet gpunode-device-plugin has no pod there yet"
+    assert second.problem == "DaemonSet gpunode-device-plugin has no pod there yet"
 
 
 def test_status_calls_a_node_without_all_its_gpus_in_trouble(
@@ -233,13 +236,13 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
     for name, gpus in (("none", 0), ("some", 4), ("all", 4)):
         add_node(fake, name, gpus, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
     rows = {row.node: row for row in plugin.status(api, NS)}
     assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
     assert rows["some"].wrong == "1 of 4 nvidia.com/gpu are unhealthy"
     assert rows["all"].wrong == ""
-    assert {row.trouble for row in rows.values()} == {""}, "the plugin itself runs"
+    assert {row.problem for row in rows.values()} == {""}, "the plugin itself runs"
 
 
 def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
@@ -250,13 +253,13 @@ def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, config, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
     with pytest.raises(ClusterError, match=f"a offers 0 {named} after 1 s"):
-        offer.wait_allocatable(api, "a", named, namespace=NS, seconds=1, tell=told.append)
-    assert plugin.status(api, NS, config)[0].lacks
+        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, tell=told.append)
+    assert plugin.status(api, NS, config)[0].missing
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
-    assert offer.wait_allocatable(api, "a", named, namespace=NS, seconds=5, tell=told.append).name == "a"
-    assert plugin.status(api, NS, config)[0].lacks == ""
+    assert capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=5, tell=told.append).name == "a"
+    assert plugin.status(api, NS, config)[0].missing == ""
 
 
 @pytest.mark.usefixtures("impatient")
@@ -264,14 +267,14 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     publish(fake, "a", status(problem=document.Reason("driver-not-loaded", "driver not loaded")))
 
     def register(words: str) -> None:
         told.append(words)
         add_node(fake, "a", 2, labels=GPU_NODE)
 
-    node = offer.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    node = capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
     assert node.allocatable == 2
     reason = (
         "the plugin runs, but the kubelet does not count its GPUs yet; the plugin reports: driver not loaded"
@@ -283,14 +286,14 @@ def test_a_usual_wait_is_told_without_the_plugins_log(api: Api, fake: FakeApi, t
     """What it logs while all is well only worries people."""
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "waiting for the kubelet\n"
 
     def register(words: str) -> None:
         told.append(words)
         add_node(fake, "a", 2, labels=GPU_NODE)
 
-    offer.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
     assert told[-1] == "a offers 0 of 2 GPUs"
 
 
@@ -302,28 +305,28 @@ def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(
     add_node(fake, "b", 0, labels=GPU_NODE)
     fake.update("Node", "b", status={"allocatable": {"nvidia.com/gpu.shared": "8"}})
     for name in ("a", "b"):
-        offer.wait_allocatable(api, name, None, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, name, None, namespace=NS, seconds=1, tell=told.append)
     add_node(fake, "none", 0, labels=GPU_NODE)
     with pytest.raises(ClusterError, match="none offers 0 GPUs after 1 s: the plugin is not deployed"):
-        offer.wait_allocatable(api, "none", None, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "none", None, namespace=NS, seconds=1, tell=told.append)
 
 
 def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[str]) -> None:
     """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     with pytest.raises(ClusterError) as caught:
-        offer.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
     assert (
         caught.value.message
         == "a offers 4 of 8 GPUs after 1 s: the plugin is not deployed in namespace gpunode"
     )
     with pytest.raises(ClusterError, match="there is no such node"):
-        offer.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
 
 
 def why(api: Api, name: str, expected: int) -> str:
     found = next(one for one in nodes.every(api) if one.name == name)
-    return offer.why_not(api, found, expected, NS).words
+    return capacity.why_not(api, found, expected, NS).words
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -332,7 +335,7 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     add_node(fake, "dead", 4, ready=False, labels=GPU_NODE)
     add_node(fake, "plain", 4)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append, only=["a"])
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append, scope=Scope(only=["a"]))
     assert why(api, "dead", 4) == "the node is not Ready: Kubelet stopped posting node status."
     assert "no label gpunode.dev/gpu=true" in why(api, "plain", 4)
     assert why(api, "a", 8) == "the kubelet counts 4 GPUs, the host has 8"
@@ -350,16 +353,19 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     }
     fake.update("Pod", f"{DAEMONSET}-a", NS, status=status)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "bad configuration: --x\n"
-    assert why(api, "a", 4) == "device-plugin keeps ending: exit code 2; its log: bad configuration: --x"
+    assert (
+        why(api, "a", 4)
+        == "device-plugin is in CrashLoopBackOff: exit code 2; its log: bad configuration: --x"
+    )
 
 
-XID = Lost("GPU-0", "0", "xid-79", "Xid 79")
+XID = Unavailable("GPU-0", "0", "xid-79", "Xid 79")
 RESERVED = Reserved(
     "nvidia.com/gpu",
     "GPU-1",
     1,
     (Pod("default/m1"),),
-    "container c of pod default/m1 still has 40 GiB of it as aliyun.com/gpu-mem, by an earlier configuration",
+    "container c of pod default/m1 still uses 40 GiB of it as aliyun.com/gpu-mem, by an earlier configuration",
 )
 
 
@@ -385,11 +391,11 @@ def test_what_the_plugin_reports_is_the_cause(
     """From the annotation as from the log; an annotation that no pod keeps up to date counts for nothing."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", published, annotation=annotation)
     (node,) = nodes.every(api)
-    found = offer.why_not(api, node, 4, NS)
+    found = capacity.why_not(api, node, 4, NS)
     assert (found.code, found.holders) == (code, ())
     if words is not None:
         assert found.words == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
@@ -405,11 +411,11 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     """Nothing is to be fixed: the pod has it by an earlier configuration."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
     (node,) = nodes.every(api)
-    cause = offer.why_not(api, node, 4, NS)
+    cause = capacity.why_not(api, node, 4, NS)
     assert (cause.code, cause.holders) == ("reserved", (Pod("default/m1"),))
     assert cause.words.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
     fix = (
@@ -419,7 +425,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == fix
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
     (node,) = nodes.every(api)
-    worse = offer.why_not(api, node, 4, NS)
+    worse = capacity.why_not(api, node, 4, NS)
     assert "gpu-reset" in capacity_link(node, 4, worse).fix, "more is wrong than that"
 
 
@@ -443,15 +449,15 @@ def test_what_is_reserved_for_a_pod_is_not_waited_for(api: Api, fake: FakeApi, t
     """The pod may run for days. Where more is wrong than that, the wait goes on."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
     publish(fake, "a", status(reserved=(RESERVED,)))
     with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* reserved") as caught:
-        offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
-    assert caught.value.hint == "Nothing to fix; wait for the end of default/m1, or end what runs there."
+        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
+    assert caught.value.hint == "Nothing to fix: wait until default/m1 has ended, or delete it."
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)))
     with pytest.raises(ClusterError, match="after 1 s") as caught:
-        offer.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
     assert "kubectl describe node a" in caught.value.hint
 
 
@@ -461,8 +467,8 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
     """And wrong in the plugin's status, which nothing else shows."""
     add_node(fake, "a", 3, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
-    uncut = Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    uncut = Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
     publish(fake, "a", status(lost=(uncut,), resources={"nvidia.com/gpu": Resource(3, True)}))
     words = "GPU 1 (GPU-1) is not offered: MIG is on"
     assert why(api, "a", 4) == f"the kubelet counts 3 GPUs, the host has 4; the plugin reports: {words}"
@@ -473,7 +479,7 @@ def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, tol
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     left = {"app.kubernetes.io/managed-by": "gpunode", "app.kubernetes.io/name": "gpunode-vectoradd"}
     fake.put(
         {
@@ -498,7 +504,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
     config = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
 
     def deployed(config: PluginConfig | None) -> dict[str, str]:
-        rollout = plugin.deploy(api, NS, IMAGE, config, seconds=5, tell=told.append)
+        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=5, tell=told.append)
         return {one.what: one.action for one in rollout.differences if one.action != "same"}
 
     assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
@@ -507,7 +513,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
         f"DaemonSet {NS}/gpunode-mps-class": "removed",
         f"ConfigMap {NS}/{DAEMONSET}": "removed",
     }
-    planned = {one.what: one.action for one in plugin.plan(api, NS, IMAGE)}
+    planned = {one.what: one.action for one in plugin.plan(api, Spec(NS, IMAGE))}
     assert gone.items() <= planned.items()
     assert has(fake, "DaemonSet", "gpunode-mps", NS)
     assert gone.items() <= deployed(None).items()
@@ -531,16 +537,16 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
     add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
-    publish(fake, "a", status(lost=(Lost("GPU-0", "0", "mps-absent", "no MPS"),)))
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
+    publish(fake, "a", status(lost=(Unavailable("GPU-0", "0", "mps-absent", "no MPS"),)))
     wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
     with pytest.raises(ClusterError) as caught:
-        offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, tell=told.append)
     assert "a offers 1 of 1 nvidia.com/gpu, 0 of 4 nvidia.com/gpu.shared after 1 s" in caught.value.message
     assert "no MPS" in caught.value.message
     units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
     fake.update("Node", "a", status={"capacity": units, "allocatable": units})
-    assert offer.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, tell=told.append).name == "a"
+    assert capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, tell=told.append).name == "a"
 
 
 def annotated(fake: FakeApi) -> dict[str, str]:
@@ -559,12 +565,15 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     for name in ("a", "by-hand"):
         fake.update("Node", name, metadata={"annotations": {ANNOTATION: "{}", "other": "stays"}})
     what = Difference(f"Node a annotation {ANNOTATION}", "removed", ("-{}",))
-    keeps = PluginVoice(annotation=True)
-    assert what in plugin.plan(api, NS, IMAGE)
-    assert what not in plugin.plan(api, NS, IMAGE, voice=keeps)
-    assert what not in plugin.deploy(api, NS, IMAGE, voice=keeps, seconds=5, tell=told.append).differences
+    keeps = PluginPublish(annotation=True)
+    assert what in plugin.plan(api, Spec(NS, IMAGE))
+    assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))
+    assert (
+        what
+        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=5, tell=told.append).differences
+    )
     assert set(annotated(fake)) == {"a", "by-hand"}
-    assert what in plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append).differences
+    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append).differences
     assert set(annotated(fake)) == {"by-hand"}
     assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
 
@@ -587,16 +596,16 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     PluginController(fake)
     shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
     config = PluginConfig(f"version: v1\nsharing: {{mps: {shares}}}\n")
-    plugin.deploy(api, NS, IMAGE, seconds=5, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
     daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
     daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
     event(fake, fake.put(daemon), PULL)
     (row,) = plugin.status(api, NS, config)
-    assert row.lacks.startswith(
-        "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, which keeps MPS control"
+    assert row.missing.startswith(
+        "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, the pod of the MPS control"
     )
-    assert PULL in row.lacks
+    assert PULL in row.missing
 
 
 MIXED = PluginConfig("version: v1\nflags: {migStrategy: mixed}\n")
@@ -630,7 +639,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
     add_node(fake, "a", labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, MIXED, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, MIXED), seconds=10, tell=told.append)
     counts = {SMALL: "2", left: "2"}
     fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
     if published:
@@ -648,7 +657,7 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[s
     """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
     add_node(fake, "a", 2, labels=GPU_NODE, shared=(2, 32), gpu_shared=20)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     none = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "0", "aliyun.com/gpu-mem": "0"}
     fake.update("Node", "a", status={"allocatable": none})
     renamed = PluginConfig(
@@ -671,7 +680,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     add_node(fake, "a", 16, labels=GPU_NODE, shared=(4, 316))
     PluginController(fake)
     memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
-    plugin.deploy(api, NS, IMAGE, memory, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, memory), seconds=10, tell=told.append)
     left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
     fake.update("Node", "a", status={"allocatable": left})
     (row,) = plugin.status(api, NS, memory)
@@ -687,7 +696,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     (row,) = plugin.status(api, NS, memory)
     assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
     (node,) = nodes.every(api)
-    link = capacity_link(node, 4, offer.why_not(api, node, 4, NS))
+    link = capacity_link(node, 4, capacity.why_not(api, node, 4, NS))
     assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert link.status == "broken"
     assert link.fix.startswith("Nothing to fix: it is free again when default/m1 ends")
@@ -700,10 +709,10 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     for name in ("a", "b"):
         add_node(fake, name, 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     refused = document.Reason("config-refused", "config.yaml:1:25: x")
     publish(fake, "a", status().refusing(refused))
-    words = "its configuration stays as it was: config.yaml:1:25: x"
+    words = "its configuration is unchanged: config.yaml:1:25: x"
     assert [row.wrong for row in plugin.status(api, NS)] == [words, ""]
     publish(fake, "a", status())
     assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
@@ -714,7 +723,7 @@ def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, t
     config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
     add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, config, seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
     (row,) = plugin.status(api, NS, config)
     assert row.wrong == "label nvidia.com/device-plugin.config names `nosuch`; there are default, shared"
     fake.update("Node", "a", metadata={"labels": {"nvidia.com/device-plugin.config": "shared"}})

@@ -7,19 +7,20 @@ import re
 
 import pytest
 
-from gpunode.cluster import nodes, offer, plugin, plugin_status
+from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin_status import COMPONENT, CONTAINER
+from gpunode.cluster.plugin import Spec, capacity, published
+from gpunode.cluster.plugin.published import COMPONENT, CONTAINER
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.cluster import events
-from gpunode.deviceplugin.status import ENFORCED, MARK, Lost, Resource, Status, dumps
+from gpunode.deviceplugin.status import ENFORCED, MARK, Resource, Status, Unavailable, dumps
 from gpunode.deviceplugin.status import Reason as Why
 from gpunode.model import PluginImage
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, publish, status
 from .fake import FakeApi, Fault
 
-LOST = status(lost=(Lost("GPU-0", "0", "xid-79", "Xid 79"),))
+LOST = status(lost=(Unavailable("GPU-0", "0", "xid-79", "Xid 79"),))
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def node(api: Api, fake: FakeApi, told: list[str]) -> None:
     """A node `a` whose plugin runs since 10 o'clock, and of whose four GPUs three are allocatable."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, PluginImage("plugin:1"), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, PluginImage("plugin:1")), seconds=10, tell=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     state = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
     fake.update(
@@ -38,12 +39,12 @@ def node(api: Api, fake: FakeApi, told: list[str]) -> None:
 def read(api: Api) -> Status | Reason:
     """The status of the node `a`."""
     (pod,) = api.find("Pod", NS)[0]
-    return plugin_status.read(api, nodes.every(api)[0], pod)
+    return published.read(api, nodes.every(api)[0], pod)
 
 
 def why(api: Api) -> str:
     """Why the node `a` offers not all of its GPUs."""
-    return offer.why_not(api, nodes.every(api)[0], 4, NS).words
+    return capacity.why_not(api, nodes.every(api)[0], 4, NS).words
 
 
 @pytest.mark.usefixtures("node")
@@ -60,14 +61,14 @@ def test_the_annotation_is_read_where_the_pod_keeps_it_else_the_log(
     ("log", "code", "fix"),
     [
         ("", "no-status", ""),
-        ("T1 INFO starting\nT2 INFO registered\n", "plugin-older", plugin_status.UPDATE),
+        ("T1 INFO starting\nT2 INFO registered\n", "plugin-older", published.UPDATE),
         (
             f"T1 INFO {MARK} {json.dumps({'version': 2})}\n",
             "plugin-newer",
             "Update gpunode on this computer.",
         ),
-        (f"T1 INFO {MARK} {json.dumps({'units': {}})}\n", "plugin-older", plugin_status.UPDATE),
-        (f"T1 INFO {MARK} {json.dumps({'version': 1})}\n", "bad-status", plugin_status.UPDATE),
+        (f"T1 INFO {MARK} {json.dumps({'units': {}})}\n", "plugin-older", published.UPDATE),
+        (f"T1 INFO {MARK} {json.dumps({'version': 1})}\n", "bad-status", published.UPDATE),
     ],
 )
 def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
@@ -135,13 +136,13 @@ def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_w
 def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
     none = Why("not-enforced", "cgroup v1")
     found = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
-    assert plugin_status.unlimited(found) == "cgroup v1"
-    assert plugin_status.unlimited(Reason("x", "y")) == ""
+    assert published.unlimited(found) == "cgroup v1"
+    assert published.unlimited(Reason("x", "y")) == ""
 
 
 def test_the_last_line_for_people_is_no_status() -> None:
-    assert plugin_status.log_line(f"T1 INFO one\nT2 INFO {MARK} {dumps(LOST)}\n") == "T1 INFO one"
-    assert plugin_status.log_line(f"T2 INFO {MARK} {dumps(LOST)}\n") == ""
+    assert published.log_line(f"T1 INFO one\nT2 INFO {MARK} {dumps(LOST)}\n") == "T1 INFO one"
+    assert published.log_line(f"T2 INFO {MARK} {dumps(LOST)}\n") == ""
 
 
 def test_reader_and_writer_agree_on_names() -> None:
@@ -159,7 +160,7 @@ def other_words(text: str) -> str:
     [
         LOST,
         status(problem=Why("layout", "profiles differ")),
-        status(lost=(Lost("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),)),
+        status(lost=(Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),)),
         status(resources={"nvidia.com/gpu": Resource(4, False)}, not_ready=Why("not-registered", "x")),
         status().refusing(Why("config-refused", "x")),
     ],
@@ -168,9 +169,16 @@ def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status)
     """Not on those of the status, nor on those of the log."""
 
     def judged() -> list[object]:
-        found = offer.why_not(api, nodes.every(api)[0], 4, NS)
+        found = capacity.why_not(api, nodes.every(api)[0], 4, NS)
         (row,) = plugin.status(api, NS)
-        return [found.code, found.holders, bool(row.wrong), row.code, row.capacity, row.allocatable]
+        return [
+            found.code,
+            found.holders,
+            bool(row.wrong),
+            row.reason.code if row.reason else "",
+            row.capacity,
+            row.allocatable,
+        ]
 
     publish(fake, "a", published)
     before = judged()

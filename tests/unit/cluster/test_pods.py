@@ -47,12 +47,12 @@ def warning(message: str) -> dict[str, Any]:
                 terminated={"exitCode": 2, "reason": "Error", "message": "a\nbad flag --x\n"},
             ),
             [],
-            "c keeps ending: exit code 2, bad flag --x",
+            "c is in CrashLoopBackOff: exit code 2, bad flag --x",
         ),
         (
             waiting("CrashLoopBackOff", terminated={"exitCode": 137, "reason": "OOMKilled"}),
             [],
-            "c keeps ending: OOMKilled, exit code 137",
+            "c is in CrashLoopBackOff: OOMKilled, exit code 137",
         ),
         (waiting("ContainerCreating"), [warning(SANDBOX)], SANDBOX),
         (
@@ -90,7 +90,7 @@ def test_the_reason_comes_from_who_knows_it(
     status: dict[str, Any], events: list[dict[str, Any]], why: str
 ) -> None:
     """Scheduler, kubelet, runtime and admission each leave their words in another place."""
-    assert pods.trouble({"status": status}, events) == why
+    assert pods.problem({"status": status}, events) == why
 
 
 def test_gpus_are_counted_until_a_pod_is_over() -> None:

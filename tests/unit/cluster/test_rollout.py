@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin, rollout
+from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
+from gpunode.cluster.plugin import Spec, deployment, rolling_update
+from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import PluginImage
 
 from .conftest import GPU_NODE, NS, PluginController, add_node, pod
@@ -35,8 +37,8 @@ def serving(*, ready: bool = True, ending: bool = False) -> Object:
 )
 def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> None:
     """One of few; as Kubernetes counts the template's share."""
-    assert (rollout.bound(count), rollout.waves(count)) == (most, goes)
-    made = plugin.manifests(NS, IMAGE)
+    assert (rolling_update.bound(count), rolling_update.waves(count)) == (most, goes)
+    made = manifests(NS, IMAGE)
     shares = {
         one["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
         for one in made
@@ -57,7 +59,7 @@ def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: 
     every = [node(name, ready=name not in down) for name in names]
     found = {name: serving(ready=name not in busy) for name in names}
     waiting = [name for name in names if name not in down]
-    assert rollout.held_back(every, found, waiting, set(down)) == list(turn)
+    assert rolling_update.due(every, found, waiting, set(down)) == list(turn)
 
 
 def test_each_daemonset_has_its_own_count() -> None:
@@ -68,8 +70,8 @@ def test_each_daemonset_has_its_own_count() -> None:
     found["c0"] = serving(ending=True)
     del found["p0"]
     waiting = ["c1", "c2", "p1"]
-    assert rollout.held_back([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
-    assert rollout.held_back([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
+    assert rolling_update.due([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
+    assert rolling_update.due([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
 
 
 def replaced(fake: FakeApi, name: str) -> None:
@@ -90,28 +92,28 @@ def test_each_go_has_its_time(
     for name in names:
         add_node(fake, name, 1, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
     clock = [0.0]
     coming: list[str] = []
 
-    def follow(*_: Any, seconds: float, **__: Any) -> Iterator[dict[str, Object]]:
+    def follow(*_: Any, seconds: float, **__: Any) -> Iterator[tuple[dict[str, Object], None]]:
         while clock[0] < seconds:
-            yield {one["metadata"]["name"]: one for one in fake.all("Pod")}
+            yield {one["metadata"]["name"]: one for one in fake.all("Pod")}, None
             clock[0] += 150.0
             if coming:
                 replaced(fake, coming.pop(0))
 
-    monkeypatch.setattr(plugin, "follow", follow)
-    monkeypatch.setattr(plugin, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(deployment, "changes", follow)
+    monkeypatch.setattr(deployment, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     coming += names
-    assert plugin.deploy(api, NS, NEWER, seconds=180, tell=told.append).good
+    assert plugin.deploy(api, Spec(NS, NEWER), seconds=180, tell=told.append).good
     assert clock[0] == 600.0
 
     clock[0] = 0.0
     coming += names[:2]
-    rows = plugin.deploy(api, NS, IMAGE, seconds=180, tell=told.append).rows
-    assert {row.node: bool(row.trouble) for row in rows} == {"n0": False, "n1": False, "n2": True, "n3": True}
-    assert "a new version comes to a tenth of the nodes at a time" in rows[2].trouble
+    rows = plugin.deploy(api, Spec(NS, IMAGE), seconds=180, tell=told.append).rows
+    assert {row.node: bool(row.problem) for row in rows} == {"n0": False, "n1": False, "n2": True, "n3": True}
+    assert "a new version rolls out to a tenth of the nodes at a time" in rows[2].problem
     assert clock[0] == 600.0
 
 
@@ -122,22 +124,22 @@ def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
     for name in ("a", "b", "c", "down"):
         add_node(fake, name, 1, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, NS, IMAGE, seconds=60, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
     fake.update(
         "Node", "down", status={"conditions": [{"type": "Ready", "status": "Unknown", "message": "gone"}]}
     )
     most: list[int] = []
 
-    def follow(*_: Any, **__: Any) -> Iterator[dict[str, Object]]:
+    def follow(*_: Any, **__: Any) -> Iterator[tuple[dict[str, Object], None]]:
         for _ in range(10):
             there = fake.all("Pod")
-            yield {one["metadata"]["name"]: one for one in there}
+            yield {one["metadata"]["name"]: one for one in there}, None
             gone = {"a", "b", "c"} - {one["spec"]["nodeName"] for one in fake.all("Pod")}
             most.append(len(gone))
             for name in gone:
                 replaced(fake, name)
 
-    monkeypatch.setattr(plugin, "follow", follow)
-    rows = plugin.deploy(api, NS, NEWER, seconds=60, tell=told.append).rows
-    assert {row.node for row in rows if row.trouble} == {"down"}
+    monkeypatch.setattr(deployment, "changes", follow)
+    rows = plugin.deploy(api, Spec(NS, NEWER), seconds=60, tell=told.append).rows
+    assert {row.node for row in rows if row.problem} == {"down"}
     assert max(most) == 1

@@ -9,10 +9,11 @@ from threading import Barrier
 
 import pytest
 
-from gpunode.cluster import vectoradd
 from gpunode.cluster.api import Api
-from gpunode.cluster.job import Job
-from gpunode.cluster.results import NodeResult, Target
+from gpunode.cluster.vectoradd import run as vectoradd
+from gpunode.cluster.vectoradd.job import Job
+from gpunode.cluster.vectoradd.results import NodeResult
+from gpunode.cluster.vectoradd.target import Target
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, Kubelet, add_node, pod
@@ -216,7 +217,7 @@ def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
     fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
     first, second = sorted(run(api, told, A, B), key=lambda one: one.passed)
-    assert first.why == "a pod could not be made: the cluster's admission refused it: exceeded quota: q"
+    assert first.why == "a pod could not be created: the cluster's admission refused it: exceeded quota: q"
     assert second.passed
     assert fake.all("Pod") == []
 
@@ -263,7 +264,7 @@ def test_a_pod_that_somebody_deletes_is_a_result(
             fake.drop(f"/api/v1/namespaces/{NS}/pods/{item['metadata']['name']}")
 
     (result,) = vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=delete)
-    assert {one.why for one in result.results} == {"the pod was deleted by somebody"}
+    assert {one.why for one in result.results} == {"the pod was deleted by another client"}
 
 
 MEMORY = "aliyun.com/gpu-mem"
@@ -295,7 +296,7 @@ def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(api: Api, fake: FakeA
     Kubelet(fake, {"m": ["GPU-1"]}).limited = 512
     (result,) = run(api, told, Target("m", ("GPU-1",)), config=BY_MEMORY)
     assert not result.passed
-    assert result.results[0].why == "it asked for 1024 MiB of memory, but its limit is 512 MiB"
+    assert result.results[0].why == "it requested 1024 MiB of memory, but its limit is 512 MiB"
 
 
 def test_gpus_of_different_sizes_that_share_memory_are_filled_too_the_largest_first(
@@ -495,7 +496,7 @@ def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
         {}
         if good
         else {
-            "GPU-3": "the GPU's compute mode lets only one process at a time use it, so pods cannot share it: run "
+            "GPU-3": "the GPU's compute mode allows one process at a time, so pods cannot share it: run "
             "`nvidia-smi -i GPU-3 -c DEFAULT` on the host"
         }
     )

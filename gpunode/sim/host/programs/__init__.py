@@ -1,1 +1,1 @@
-"""The programs of a simulated host: what only looks is a shell script over prepared answers, what changes is Python."""
+"""The programs of a simulated host: read-only ones are shell scripts over prepared answers, the others Python."""

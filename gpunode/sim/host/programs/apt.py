@@ -1,4 +1,4 @@
-"""apt-get, apt-mark and apt-cache of a simulated host, in apt's own words."""
+"""apt-get, apt-mark and apt-cache of a simulated host, with apt's own messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpunode.sim.host.state import State
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 
 
-class Refusal(Exception):
+class CommandError(Exception):
     """apt's error lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What apt would do: `install` in order."""
+    """A transaction of apt; `install` in order."""
 
     install: dict[str, str]
     remove: tuple[str, ...]
@@ -45,15 +45,15 @@ def get(state: State, arguments: list[str]) -> int:
             _update(state)
         elif verb == "install":
             _install(state, names, channel, dry="--print-uris" in arguments)
-    except Refusal as refusal:
-        sys.stderr.write(f"{refusal}\n")
+    except CommandError as error:
+        sys.stderr.write(f"{error}\n")
         return 100
     return 0
 
 
 def _locked(now: Now) -> None:
     if "apt-locked" in now.faults:
-        raise Refusal(
+        raise CommandError(
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4242 (unattended-upgr)\n"
             "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?"
         )
@@ -71,7 +71,7 @@ def _update(state: State) -> None:
     with state.change() as now:
         if "repository-unreachable" in now.faults:
             bad = next((uri for uri in sources if ".demo.example" not in uri or "cuda" in uri), sources[-1])
-            raise Refusal(
+            raise CommandError(
                 f"Err:1 {bad}  InRelease\n  Could not connect to it, connection timed out\n"
                 f"E: Failed to fetch {bad}/InRelease  Could not connect to it, connection timed out\n"
                 "E: Some index files failed to download. They have been ignored, or old ones used instead."
@@ -93,9 +93,9 @@ def _plan(machine: Machine, now: Now, names: list[str]) -> Work:
         version = repository.chosen(name, pattern, nvidia=nvidia, kernel=machine.kernel, pins=pinned)
         there = repository.versions(name, pattern, nvidia=nvidia, kernel=machine.kernel)
         if not there:
-            raise Refusal(f"E: Unable to locate package {name}")
+            raise CommandError(f"E: Unable to locate package {name}")
         if version is None:
-            raise Refusal(f"E: Version '{pattern}' for '{name}' was not found")
+            raise CommandError(f"E: Version '{pattern}' for '{name}' was not found")
         install |= dict(repository.closure(name, version, machine.os))
     remove = tuple(name[:-1] for name in names if name.endswith("-"))
     gone = [name for name in _dependent(now, remove) if name not in install]
@@ -104,7 +104,7 @@ def _plan(machine: Machine, now: Now, names: list[str]) -> Work:
 
 
 def _dependent(now: Now, removed: tuple[str, ...]) -> list[str]:
-    """What goes with a part of the driver that is removed: its parts are all of one version."""
+    """The packages removed with a part of the driver: its parts all have one version."""
     family = re.compile(r"cuda-drivers|nvidia-open|nvidia-driver(?!-pinning)|nvidia-kernel|nvidia-dkms")
     parts = [name for name in removed if name in now.packages and family.match(name)]
     versions = {now.packages[name].version for name in parts}
@@ -134,7 +134,7 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
         _say(channel, name, 100 * number / len(work.install), f"Installing {name} (amd64)")
         print(f"Setting up {name} ({version}) ...")
         if fault and re.search(fault, name):
-            raise Refusal(
+            raise CommandError(
                 f"dpkg: error processing package {name} (--configure):\n"
                 f" installed {name} package post-installation script subprocess returned error exit status 1\n"
                 f"Errors were encountered while processing:\n {name}\n"

@@ -1,7 +1,7 @@
-"""dnf of a simulated RPM host, in the words of dnf 4: to look for packages, to bring them there and to remove them.
+"""dnf of a simulated RPM host, with dnf 4's messages: lists, installs and removes packages.
 
-Source: dnf 4.14 itself, asked the same (tests/sim/test_rpm_as_real.py). Not simulated: signatures, module streams, weak
-dependencies, and who is root.
+Source: dnf 4.14 itself, with the same commands (tests/sim/test_rpm_as_real.py). Not simulated: signatures, module streams,
+weak dependencies, and permissions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from gpunode.sim.host.programs import dnf_look, yum_repos
-from gpunode.sim.host.programs.dnf_look import available, called, newest, there, upgrades
+from gpunode.sim.host.programs import dnf_query, yum_repos
+from gpunode.sim.host.programs.dnf_query import available, called, newest, there, upgrades
 from gpunode.sim.host.programs.dnf_run import run
 from gpunode.sim.host.programs.transaction import Unsolvable, bring, take
 from gpunode.sim.host.programs.yum_repos import Failed
@@ -20,7 +20,7 @@ from gpunode.sim.host.state import State
 
 PROTECTED = ("dnf", "yum", "systemd", "sudo")
 HINT = "(try to add '--skip-broken' to skip uninstallable packages or '--nobest' to use not only best candidate packages)"
-# Commands of the real one that are not here.
+# Commands of the real dnf that are not simulated.
 OTHERS = """alias autoremove changelog check deplist distro-sync download downgrade group help history mark module
     needs-restarting provides reinstall repoinfo repoquery repository-packages search shell swap updateinfo
     upgrade-minimal versionlock"""
@@ -81,7 +81,7 @@ def _no(verb: str) -> str:
 
 
 def _install(state: State, options: Namespace, names: list[str]) -> int:
-    """`install NAME...`: what is there in another version, too, if a newer one or another one is asked for."""
+    """`install NAME...`: also updates an installed package, or changes it to the version that is named."""
     if not names:
         sys.stderr.write("dnf install: error: the following arguments are required: PACKAGE\n")
         return 2
@@ -116,7 +116,7 @@ def _upgrade(state: State, options: Namespace, names: list[str]) -> int:
 
 
 def _remove(state: State, options: Namespace, names: list[str]) -> int:
-    """`remove NAME...`: with what depends on it, and what it alone needed."""
+    """`remove NAME...`: with dependents, and with dependencies that are no longer needed."""
     installed, now = there(state), state.now().packages
     missing = [name for name in names if not called(installed.values(), [name])]
     for name in missing:
@@ -133,7 +133,7 @@ def _remove(state: State, options: Namespace, names: list[str]) -> int:
 
 
 def _clean(state: State, _: Namespace, __: list[str]) -> int:
-    """`clean all`: what was read of repositories."""
+    """`clean all`: removes the cache of repositories."""
     read = list((state.root / yum_repos.CACHE).glob("*.solv"))
     for path in read:
         path.unlink()
@@ -153,16 +153,16 @@ def _config_manager(state: State, options: Namespace, _: list[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[State, Namespace, list[str]], int]] = {
-    "check-update": dnf_look.check_update,
+    "check-update": dnf_query.check_update,
     "clean": _clean,
     "config-manager": _config_manager,
     "erase": _remove,
-    "info": dnf_look.info,
+    "info": dnf_query.info,
     "install": _install,
-    "list": dnf_look.packages,
-    "makecache": dnf_look.makecache,
+    "list": dnf_query.packages,
+    "makecache": dnf_query.makecache,
     "remove": _remove,
-    "repolist": dnf_look.repolist,
+    "repolist": dnf_query.repolist,
     "update": _upgrade,
     "upgrade": _upgrade,
 }

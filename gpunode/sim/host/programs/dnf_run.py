@@ -1,4 +1,4 @@
-"""A transaction as dnf shows it, asks for it and carries it out."""
+"""A transaction as dnf shows, confirms and runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpunode.sim.host.state import State
 Say = Callable[[str], None]
 
 ADDED, REPLACED, REMOVED = ("Installing", "Installed", "Install"), "Cleanup", ("Erasing", "Removed", "Remove")
-# Heading -> what dnf says meanwhile, afterwards and in its summary.
+# Heading -> dnf's words during the transaction, after it and in its summary.
 WORDS = {
     "Installing": ADDED,
     "Installing dependencies": ADDED,
@@ -29,7 +29,7 @@ WORDS = {
 
 
 def run(state: State, options: Namespace, work: Transaction, asked: Iterable[str] = ()) -> int:
-    """Show it, ask, do it; `asked` are the packages that a person named. Returns dnf's exit status."""
+    """Show, confirm and run a transaction; `asked` are the packages that the user named. Returns dnf's exit status."""
     say: Say = (lambda _: None) if options.quiet else print
     say("Dependencies resolved.")
     if not work.changes:
@@ -89,7 +89,7 @@ def _show(work: Transaction, say: Say) -> None:
 
 
 def _carry_out(state: State, work: Transaction, say: Say) -> None:
-    """Package by package, at the machine's pace."""
+    """Run the transaction package by package, at the machine's pace."""
     there = rpms.installed(state.machine(), state.now().packages)
     old = [there[one.name] for head, one in work.changes if WORDS[head] != REMOVED and one.name in there]
     steps = [(WORDS[head][0], one) for head, one in work.changes] + [(REPLACED, one) for one in reversed(old)]
@@ -111,7 +111,7 @@ def _carry_out(state: State, work: Transaction, say: Say) -> None:
 
 
 def forget(state: State, names: Iterable[str]) -> None:
-    """Take packages away, and with them what they brought."""
+    """Remove packages from the state, and the driver's library with its package."""
     with state.change() as now:
         for name in names:
             del now.packages[name]
@@ -141,7 +141,7 @@ def columns(rows: Sequence[Sequence[str]], among: Sequence[Sequence[str]] = ()) 
 
 
 def size(kib: int) -> str:
-    """As dnf writes sizes: 40 k, 5.8 M."""
+    """A size in dnf's format: 40 k, 5.8 M."""
     if kib <= 999:
         return f"{kib} k"
     mib = kib / 1024

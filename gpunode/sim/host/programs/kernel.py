@@ -23,7 +23,7 @@ def modprobe(state: State, arguments: list[str]) -> int:
 
 
 def load(machine: Machine, now: Now, name: str) -> str | None:
-    """Load a module as its package built it; why not, if it cannot be."""
+    """Load a module as its package built it; returns modprobe's error, or None."""
     if name in now.modules:
         return None
     driver = repository.driver({package: entry.version for package, entry in now.packages.items()})
@@ -40,14 +40,14 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
 
 
 def _headers(machine: Machine, now: Now) -> bool:
-    """Whether modules could be built for the running kernel."""
+    """True if modules could be built for the running kernel."""
     devel = now.packages.get("kernel-devel")
     built = f"{devel.version}.x86_64" if devel else None
     return machine.kernel == built or f"linux-headers-{machine.kernel}" in now.packages
 
 
 def unload(now: Now, name: str) -> str | None:
-    """Unload a module and what nobody else uses; why not, if it cannot be."""
+    """Unload a module; returns modprobe's error, or None."""
     if name not in now.modules:
         return None
     users = [module for module in MODULES if module in now.modules]
@@ -58,7 +58,7 @@ def unload(now: Now, name: str) -> str | None:
 
 
 def boot(state: State, now: Now) -> None:
-    """What the kernel loads by itself: what modules-load.d names, and nouveau where nothing speaks against it."""
+    """Load the modules of a boot: those of modules-load.d, and nouveau unless it is blacklisted."""
     machine = state.machine()
     now.modules = {}
     texts = [path.read_text(encoding="utf-8") for path in (state.root / "etc/modprobe.d").glob("*.conf")]

@@ -1,4 +1,4 @@
-"""The kubelet's start on a simulated host: its arguments as systemd puts them together, and what it dies of."""
+"""The kubelet's start on a simulated host: its arguments as systemd combines them, and its fatal errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCKED = {"DevicePlugins": 26}
 
 
 def arguments(root: Path) -> list[str]:
-    """The command line that the unit, its drop-ins and their environment files make."""
+    """The command line from the unit, its drop-ins and their environment files."""
     variables: dict[str, str] = {}
     command = ""
     folders = [root / "lib/systemd/system", root / "etc/systemd/system"]
@@ -81,7 +81,7 @@ def gates(root: Path, words: list[str]) -> dict[str, bool]:
 
 
 def check(root: Path, machine: Machine, now: Now) -> None:
-    """Raise Unusable with the words that a kubelet of this version dies with."""
+    """Raises Unusable with the message with which a kubelet of this version exits."""
     minor = int(machine.kubelet.split(".")[1])
     for name, value in gates(root, now.arguments).items():
         if name in GONE and minor >= GONE[name]:

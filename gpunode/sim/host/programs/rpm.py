@@ -1,6 +1,6 @@
-"""rpm of a simulated RPM host: asking for packages, removing them, and macros.
+"""rpm of a simulated RPM host: queries, removal of packages, and macros.
 
-Source: rpm 4.18 itself, asked the same (tests/sim/test_rpm_as_real.py).
+Source: rpm 4.18 itself, with the same commands (tests/sim/test_rpm_as_real.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LONG = {"--query": "q", "--all": "a", "--erase": "e", "--version": "V", "--verbo
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r"}
 
 
-class Refusal(Exception):
-    """What rpm says on standard error."""
+class CommandError(Exception):
+    """An error; the message is rpm's."""
 
 
 class Shapeless(Exception):
-    """A --queryformat that is none."""
+    """An invalid --queryformat."""
 
 
 def rpm(state: State, arguments: list[str]) -> int:
@@ -42,17 +42,17 @@ def rpm(state: State, arguments: list[str]) -> int:
             _erase(state, there, asked.names, loud="v" in asked.modes)
         elif "q" in asked.modes:
             return _query(there, asked.names, asked.shape, every="a" in asked.modes)
-    except Refusal as refusal:
-        sys.stderr.write(f"{refusal}\n")
+    except CommandError as error:
+        sys.stderr.write(f"{error}\n")
         return 1
     except Shapeless as error:
-        sys.stderr.write(f"error: incorrect format: {error}\n")  # and yet rpm ends well
+        sys.stderr.write(f"error: incorrect format: {error}\n")  # rpm exits with 0 all the same
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the arguments say. `modes` are letters: query, all, erase, verbose, Version."""
+    """The parsed arguments. `modes` are letters: query, all, erase, verbose, Version."""
 
     modes: str
     shape: str
@@ -76,22 +76,22 @@ def _read(arguments: list[str]) -> Asked:
         elif re.fullmatch(r"-[qaev]+", word):
             modes += word[1:]
         elif word.startswith("-"):
-            raise Refusal(f"rpm: {word}: unknown option, or one that the simulation has not")
+            raise CommandError(f"rpm: {word}: unknown option, or one that the simulation has not")
         else:
             names.append(word)
     if not macros and not {"q", "e", "V"} & set(modes):
-        raise Refusal("rpm: of rpm the simulation has -q, -qa, -e, --eval and --version")
+        raise CommandError("rpm: of rpm the simulation has -q, -qa, -e, --eval and --version")
     return Asked(modes, shape, names, macros)
 
 
 def _query(there: Mapping[str, Rpm], names: Sequence[str], shape: str, *, every: bool) -> int:
-    """The exit status is the number of packages that are not there."""
+    """Answer a query; the exit status is the number of packages that are not installed."""
     if every:
         found = [one for one in there.values() if not names or any(one.is_called(name) for name in names)]
         print("".join(written(one, shape) for one in found), end="")
         return 0
     if not names:
-        raise Refusal("rpm: no arguments given for query")
+        raise CommandError("rpm: no arguments given for query")
     missing = 0
     for name in names:
         one = _called(there, name)
@@ -101,18 +101,18 @@ def _query(there: Mapping[str, Rpm], names: Sequence[str], shape: str, *, every:
 
 
 def _called(there: Mapping[str, Rpm], name: str) -> Rpm | None:
-    """Without wildcards."""
+    """Remove packages by name, without wildcards."""
     plain = re.sub(r"([\[*?])", r"[\1]", name)
     return next((one for one in there.values() if one.is_called(plain)), None)
 
 
 def _erase(state: State, there: Mapping[str, Rpm], names: Sequence[str], *, loud: bool) -> None:
     if not names:
-        raise Refusal("rpm: no packages given for erase")
+        raise CommandError("rpm: no packages given for erase")
     found = [(name, _called(there, name)) for name in names]
     missing = [name for name, one in found if one is None]
     if missing:
-        raise Refusal("\n".join(f"error: package {name} is not installed" for name in missing))
+        raise CommandError("\n".join(f"error: package {name} is not installed" for name in missing))
     gone = [one for _, one in found if one]
     rest = [one for one in there.values() if one not in gone]
     needed = [
@@ -122,14 +122,14 @@ def _erase(state: State, there: Mapping[str, Rpm], names: Sequence[str], *, loud
         if not any(other.fits(need) for other in rest)
     ]
     if needed:
-        raise Refusal("\n".join(("error: Failed dependencies:", *needed)))
+        raise CommandError("\n".join(("error: Failed dependencies:", *needed)))
     if loud:
         print("\n".join(("Preparing packages...", *(one.nevra for one in gone))))
     forget(state, [one.name for one in gone])
 
 
 def written(package: Rpm, shape: str) -> str:
-    """A package in the shape of --queryformat. Raises Shapeless."""
+    """A package in the format of --queryformat. Raises Shapeless."""
     epoch, version, release = package.parts
     tags = {
         "NAME": package.name,
@@ -162,7 +162,7 @@ def written(package: Rpm, shape: str) -> str:
 
 
 def expand(text: str, machine: Machine) -> str:
-    """Macros of the distribution; what is none stays, or is left out as %{?NAME}."""
+    """The text with the distribution's macros expanded; unknown ones stay, or are removed as %{?NAME}."""
     release = machine.os.rpartition("-")[2]
     macros = {
         "rhel": release,

@@ -1,6 +1,6 @@
 """Starts a host's program that changes something: `run.py NAME ARGUMENT...`, for the host that GPUNODE_ROOT names.
 
-Half of what such a program costs are its imports: what few of them need, they import where they use it.
+Half the cost of such a program is its imports: what few programs need is imported where it is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-# Program -> the module and the function that it is.
+# Program -> its module and function.
 PROGRAMS = {
     "apt-get": ("apt", "get"),
     "apt-mark": ("apt", "mark"),
@@ -29,7 +29,7 @@ PROGRAMS = {
 
 
 def main(name: str, arguments: list[str]) -> int:
-    """Run it; returns its exit status."""
+    """Run a program; returns its exit status."""
     from gpunode.sim.host.state import State
 
     state = State(Path(os.environ["GPUNODE_ROOT"]).parent)

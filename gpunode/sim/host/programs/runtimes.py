@@ -35,11 +35,11 @@ DAEMON_KEYS = frozenset(
 
 
 class Unusable(Exception):
-    """A configuration that a runtime does not start with, in its words."""
+    """A runtime does not start with this configuration; the message is the runtime's."""
 
 
 def docker_config(path: Path) -> RuntimeNow:
-    """What dockerd takes from daemon.json."""
+    """dockerd's configuration, from daemon.json."""
     try:
         data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
@@ -61,7 +61,7 @@ def docker_config(path: Path) -> RuntimeNow:
 
 
 def containerd_config(path: Path) -> tuple[RuntimeNow, str]:
-    """What containerd takes from its file, and how `config dump` shows it."""
+    """containerd's configuration from its file, and the output of `config dump`."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -79,7 +79,7 @@ def containerd_config(path: Path) -> tuple[RuntimeNow, str]:
 
 
 def dump(state: State) -> tuple[RuntimeNow, str]:
-    """What containerd takes from its own file; remembered with the file's time, so that asking again costs nothing."""
+    """containerd's configuration from its own file; writes its dump, which is reused until the file is newer."""
     found, text = containerd_config(state.root / "etc/containerd/config.toml")
     (state.folder / "answers/containerd-dump").write_text(text, encoding="utf-8")
     return found, text

@@ -1,4 +1,4 @@
-"""systemctl of a simulated host, and what starting a unit means there."""
+"""systemctl of a simulated host, and the effects of starting a unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REBOOT_SECONDS = 2.0
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
-    """The verbs that change something, and those that tell people how units are."""
+    """systemctl: the verbs that change something, and those that print a unit's state."""
     verb, *names = [word for word in arguments if not word.startswith("-")] or ["status"]
     if verb == "status":
         return units.status(state, names or list(state.now().units))
@@ -44,7 +44,7 @@ def _act(state: State, now: Now, verb: str, name: str) -> str | None:
 
 
 def start(state: State, now: Now, name: str) -> str | None:
-    """Start a unit anew; what systemctl says when it does not come up. A kubelet that crashes is started again."""
+    """Start or restart a unit; returns systemctl's error if it does not start. A kubelet that crashes is restarted."""
     unit, machine = now.units[name], state.machine()
     log(unit, f"Starting {name}...")
     try:
@@ -75,7 +75,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
     """Read the configuration that a unit's program reads at its start."""
     etc = state.root / "etc"
     if name == "docker.service":
-        now.containers = []  # none outlives its dockerd
+        now.containers = []  # they end with dockerd
         now.runtime = runtimes.docker_config(etc / "docker/daemon.json")
     elif name == "containerd.service":
         found = runtimes.dump(state)[0]
@@ -87,7 +87,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
 
 
 def reboot(state: State, now: Now) -> None:
-    """Down and up again: another boot id, modules as the files say, every enabled unit started."""
+    """Reboot: a new boot id, the modules of a boot, all enabled units started."""
     import uuid
 
     now.down_until = time.time() + REBOOT_SECONDS

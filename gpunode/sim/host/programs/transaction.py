@@ -1,4 +1,4 @@
-"""What dnf would change: the packages asked for, what they need, and what nobody needs any more."""
+"""dnf's transactions: the requested packages, their dependencies, and those that are no longer needed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Installed = Mapping[str, Rpm]
 
 
 class Unsolvable(Exception):
-    """No set of packages is right; why, in the solver's words."""
+    """No set of packages is consistent; the message is the solver's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Packages by what happens to them, under dnf's own headings, and in the order in which dnf does it."""
+    """Packages under dnf's own headings, in the order in which dnf processes them."""
 
     changes: tuple[tuple[str, Rpm], ...] = ()
 
     def under(self, heading: str) -> tuple[Rpm, ...]:
-        """What stands below a heading, by name."""
+        """The packages below a heading, by name."""
         found = (package for head, package in self.changes if head == heading)
         return tuple(sorted(found, key=lambda package: package.name))
 
 
 def bring(there: Installed, wanted: Sequence[Rpm], available: Sequence[Rpm]) -> Transaction:
-    """Have these packages in these versions. Raises Unsolvable."""
+    """Install these packages in these versions. Raises Unsolvable."""
     after = _solve(there, wanted, available)
     asked = {package.name for package in wanted}
     changes = []
@@ -44,7 +44,7 @@ def bring(there: Installed, wanted: Sequence[Rpm], available: Sequence[Rpm]) -> 
 
 
 def take(there: Installed, unwanted: Iterable[str], chosen: Iterable[str]) -> Transaction:
-    """Remove packages by name, what depends on them, and what nothing of the `chosen` ones then needs."""
+    """Remove packages by name, their dependents, and dependencies that none of the `chosen` ones then needs."""
     heads = dict.fromkeys(unwanted, "Removing")
     while True:
         rest = {name: package for name, package in there.items() if name not in heads}
@@ -68,7 +68,7 @@ def _lacks(package: Rpm, among: Installed) -> list[str]:
 
 
 def _needed(packages: Iterable[Rpm], among: Installed) -> set[str]:
-    """The names of all that packages need, directly or not."""
+    """The names of all direct and indirect dependencies."""
     found: set[str] = set()
     todo = list(packages)
     while todo:
@@ -97,7 +97,7 @@ def _solve(there: Installed, wanted: Sequence[Rpm], available: Sequence[Rpm]) ->
             best = max(free, key=lambda one: (one.name in after, one.age))  # of equals, the first
             settled[best.name] = best
             todo.append((best, (*why, _unmet(package, need))))
-        if not todo:  # what was there and lacks something now comes along in another version
+        if not todo:  # installed packages whose dependencies are broken now change their version, too
             broken = [(one, needs[0]) for one in after.values() if (needs := _lacks(one, after))]
             others = [_other(one, need, available, settled) for one, need in broken[:1]]
             settled |= {one.name: one for one in others}
@@ -113,7 +113,7 @@ def _nowhere(need: str, package: Rpm, why: Sequence[str], available: Iterable[Rp
 
 
 def _other(package: Rpm, lacking: str, available: Sequence[Rpm], settled: Installed) -> Rpm:
-    """The newest version of a package that goes with what is settled."""
+    """The newest version of a package that is compatible with the chosen ones."""
 
     def goes(one: Rpm) -> bool:
         bound = ((need, settled.get(need.partition(" = ")[0])) for need in one.requires)
@@ -130,7 +130,7 @@ def _unmet(package: Rpm, need: str) -> str:
 
 
 def _ordered(packages: Installed) -> list[Rpm]:
-    """What is needed first."""
+    """The packages in the order of their dependencies."""
     found: dict[str, Rpm] = {}
 
     def visit(package: Rpm, above: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What systemctl and journalctl of a simulated host tell people about its units."""
+"""The output of systemctl and journalctl for users of a simulated host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = 10
 
 
 def full(name: str) -> str:
-    """A unit's name as systemd completes it."""
+    """A unit's name, completed as systemd does."""
     return name if "." in name else f"{name}.service"
 
 
@@ -46,7 +46,7 @@ def is_active(state: State, names: list[str]) -> int:
 
 
 def journal(state: State, arguments: list[str]) -> int:
-    """`journalctl -u NAME [-n COUNT]`, as people ask; the shape that programs ask for has its own, quicker answer."""
+    """`journalctl -u NAME [-n COUNT]`, as users call it; the agent's form has its own, faster answer."""
     name, count = "", 0
     words = iter(arguments)
     for word in words:

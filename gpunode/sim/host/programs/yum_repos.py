@@ -1,4 +1,4 @@
-"""The repositories that a simulated host's files in /etc/yum.repos.d name, as dnf reads them, and what they hold."""
+"""The repositories in a simulated host's /etc/yum.repos.d, as dnf reads them, and their packages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpunode.sim.host.state import State
 
 FOLDER = "etc/yum.repos.d"
 CACHE = "var/cache/dnf"
-FRESH = 48 * 3600.0  # seconds for which dnf trusts what it has read
+FRESH = 48 * 3600.0  # seconds until dnf's cache of a repository expires
 NONE = 'There are no enabled repositories in "/etc/yum.repos.d", "/etc/yum/repos.d", "/etc/distro.repos.d".'
 
 
 class Failed(Exception):
-    """What dnf says behind `Error: `."""
+    """An error; the message is dnf's after `Error: `."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Repo:
 
 
 def read(root: Path) -> list[Repo]:
-    """All of them, in the order of the files."""
+    """All repositories, in the order of the files."""
     found = []
     for path in sorted((root / FOLDER).glob("*.repo")):
         parser = ConfigParser(interpolation=None, strict=False)
@@ -61,7 +61,7 @@ def _filled(value: str) -> str:
 def chosen(
     found: Iterable[Repo], only: Sequence[str], enable: Sequence[str], disable: Sequence[str]
 ) -> list[Repo]:
-    """With --repo, --enablerepo and --disablerepo."""
+    """All repositories, enabled or not by --repo, --enablerepo and --disablerepo. Raises Failed."""
     repos = list(found)
     for pattern in (*only, *enable):
         if not any(fnmatchcase(repo.id, pattern) for repo in repos):
@@ -76,7 +76,7 @@ def chosen(
 
 
 def add(root: Path, url: str) -> None:
-    """What `dnf config-manager --add-repo` makes of an address: a repository's, or that of a file about one."""
+    """Write the file of `dnf config-manager --add-repo` for the URL of a repository or of a .repo file."""
     place, _, file = url.rpartition("/")
     if file.endswith(".repo"):
         name = file.removesuffix(".repo")
@@ -89,7 +89,7 @@ def add(root: Path, url: str) -> None:
 
 
 def hold(state: State, repos: Iterable[Repo], *, anew: bool, quiet: bool) -> list[Rpm]:
-    """What the enabled ones hold, each read again when it was not lately, and what dnf says of that."""
+    """The packages of the enabled repositories, reloaded if expired; prints dnf's messages. Raises Failed."""
     machine, faults = state.machine(), state.now().faults
     packages: list[Rpm] = []
     known: list[float] = []

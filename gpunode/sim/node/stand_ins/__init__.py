@@ -1,1 +1,1 @@
-"""Stand-ins of the driver's two libraries, as ctypes would give them: the lowest layer that a container sees."""
+"""Stand-ins for the driver's two libraries, as ctypes returns them: the lowest layer that a container uses."""

@@ -1,7 +1,7 @@
 # ruff: noqa: N802 (the names are those of the library)
-"""libcuda.so.1, as far as vectoradd asks it. The vectors are really added, out of memory that is the GPU's alone.
+"""The functions of libcuda.so.1 that vectoradd calls. The vectors are really added, in memory of the simulated GPU.
 
-Every function gives a CUresult and writes its answers where the caller's pointers show.
+Every function returns a CUresult and writes its answers through the caller's pointers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cuda:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._started = False
-        self._memory: dict[int, ctypes.Array[Any]] = {}  # device address -> what is there
+        self._memory: dict[int, ctypes.Array[Any]] = {}  # by device address
         self._next = 0x7F0000000000
         self._code = b""
         self._device = 0  # the context's
@@ -95,7 +95,7 @@ class Cuda:
 
     def cuModuleGetFunction(self, function: Any, _module: Any, name: Any) -> int:
         function._obj.value = 1
-        # The one kernel that this GPU can run: it knows it by its name and its one instruction of arithmetic.
+        # The only kernel that this GPU runs, recognised by its name and its one arithmetic instruction.
         known = name.value == b"vectoradd" and b"add.rn.f32" in self._code
         return SUCCESS if known else NOT_FOUND
 

@@ -1,7 +1,7 @@
 # ruff: noqa: N802 (the names are those of the library)
-"""libnvidia-ml.so.1, as far as the device plugin asks it: NVIDIA's own Python binding calls these functions.
+"""The functions of libnvidia-ml.so.1 that the device plugin calls, through NVIDIA's own Python binding.
 
-Every function gives an nvmlReturn_t and writes its answers where the caller's pointers show.
+Every function returns an nvmlReturn_t and writes its answers through the caller's pointers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
 
 
 class Nvml:
-    """The library. Handles are 1 + the number of a GPU among those that the container sees."""
+    """The library. A GPU's handle is 1 + its index among the container's GPUs."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -154,7 +154,7 @@ class Nvml:
 
 
 def _point(pointer: Any, number: int) -> None:
-    """Make the caller's opaque pointer a number that it can hand back."""
+    """Store a number in the caller's opaque pointer, as a handle."""
     ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))[0] = number
 
 

@@ -1,0 +1,44 @@
+"""The kinds of changes."""
+
+from typing import Callable, Dict, Optional
+
+from gpunode.agent.edits import CHECKS, remove_file, write_file
+from gpunode.agent.failures import Failure
+from gpunode.agent.images import load_image
+from gpunode.agent.modules import kernel_module
+from gpunode.agent.packages import packages
+from gpunode.agent.record import Run
+from gpunode.agent.services import service
+from gpunode.agent.system import Message
+
+
+def make(this: Run, change: Message) -> Message:
+    """Make one change; returns details for its `done` message."""
+    return CHANGES[change["kind"]](this, change)
+
+
+def not_known(change: Message) -> Optional[Failure]:
+    """Why this agent cannot make the change; None if it can."""
+    check = change.get("check")
+    if change["kind"] not in CHANGES:
+        return Failure(
+            "unknown-change", "the agent knows no change `%s`: nothing was changed" % change["kind"]
+        )
+    if check and check not in CHECKS:
+        return Failure("unknown-change", "the agent knows no check `%s`: nothing was changed" % check)
+    return None
+
+
+def reboot(_this: Run, _change: Message) -> Message:
+    return {}  # `work` does it after the last message
+
+
+CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
+    "write_file": write_file,
+    "remove_file": remove_file,
+    "packages": packages,
+    "service": service,
+    "kernel_module": kernel_module,
+    "load_image": load_image,
+    "reboot": reboot,
+}

@@ -1,0 +1,60 @@
+"""containerd: its facts and its images."""
+
+import json
+import os
+import re
+from typing import Any, Dict, Optional
+
+from gpunode.agent.machine import read_arch
+from gpunode.agent.system import Answer, Message, below, have, last, run
+
+CONTAINERD_FILE = "/etc/containerd/config.toml"
+
+
+def read_containerd() -> Optional[Dict[str, Any]]:
+    version = run("containerd", "--version")
+    if version.status:
+        return None
+    dump = containerd_dump()
+    return {
+        "version": (version.out.split() or [""] * 3)[2].lstrip("v"),
+        "dump": "" if dump.status else dump.out,
+        "error": "\n".join(last(dump.words, 5)) if dump.status else None,
+    }
+
+
+def containerd_dump() -> Answer:
+    """The configuration as containerd reads it. Without a file, 1.x runs with its defaults but does not dump them."""
+    answer = run("containerd", "config", "dump")
+    if answer.status and not os.path.lexists(below(CONTAINERD_FILE)):
+        return run("containerd", "config", "default")
+    return answer
+
+
+def containerd_image(reference: str) -> Optional[str]:
+    if not os.path.exists(below("/run/containerd/containerd.sock")) or have("ctr") is None:
+        return None
+    first, slash, _ = reference.partition("/")
+    if not slash:
+        reference = "docker.io/library/" + reference
+    elif "." not in first and ":" not in first and first != "localhost":
+        reference = "docker.io/" + reference
+    if ":" not in reference.rsplit("/", 1)[1]:
+        reference += ":latest"
+    images = run("ctr", "-n", "k8s.io", "images", "ls").out
+    listed = re.search(r"^%s\s.*?(sha256:\w+)" % re.escape(reference), images, re.M)
+    if listed is None:
+        return None
+    manifest = containerd_content(listed.group(1))
+    if "manifests" in manifest:
+        arch = read_arch()
+        for entry in manifest["manifests"]:
+            platform = entry.get("platform") or {"os": "linux", "architecture": arch}
+            if (platform["os"], platform["architecture"]) == ("linux", arch):
+                manifest = containerd_content(entry["digest"])
+                break
+    return str(manifest["config"]["digest"]) if "config" in manifest else None
+
+
+def containerd_content(digest: str) -> Message:
+    return dict(json.loads(run("ctr", "-n", "k8s.io", "content", "get", digest).out))

@@ -1,0 +1,76 @@
+"""docker: its facts, its images, and the check of a new daemon.json."""
+
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.merges import rejected, unexpected
+from gpunode.agent.system import Message, below, have, resolve, run, text_of, unrooted
+
+
+def read_docker() -> Optional[Dict[str, Any]]:
+    if not os.path.exists(below("/run/docker.sock")) or have("docker") is None:
+        return None
+    answer = run("docker", "info", "--format", "{{json .}}", timeout=10)
+    try:
+        info = json.loads(answer.out)
+    except ValueError:
+        raise OSError(answer.words) from None
+    if not info.get("ServerVersion"):
+        return None  # the socket is there, the daemon is not
+    return {
+        "version": info["ServerVersion"],
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        "default_runtime": info.get("DefaultRuntime", ""),
+        "cgroup_driver": info.get("CgroupDriver", ""),
+        "containers_running": info.get("ContainersRunning", 0),
+        "live_restore": info.get("LiveRestoreEnabled") is True,
+    }
+
+
+def docker_image(reference: str) -> Optional[str]:
+    if not os.path.exists(below("/run/docker.sock")):
+        return None
+    answer = run("docker", "image", "inspect", "--format", "{{.Id}}", reference)
+    return None if answer.status else answer.out.strip()
+
+
+def check_docker(path: str, temporary: str, expected: Optional[Message]) -> None:
+    try:
+        old, new = text_of(resolve(path)) or "", text_of(unrooted(temporary)) or ""
+        wrong = docker_differences(old if old.strip() else "{}", new, expected)
+    except ValueError as error:
+        raise Failure("check-failed", "%s would not be JSON: %s" % (path, error)) from None
+    if wrong:
+        raise unexpected("dockerd", path, wrong)
+    answer = run("dockerd", "--validate", "--config-file", temporary)
+    if answer.status in (0, 127) or "unknown flag: --validate" in answer.err:  # docker has it since 23.0
+        return
+    rejected(path, temporary, "dockerd", answer)
+
+
+def docker_differences(before: str, after: str, expected: Optional[Message]) -> List[str]:
+    """Unexpected differences between two daemon.json."""
+    old, new = json.loads(before.lstrip("\ufeff")), json.loads(after.lstrip("\ufeff"))
+    if expected is None:
+        return []
+    wrong = []
+    default = expected["default"] or old.get("default-runtime")
+    if new.get("default-runtime") != default:
+        wrong.append("its default runtime would be %s, not %s" % (new.get("default-runtime"), default))
+    if expected["runtime"] not in (new.get("runtimes") or {}):
+        wrong.append("it would not have the runtime " + expected["runtime"])
+
+    def rest(text: str) -> List[Any]:
+        """The members that must stay as they are; as pairs, since a key may occur twice."""
+        left = []
+        for key, value in json.loads(text.lstrip("\ufeff"), object_pairs_hook=list):
+            if key == "runtimes":
+                value = [runtime for runtime in value or [] if runtime[0] != expected["runtime"]]
+            if key != "default-runtime" and (key, value) != ("runtimes", []):
+                left.append((key, value))
+        return left
+
+    olds, news = rest(before), rest(after)
+    return wrong + ["%s would change" % pair[0] for pair in olds + news if (pair in olds) != (pair in news)]

@@ -1,0 +1,65 @@
+"""Why a change failed: the codes, their hints, and the exception that carries one."""
+
+from typing import Any, Dict, Iterable, Optional
+
+# What the user does next, by code. Every failure has one of these codes.
+HINTS = {
+    "apt-locked": "Let the other package manager finish, then run again.",
+    "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
+    "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
+    "repository-expired": "The mirror is stale, or the host's clock is wrong.",
+    "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
+    "sources-broken": "Fix the list file that apt reports, then run again.",
+    "package-missing": "Check `repositories` in the inventory: they do not hold this package.",
+    "version-missing": "Choose an available version, or leave the version open.",
+    "dependencies": "An installed package conflicts: run `apt-get install` of these packages on the host to see which.",
+    "would-remove": "gpunode removes only what the plan names: remove the packages by hand if you do not need them.",
+    "would-downgrade": "To have that version, set it in the inventory (`driver`, `toolkit`).",
+    "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
+    "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
+    "headers-missing": "Install the running kernel's headers, or boot a kernel that has them.",
+    "disk-full": "Free space on that file system, then run again.",
+    "read-only": "The file system is mounted read-only, often after an I/O error: see `dmesg` on the host.",
+    "os-error": "Fix the error on the host (for a permission: set `sudo: true`), then run again.",
+    "changed-underneath": "It was changed after the plan was made: run again for a new plan.",
+    "check-failed": "The file is unchanged; fix the error that its program reports.",
+    "unit-failed": "Fix the error (`journalctl -u` on the host shows more), then run again.",
+    "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
+    "module-failed": "`dmesg | grep NVRM` on the host shows more.",
+    "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",
+    "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
+    "reboot-failed": "Reboot the host by hand, or fix the error of `systemctl reboot`; then run again.",
+    "packages-hang": "Find what it waits for (`dpkg --audit`, `journalctl` on the host), then run again: an interrupted "
+    "dpkg is finished first.",
+    "aborted": "Run again: it plans from the current state.",
+    "interrupted": "Run again: it plans from the current state.",
+    "newer-record": "Use that gpunode or a newer one for this host.",
+    "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
+    "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
+    "internal": "Please report it with these lines; the earlier changes stay made.",
+    "unsupported-package-manager": "gpunode installs packages with apt only; install them by hand and set `driver: none`.",
+}
+
+
+class Failure(Exception):
+    """A change that could not be made; `code` is for programs, `error` one sentence for people."""
+
+    def __init__(
+        self, code: str, error: str, detail: Iterable[str] = (), restored: Iterable[str] = ()
+    ) -> None:
+        super(Failure, self).__init__(error)
+        if code not in HINTS:
+            raise ValueError("the failure code %s has no hint: %s" % (code, error))
+        self.code, self.error = code, error
+        self.detail, self.restored = list(detail), list(restored)
+
+    def message(self, n: Optional[int]) -> Dict[str, Any]:
+        """As it is sent: `n` is the index of the change that failed, None where the whole job is refused."""
+        return {
+            "type": "failed",
+            "n": n,
+            "code": self.code,
+            "error": self.error,
+            "detail": self.detail,
+            "restored": self.restored,
+        }

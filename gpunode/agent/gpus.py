@@ -1,0 +1,116 @@
+"""The GPUs, their kernel modules and libraries, and the processes that use them."""
+
+import concurrent.futures
+import glob
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+from gpunode.agent.processes import command_of, links
+from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of
+
+
+def read_pci() -> List[Dict[str, Any]]:
+    """Every function of an NVIDIA device: GPUs, and their audio and USB functions, and NVSwitches."""
+    found = []
+    base = "/sys/bus/pci/devices"
+    for address in sorted(os.listdir(below(base))) if os.path.isdir(below(base)) else []:
+        device = base + "/" + address
+        if line_of(device + "/vendor") != "0x10de":
+            continue
+        driver = below(device + "/driver")
+        found.append(
+            {
+                "address": address,
+                "vendor": "10de",
+                "device": line_of(device + "/device")[2:],
+                "cls": line_of(device + "/class")[2:],
+                "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
+                "numa_node": int(line_of(device + "/numa_node") or -1),
+            }
+        )
+    return found
+
+
+def read_modules() -> Dict[str, Dict[str, Any]]:
+    found = {}
+    for path in glob.glob(below("/sys/module/nvidia*")) + glob.glob(below("/sys/module/nouveau")):
+        name = path[len(below("/sys/module/")) :]
+        count = line_of("/sys/module/%s/refcnt" % name)
+        found[name] = {"version": line_of("/sys/module/%s/version" % name) or None, "refcnt": int(count or 0)}
+    return found
+
+
+def read_library_version() -> Optional[str]:
+    """The suffix of the real file behind the 64-bit libnvidia-ml.so.1."""
+    for line in run("ldconfig", "-p").out.splitlines():
+        name, _, path = line.strip().partition(" => ")
+        if name.startswith("libnvidia-ml.so.1 ") and "64" in name:
+            found = re.search(r"\.so\.(\d+\.[\d.]+)$", resolve(path))
+            return found.group(1) if found else None
+    return None
+
+
+SMI_FIELDS = ["index", "uuid", "name", "pci.bus_id", "memory.total"]
+SMI_MIG = ["mig.mode.current", "mig.mode.pending"]
+
+
+def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, Any]]:
+    """The GPUs as nvidia-smi lists them. It runs after `before`, since it uses the GPUs and their module itself.
+
+    `list` is `nvidia-smi -L`, run only if MIG is on: each call may take a second or more. None: it failed.
+    """
+    concurrent.futures.wait(before)
+    if have("nvidia-smi") is None:
+        return None
+    answer = query_gpus(SMI_FIELDS + SMI_MIG)
+    if answer.status and "is not a valid field" in answer.out + answer.err:
+        answer = query_gpus(SMI_FIELDS)  # before driver branch 450, which brought MIG
+    if answer.status:
+        return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.words}
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
+    rows = [row for row in rows if len(row) in (len(SMI_FIELDS), len(SMI_FIELDS + SMI_MIG))]
+    found: Dict[str, Any] = {"gpus": rows, "error": None, "list": "", "list_error": None}
+    if any("Enabled" in row[len(SMI_FIELDS) :] for row in rows):
+        listed = run("nvidia-smi", "-L", timeout=15)
+        found["list"] = None if listed.status else listed.out
+        found["list_error"] = (
+            (last(listed.out + listed.err, 1) or [listed.words])[-1] if listed.status else None
+        )
+    return found
+
+
+def query_gpus(fields: List[str]) -> Answer:
+    """A line for each GPU."""
+    return run("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits", timeout=15)
+
+
+CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+
+
+def read_gpu_users() -> List[Dict[str, Any]]:
+    """Processes with a GPU's device file open, or a device file or driver library mapped."""
+    if not glob.glob(below("/dev/nvidia*")) and not os.path.isdir(below("/sys/module/nvidia")):
+        return []
+    found = []
+    for name in os.listdir(below("/proc")):
+        if not name.isdigit() or not uses_gpu("/proc/" + name):
+            continue
+        cgroup = text_of("/proc/%s/cgroup" % name) or ""
+        container, pod = CONTAINER.findall(cgroup), POD.findall(cgroup)
+        found.append(
+            {
+                "pid": int(name),
+                "command": command_of(int(name)),
+                "container": container[-1] if container else None,
+                "pod": pod[-1].replace("_", "-") if pod else None,
+            }
+        )
+    return sorted(found, key=lambda user: int(user["pid"]))
+
+
+def uses_gpu(process: str) -> bool:
+    if any(target.startswith("/dev/nvidia") for target in links(process + "/fd")):
+        return True
+    return re.search(r"/dev/nvidia|/lib(cuda|nvidia-ml)\.so", text_of(process + "/maps") or "") is not None

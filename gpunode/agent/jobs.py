@@ -1,0 +1,89 @@
+"""The agent's operations: a job is answered by messages."""
+
+import json
+import os
+import sys
+from functools import partial
+from typing import Callable, Dict, Iterator
+
+from gpunode.agent.abort import ABORT_SECONDS, abort
+from gpunode.agent.apply import apply
+from gpunode.agent.failures import Failure
+from gpunode.agent.follow import BEAT_SECONDS, follow
+from gpunode.agent.probe import PROBE_SECONDS, probe
+from gpunode.agent.record import Run
+from gpunode.agent.restore import restore_later
+from gpunode.agent.system import Message, below, from_os_error
+from gpunode.agent.work import work
+
+
+def answer(program: bytes, job: Message) -> Iterator[Message]:
+    """The messages that answer a job."""
+    try:
+        for message in OPERATIONS.get(job["op"], unknown)(program, job):
+            yield message
+    except Failure as failure:  # the whole job is refused
+        yield failure.message(None)
+        yield {"type": "end", "ok": False}
+
+
+def answer_probe(_program: bytes, job: Message) -> Iterator[Message]:
+    yield {"type": "facts", "facts": probe(job["watch"], patience=job.get("patience", PROBE_SECONDS))}
+
+
+def answer_apply(program: bytes, job: Message) -> Iterator[Message]:
+    return apply(program, job, sys.stdin.buffer)
+
+
+def answer_follow(_program: bytes, job: Message) -> Iterator[Message]:
+    return follow(Run(job["run"]), job.get("beat", BEAT_SECONDS))
+
+
+def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:
+    return abort(job.get("patience", ABORT_SECONDS), job.get("beat", BEAT_SECONDS))
+
+
+def unknown(_program: bytes, job: Message) -> Iterator[Message]:
+    raise Failure("unknown-operation", "the agent knows no operation `%s`" % job["op"])
+
+
+OPERATIONS: Dict[str, Callable[[bytes, Message], Iterator[Message]]] = {
+    "probe": answer_probe,
+    "apply": answer_apply,
+    "follow": answer_follow,
+    "abort": answer_abort,
+}
+
+
+def main(program: bytes, raw_job: bytes) -> None:
+    """Answer on stdout the job that the bootstrap has read."""
+    job = json.loads(raw_job.decode("utf-8"))
+    out = sys.stdout.buffer
+    out.write(b"\n@gpunode-begin %s\n" % job["nonce"].encode())
+    out.flush()
+    try:
+        for message in answer(program, job):
+            out.write(json.dumps(message).encode() + b"\n")
+            out.flush()
+        out.write(b"@gpunode-end %s\n" % job["nonce"].encode())
+        out.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the connection is gone; an apply goes on on its own
+    except OSError as error:
+        sys.stderr.write("gpunode: %s\n" % from_os_error(error).error)
+        sys.exit(1)
+
+
+def detached(verb: str, name: str) -> None:
+    """Run the stored program as a file: `work` by an apply, `restore` by a timer, `boot` at a boot."""
+    this = Run(name)
+    crash = os.open(below(this.record + "/crash.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(crash, 2)
+    DETACHED[verb](this)
+
+
+DETACHED: Dict[str, Callable[[Run], None]] = {
+    "work": work,
+    "restore": restore_later,
+    "boot": partial(restore_later, wait=False),
+}

@@ -1,0 +1,108 @@
+"""The kubelet: its command line, the files it is started with, and the check of a new one of them."""
+
+import concurrent.futures
+import os
+import re
+import shutil
+from typing import Any, Dict, List, Optional
+
+from gpunode.agent.files import read_file, read_files
+from gpunode.agent.merges import unexpected
+from gpunode.agent.system import Message, below, glob_of, resolve, run, text_of
+from gpunode.agent.systemd import journal
+
+
+def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
+    version = run("kubelet", "--version")
+    if version.status == 127:
+        return None
+    text = run("systemctl", "cat", "--no-pager", "kubelet.service").out
+    unit = units.result()["kubelet.service"]
+    raw = text_of("/proc/%d/cmdline" % unit["pid"]) if unit["pid"] else None
+    return {
+        "version": (version.out.split() or [""])[-1].lstrip("v"),
+        "arguments": (raw or "").rstrip("\0").split("\0") if raw else [],
+        "unit_text": text,
+        "journal": [] if unit["active"] == "active" else journal("kubelet.service", 15),
+    }
+
+
+def read_watched_files(
+    patterns: List[str], kubelet: "concurrent.futures.Future[Optional[Dict[str, Any]]]"
+) -> Dict[str, Dict[str, Any]]:
+    """The files that match, and those that this host's kubelet is started with, wherever they are."""
+    found = read_files(patterns)
+    try:
+        seen = kubelet.result()
+    except Exception:
+        return found  # reported as the error of the section `kubelet`
+    if seen is None:
+        return found
+    texts = [seen["unit_text"], " ".join(seen["arguments"])]
+    for path in re.findall(r"(?m)^# (/\S+/kubelet\.service(?:\.d/\S+\.conf)?)\s*$", seen["unit_text"]):
+        found.setdefault(path, read_file(path))
+    for pattern in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/.*\S)\s*$", seen["unit_text"]):
+        # systemd, too, reads all files that match
+        there = read_files([re.sub("%[Np]", "kubelet", pattern)])
+        found.update({path: file for path, file in there.items() if path not in found})
+        texts.extend(file.get("content", "") for file in there.values())
+    whole = "\n".join(texts)
+    for kind, path, name in re.findall(
+        r"(?<![\w-])--?config(-dir)?[= ]\s*[\"']*(?:(/[^\s\"'\\]+)|\$\{?(\w+))", whole
+    ):
+        for target in [path] if path else re.findall(r"\b%s=[\"']*(/[^\s\"'\\]+)" % name, whole):
+            for each in glob_of(target + "/**/*.conf") if kind else [target]:
+                found.setdefault(each, read_file(each))
+    return found
+
+
+def check_kubelet_file(path: str, temporary: str, _expected: Optional[Message]) -> None:
+    """Raises Failure if systemd reads more from the new file than from the old one, but for feature gates."""
+    is_unit = re.search(r"\.service(\.d/[^/]+\.conf)?$", path)
+    effective = effective_unit if is_unit else effective_environment
+    before, after = effective(below(resolve(path))), effective(temporary)
+    if before is None or after is None:
+        return  # no systemd, or one that is too old to answer
+    old, new = without_gates(before), without_gates(after)
+    if old != new:
+        lost, got = [word for word in old if word not in new], [word for word in new if word not in old]
+        wrong = ["it would lose " + word.split("=")[0] for word in lost]  # the value may be a secret
+        wrong += ["it would get " + word.split("=")[0] for word in got]
+        raise unexpected("systemd", path, wrong or ["its words would be in another order"])
+
+
+def effective_unit(file: str) -> Optional[str]:
+    """A unit or drop-in as systemd reads it, under a temporary name; None if systemd cannot read it."""
+    name = "gpunode-check-%d.service" % os.getpid()
+    copy = below("/run/systemd/system/" + name)
+    if not os.path.isdir(os.path.dirname(copy)):
+        return None
+    if not os.path.exists(file):
+        return ""
+    try:
+        shutil.copyfile(file, copy)
+        answer = run("systemctl", "show", "-p", "Environment,EnvironmentFiles,ExecStart", "--", name)
+    finally:
+        if os.path.exists(copy):
+            os.unlink(copy)
+    commands = re.sub(r"\{ path=\S* ; argv\[\]=(.*?) ; ignore_errors=.*?\}", r"\1", answer.out)
+    return None if answer.status else commands
+
+
+def effective_environment(file: str) -> Optional[str]:
+    """The variables that systemd sets from an environment file; None if systemd does not answer."""
+    if not os.path.isdir(below("/run/systemd/system")):
+        return None
+    given = ["-p", "EnvironmentFile=-" + file]
+    answer = run("systemd-run", "--quiet", "--wait", "--pipe", "--collect", *given, "env")
+    own = r"(?m)^(INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|MEMORY_PRESSURE_WATCH)=.*\n"
+    return None if answer.status else re.sub(own, "", answer.out)
+
+
+def without_gates(text: str) -> List[str]:
+    """The words of systemd's answer without quotes and feature gates, and without variables that are empty then."""
+    plain = re.sub(r"--?feature-gates[= ]\S*", "", re.sub(r"[\"'\\]", "", text))
+    words = re.sub(r"(?<![^\s=])(\w+=)", r" \1 ", plain).split()
+    empty = re.compile(r"\w*=$").match
+    following = [*words[1:], "="]
+    return [word for word, after in zip(words, following) if not (empty(word) and empty(after))]  # noqa: B905

@@ -1,0 +1,41 @@
+"""The machine's distribution, architecture, cgroup version and firmware."""
+
+import glob
+import os
+import shlex
+from typing import Dict, Optional
+
+from gpunode.agent.system import below, run, text_of
+
+
+def read_os() -> Dict[str, str]:
+    found = {}
+    text = text_of("/etc/os-release") or text_of("/usr/lib/os-release") or ""
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not key.startswith("#"):
+            found[key.strip()] = " ".join(shlex.split(value))
+    return found
+
+
+def read_arch() -> str:
+    """By Debian's name, whatever the distribution."""
+    answer = run("dpkg", "--print-architecture")
+    machine = os.uname().machine
+    return answer.out.strip() or {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def read_cgroup() -> str:
+    if os.path.exists(below("/sys/fs/cgroup/cgroup.controllers")):
+        return "v2"
+    return "hybrid" if os.path.isdir(below("/sys/fs/cgroup/unified")) else "v1"
+
+
+def read_secure_boot() -> Optional[bool]:
+    """Whether Secure Boot is on; None if unknown: no firmware folder (a container), or no such variable."""
+    if not os.path.isdir(below("/sys/firmware/efi")):
+        return False if os.path.isdir(below("/sys/firmware")) else None
+    for path in glob.glob(below("/sys/firmware/efi/efivars/SecureBoot-*")):
+        with open(path, "rb") as file:
+            return file.read()[4:5] == b"\1"
+    return None

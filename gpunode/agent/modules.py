@@ -1,0 +1,40 @@
+"""The change `kernel_module`."""
+
+import os
+import re
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.gpus import read_gpu_users
+from gpunode.agent.record import Run
+from gpunode.agent.system import Answer, Message, below, last, run
+
+
+def kernel_module(_this: Run, change: Message) -> Message:
+    for name in change["unload"]:
+        if not os.path.isdir(below("/sys/module/" + name.replace("-", "_"))):
+            continue
+        answer = run("modprobe", "-r", name, timeout=120)
+        if answer.status and re.search(r"in use|busy", answer.words):
+            users = ["%s (pid %d)" % (user["command"], user["pid"]) for user in read_gpu_users()]
+            sentence = "the kernel module %s is in use%s" % (
+                name,
+                " by " + ", ".join(users[:8]) if users else "",
+            )
+            raise Failure("module-in-use", sentence, last(answer.words, 3) + users)
+        if answer.status:
+            raise module_failure(name, "unloaded", answer)
+    for name in change["load"]:
+        answer = run("modprobe", name, timeout=120)
+        if answer.status:
+            raise module_failure(name, "loaded", answer)
+    return {}
+
+
+def module_failure(name: str, what: str, answer: Answer) -> Failure:
+    kernel = [
+        line
+        for line in run("dmesg").out.splitlines()
+        if re.search(r"NVRM|nvidia|nouveau|Lockdown|module", line)
+    ]
+    sentence = "the kernel module %s could not be %s: %s" % (name, what, last(answer.words, 1)[0])
+    return Failure("module-failed", sentence, last(answer.words, 3) + kernel[-10:])

@@ -1,0 +1,61 @@
+"""Installed packages, and the change `packages`."""
+
+from typing import Any, Dict, List
+
+from gpunode.agent.apt import apt_get, wait_for_apt
+from gpunode.agent.failures import Failure
+from gpunode.agent.installation import argument, dry_run, finish_interrupted, install_failure
+from gpunode.agent.machine import read_arch
+from gpunode.agent.record import Run
+from gpunode.agent.repositories import refresh
+from gpunode.agent.system import Message, have, last, run
+
+
+def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
+    """The matching packages that are fully installed; with `broken` also those half installed."""
+    found: Dict[str, Dict[str, Any]] = {}
+    if not patterns:
+        return found
+    if have("dpkg-query") is None:
+        shape = "%{NAME}\t%{VERSION}-%{RELEASE}\n"
+        lines = run("rpm", "-qa", "--qf", shape, *patterns).out.splitlines()
+        return {
+            name: {"version": version, "held": False}
+            for name, version in (line.split("\t") for line in lines)
+        }
+    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+    native = read_arch()
+    for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines():
+        status, name, version, arch = line.split("\t")
+        if status[1] == "i" or (broken and status[1] not in "nc"):
+            key = name if arch in (native, "all") else name + ":" + arch
+            found[key] = {"version": version, "held": status[0] == "h"}
+    return found
+
+
+def packages(this: Run, change: Message) -> Message:
+    if have("apt-get") is None:
+        raise Failure(
+            "unsupported-package-manager",
+            "this host has no apt-get, the only package manager that gpunode uses",
+        )
+    if change["refresh"]:
+        refresh(this)
+    specs = change["install"]
+    names = [spec["name"] for spec in specs]
+    installed = read_packages(change["remove"], broken=True) if change["remove"] else {}
+    remove = [name for name in sorted(installed) if name not in names]
+    if specs or remove:
+        finish_interrupted(this)
+        wanted = [argument(spec) for spec in specs] + [name + "-" for name in remove]
+        dry_run(this, wanted, specs, remove)
+        status, text = apt_get(this, "install", "--allow-downgrades", "--allow-change-held-packages", *wanted)
+        if status:
+            raise install_failure(this, text, specs)
+    if change["hold"]:
+        wait_for_apt(this)
+        answer = run("apt-mark", "hold", *change["hold"], timeout=180)
+        if answer.status:
+            raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
+    there = read_packages(names)
+    return {"packages": {name: there[name]["version"] for name in there}}

@@ -1,0 +1,88 @@
+"""The facts of a host, read in parallel."""
+
+import concurrent.futures
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from gpunode.agent.containerd import read_containerd
+from gpunode.agent.docker import read_docker
+from gpunode.agent.gpus import read_gpu_users, read_library_version, read_modules, read_pci, read_smi
+from gpunode.agent.images import read_images
+from gpunode.agent.kubelet import read_kubelet, read_watched_files
+from gpunode.agent.lock import lock_holder
+from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot
+from gpunode.agent.packages import read_packages
+from gpunode.agent.system import Message, line_of
+from gpunode.agent.systemd import read_units
+
+PROBE_SECONDS = 60
+
+
+def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: float = PROBE_SECONDS) -> Message:
+    """All facts. A section that fails or times out is None, with its reason in `errors`.
+
+    `own` is the apply that probes, which is not reported as `running`.
+    """
+    deadline = time.monotonic() + patience
+    units = begin(read_units, watch["units"])
+    modules, users, kubelet = begin(read_modules), begin(read_gpu_users), begin(read_kubelet, units)
+    sections: Dict[str, concurrent.futures.Future[Any]] = {
+        "os": begin(read_os),
+        "arch": begin(read_arch),
+        "cgroup": begin(read_cgroup),
+        "secure_boot": begin(read_secure_boot),
+        "pci": begin(read_pci),
+        "modules": modules,
+        "library_version": begin(read_library_version),
+        "smi": begin(read_smi, modules, users),
+        "packages": begin(read_packages, watch["packages"]),
+        "units": units,
+        "docker": begin(read_docker),
+        "containerd": begin(read_containerd),
+        "kubelet": kubelet,
+        "gpu_users": users,
+        "images": begin(read_images, watch["images"]),
+        "files": begin(read_watched_files, watch["files"], kubelet),
+    }
+    facts: Message = {
+        "time": time.time(),
+        "hostname": line_of("/proc/sys/kernel/hostname"),
+        "kernel": line_of("/proc/sys/kernel/osrelease"),
+        "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
+        "machine_id": line_of("/etc/machine-id") or line_of("/var/lib/dbus/machine-id"),
+        "product_uuid": line_of("/sys/class/dmi/id/product_uuid"),
+        "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "module_banner": line_of("/proc/driver/nvidia/version") or None,
+        "running": None,
+        "errors": {},
+    }
+    holder = lock_holder()
+    if holder and holder["run"] != own:
+        facts["running"] = holder
+    for name, section in sections.items():
+        try:
+            facts[name] = section.result(max(0.0, deadline - time.monotonic()))
+        except concurrent.futures.TimeoutError:
+            facts[name] = None
+            facts["errors"][name] = "no answer within %g seconds" % patience
+        except Exception as error:
+            facts[name] = None
+            facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
+    return facts
+
+
+def begin(read: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":
+    """Read in a thread that nothing waits for at exit: it may hang in the kernel, e.g. on a dead file server."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            future.set_result(read(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future

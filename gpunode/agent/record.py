@@ -1,0 +1,142 @@
+"""A run's files on disk: its job, its messages, its payloads."""
+
+import glob
+import json
+import os
+import re
+import shutil
+import sys
+from typing import BinaryIO, Iterator, List, Optional
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.system import Message, below, text_of
+
+LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
+RECORDS = "/var/lib/gpunode/runs"
+VERSION = (
+    1  # of the format of a run's files; files without a version are 0, of gpunode 0.1 before its release
+)
+
+
+class Run:
+    """One apply: its job, its messages, its payloads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.live = LIVE + "/" + name
+        self.record = RECORDS + "/" + name
+        self.places = (self.live + "/messages.jsonl", self.record + "/messages.jsonl")
+        self.recorded = True
+        self.n = 0
+        self.warnings: List[str] = []
+        self.last_output = 0.0  # of apt; monotonic
+
+    def store(self, program: bytes, job: Message) -> None:
+        for folder in (self.live, self.record + "/files"):
+            os.makedirs(below(folder), 0o700)
+            for part in (folder, os.path.dirname(folder)):
+                os.chmod(below(part), 0o700)
+        for path, data in (
+            ("/agent.py", program),
+            ("/job.json", json.dumps(dict(job, version=VERSION)).encode()),
+        ):
+            with open(below(self.live + path), "wb") as file:
+                file.write(data)
+
+    def forget(self) -> None:
+        """Remove what only a running apply needs, but not its messages."""
+        spared = below(self.places[0])
+        for path in glob.glob(below(self.live + "/*")) + glob.glob(below(self.record + "/payload-*")):
+            if path != spared:
+                os.unlink(path)
+
+    def close(self) -> None:
+        """After the last message: keep the messages in the record alone, if they were all recorded."""
+        if self.recorded:
+            shutil.rmtree(below(self.live), ignore_errors=True)
+
+    def load(self) -> Message:
+        """Its job. Raises Failure when a newer gpunode wrote it."""
+        return readable(json.loads(text_of(self.live + "/job.json") or ""), self.live + "/job.json")
+
+    def begin(self) -> None:
+        """Create the messages file, so that it can be followed before the first message."""
+        self.send({"type": "record", "version": VERSION})
+
+    def command(self, verb: str) -> List[str]:
+        """The command line that runs this program once more, for this run."""
+        folder = self.live if verb == "work" else self.record  # /run is empty after a boot
+        return [sys.executable or "python3", "-I", "-S", below(folder + "/agent.py"), verb, self.name]
+
+    def send(self, message: Message) -> None:
+        """Write a message to /run, which works with a full disk, and to /var, which survives a reboot.
+
+        Facts are not recorded: they hold other files of the host, passwords among them.
+        """
+        text = json.dumps(message)
+        line = (text if message["type"] == "facts" else without_passwords(text)).encode() + b"\n"
+        with open(below(self.places[0]), "ab") as file:
+            file.write(line)
+        try:
+            if self.recorded and message["type"] != "facts":
+                with open(below(self.places[1]), "ab") as file:
+                    file.write(line)
+        except OSError:
+            self.recorded = False  # for good: half a line must stay the last one
+
+    def open_messages(self) -> Optional[BinaryIO]:
+        """The file of the messages; None if there is none."""
+        for place in self.places:
+            try:
+                return open(below(place), "rb")
+            except FileNotFoundError:
+                continue  # the record alone has it when the apply has ended
+        return None
+
+    def story(self) -> List[Message]:
+        """The messages so far."""
+        file = self.open_messages()
+        if file is None:
+            return []
+        with file:
+            return list(self.messages(file))
+
+    def messages(self, file: BinaryIO) -> Iterator[Message]:
+        """The complete messages in `file` from its position. Raises Failure if a newer gpunode wrote them."""
+        for line in whole_lines(file):
+            message = readable(json.loads(line), self.places[1])
+            if message["type"] != "record":
+                yield message
+
+    def progress(self, text: str, percent: Optional[float] = None) -> None:
+        message: Message = {"type": "progress", "n": self.n, "text": text}
+        if percent is not None:
+            message["percent"] = percent
+        self.send(message)
+
+    def payload(self, index: int) -> str:
+        return below("%s/payload-%d" % (self.record, index))
+
+
+def readable(found: Message, path: str) -> Message:
+    """`found`, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
+    if found.get("version", 0) > VERSION:
+        sentence = "%s was written by a newer gpunode, in format %d; this one reads formats up to %d"
+        raise Failure("newer-record", sentence % (path, found["version"], VERSION))
+    return found
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The complete lines from the file's position; an incomplete last one is left for the next call."""
+    while True:
+        start = file.tell()
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(start)
+            return
+        yield line
+
+
+def without_passwords(text: str) -> str:
+    """The text with the user name and password removed from every URI."""
+    return re.sub(r"(\w://)[^/\s'\"]*@", r"\1", text)

@@ -1,0 +1,44 @@
+"""The change `service`."""
+
+import time
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.guard import disarm, read_guard, settling
+from gpunode.agent.health import node_units, reasons, restart, what_worked
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, last, run
+from gpunode.agent.systemd import journal
+
+
+def service(this: Run, change: Message) -> Message:
+    """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work."""
+    unit = change["unit"]
+    guard = read_guard(this)
+    if guard is None or guard["unit"] != unit:
+        guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
+    started = time.time()
+    run("systemctl", "daemon-reload", timeout=60)
+    if change["enable"]:
+        answer = run("systemctl", "enable", unit, timeout=60)
+        if answer.status:
+            raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
+    lost = restart(unit, "restart" if change["restart"] else "start", guard)
+    if not lost:
+        disarm(this)
+        return {}
+    printed = journal(unit, 100, started)
+    parts = [name.split()[-1] for name in lost if not name.endswith(".service")]
+    about = [line for line in printed if any(part in line for part in parts)]
+    lines = reasons(about or printed) or [lost[unit] if unit in lost else "its journal is silent"]
+    if unit in lost:
+        sentence = "%s did not come back: %s" % (unit, lines[0])
+    else:
+        sentence = "%s runs, but not all that worked before works: %s (%s)" % (
+            unit,
+            ", ".join(sorted(lost)),
+            lines[0],
+        )
+    if not set(lost) & set(guard["worked"]):
+        disarm(this)
+        lines.append("it did not run before either, so its files stay as they are now")
+    raise Failure("unit-failed", sentence, lines)

@@ -1,0 +1,52 @@
+"""Units as `systemctl show` prints them, and their lines in the journal."""
+
+import re
+import time
+from typing import Any, Dict, Iterable, List, Optional
+
+from gpunode.agent.system import last, run
+
+UNIT_PROPERTIES = (
+    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID"
+)
+
+
+def show_units(names: Iterable[str]) -> List[Dict[str, str]]:
+    """`systemctl show` of all units at once, in the order asked for."""
+    answer = run("systemctl", "show", "--no-pager", "-p", UNIT_PROPERTIES, "--", *names)
+    if answer.status:
+        raise OSError(answer.words)
+    blocks = answer.out.strip("\n").split("\n\n")
+    return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+
+
+def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
+    names = list(dict.fromkeys([*names, "kubelet.service"]))
+    found = {}
+    booted = time.time() - time.monotonic()
+    for name, shown in zip(names, show_units(names)):  # noqa: B905 - Python 3.10 has `strict`
+        since = int(shown.get("ActiveEnterTimestampMonotonic") or 0)
+        active = shown.get("ActiveState") in ("active", "reloading")
+        found[name] = {
+            "load": shown.get("LoadState", ""),
+            "active": shown.get("ActiveState", ""),
+            "sub": shown.get("SubState", ""),
+            "enabled": shown.get("UnitFileState", ""),
+            "active_since": booted + since / 1e6 if active and since else None,
+            "restarts": int(shown.get("NRestarts") or 0),
+            "pid": int(shown.get("MainPID") or 0),
+        }
+    return found
+
+
+CHATTER = re.compile(
+    r"Scheduled restart job|Main process exited|Failed with result|Start request repeated|Control process exited"
+    r"|^(Started|Starting|Stopped|Stopping) |^Failed to start |Deactivated successfully|Consumed .* CPU time"
+)
+
+
+def journal(unit: str, count: int, since: Optional[float] = None) -> List[str]:
+    """The unit's last lines in the journal; systemd's own lines only if there are no others."""
+    newer = ["--since", "@%d" % since] if since else []
+    lines = last(run("journalctl", "-u", unit, "-o", "cat", "--no-pager", "-n", "200", *newer).out, 200)
+    return ([line for line in lines if not CHATTER.search(line)] or lines)[-count:]

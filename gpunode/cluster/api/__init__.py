@@ -1,0 +1,267 @@
+"""The Kubernetes API over HTTP: plain objects in, plain objects out, every failure a ClusterError.
+
+A request waits `CONNECT` seconds for a connection and `READ` seconds for an answer; nothing is tried again but an
+answer of 429 (the API server asks for it) and a kept connection that turns out closed. Long waits are in `watch.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from gpunode.cluster.api import refusal
+from gpunode.cluster.api.kinds import KINDS, Kind, Object, path
+from gpunode.cluster.api.kubeconfig import Access, load
+from gpunode.model import Cluster
+
+CONNECT = 5.0
+READ = 20.0
+MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
+PAGE = 500
+AT_ONCE = 16  # requests that are made side by side; so many connections are kept
+
+
+def connect(cluster: Cluster) -> Api:
+    """The API of the cluster the inventory names. Reads the kubeconfig; contacts nobody yet."""
+    return Api(load(cluster))
+
+
+class Api:
+    """One cluster. Safe to use from several threads."""
+
+    def __init__(self, access: Access) -> None:
+        from kubernetes.client.rest import RESTClientObject
+        from urllib3.exceptions import InsecureRequestWarning
+
+        self.access = access
+        access.configuration.connection_pool_maxsize = AT_ONCE
+        self._pool = RESTClientObject(access.configuration).pool_manager
+        if access.tls is not None:
+            self._pool.connection_pool_kw["ssl_context"] = access.tls
+            if access.tls.verify_mode is ssl.CERT_NONE:
+                # The kubeconfig says so (insecure-skip-tls-verify); urllib3 would say it again at every request.
+                warnings.simplefilter("ignore", InsecureRequestWarning)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
+
+    def version(self) -> str:
+        """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
+        return str(self._object("GET", "/version")["gitVersion"])
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        """The object, or None when there is none."""
+        try:
+            return self._object("GET", path(kind, namespace, name))
+        except refusal.HttpError as error:
+            if error.reason == "NotFound":
+                return None
+            raise
+
+    def read(self, where: str) -> Object:
+        """What the API server answers at this path: what it has, for instance."""
+        return self._object("GET", where)
+
+    def find(
+        self, kind: str | Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> tuple[list[Object], str]:
+        """All objects that the selectors match, and the resourceVersion to watch from."""
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
+        where = (KINDS[kind] if isinstance(kind, str) else kind).path(namespace)
+        items: list[Object] = []
+        while True:
+            answer = self._object("GET", where, query)
+            items += answer.get("items") or []
+            query["continue"] = answer["metadata"].get("continue", "")
+            if not query["continue"]:
+                return items, answer["metadata"].get("resourceVersion", "")
+
+    def apply(
+        self, manifest: Object, *, manager: str = MANAGER, force: bool = False, dry_run: bool = False
+    ) -> Object:
+        """Server-side apply: the manifest is the whole wish of `manager`. Returns the object as it then is."""
+        meta = manifest["metadata"]
+        query = {"fieldManager": manager, "force": str(force).lower(), "dryRun": "All" if dry_run else ""}
+        where = path(manifest["kind"], meta.get("namespace"), meta["name"])
+        return self._object("PATCH", where, query, manifest, "application/apply-patch+yaml")
+
+    def merge(self, kind: str, name: str, fields: Object, namespace: str | None = None) -> Object:
+        """Set these fields of an object that is there, whoever set them before; None takes one away."""
+        where = path(kind, namespace, name)
+        query = {"fieldManager": MANAGER}
+        return self._object("PATCH", where, query, fields, "application/merge-patch+json")
+
+    def create(self, manifest: Object) -> Object:
+        """Create an object that must not exist yet."""
+        where = path(manifest["kind"], manifest["metadata"].get("namespace"))
+        return self._object("POST", where, {"fieldManager": MANAGER}, manifest)
+
+    def replace(self, manifest: Object) -> Object:
+        """Put an object in the place of the one that was read: refused (Conflict) if that has changed since."""
+        meta = manifest["metadata"]
+        where = path(manifest["kind"], meta.get("namespace"), meta["name"])
+        return self._object("PUT", where, {"fieldManager": MANAGER}, manifest)
+
+    def evict(self, pod: Object) -> str:
+        """Ask for the pod's eviction, which honours its grace period and PodDisruptionBudgets. Returns why it is not
+        allowed now, "" where it is under way or the pod is gone."""
+        meta = pod["metadata"]
+        eviction = {
+            "kind": "Eviction",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+            "deleteOptions": {"preconditions": {"uid": meta["uid"]}},
+        }
+        where = path("Pod", meta["namespace"], meta["name"]) + "/eviction"
+        # policy/v1 since 1.22; an older API server decodes this kind from policy/v1beta1 only.
+        for version in ("policy/v1", "policy/v1beta1"):
+            with refusal.translated(self.access):
+                response = self._send(
+                    "POST", where, {}, {"apiVersion": version, **eviction}, "application/json", READ
+                )
+                data: bytes = response.data
+            if response.status == 429:
+                return refusal.words(data)
+            if response.status == 400 and version == "policy/v1":
+                continue
+            if response.status >= 300:
+                error = refusal.http(self.access, response.status, data)
+                if error.reason not in ("NotFound", "Conflict"):  # gone, or another by now
+                    raise error
+            return ""
+        return ""
+
+    def delete(self, kind: str, name: str, namespace: str | None = None, *, uid: str = "") -> bool:
+        """Delete what the object owns, then it; False when it was gone already (or, with `uid`, is another by now)."""
+        options: Object = {"propagationPolicy": "Foreground"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        try:
+            self._ask("DELETE", path(kind, namespace, name), body=options)
+        except refusal.HttpError as error:
+            if error.reason == "NotFound" or (uid and error.reason == "Conflict"):
+                return False
+            raise
+        return True
+
+    def log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        lines: int = 200,
+        since: int = 0,
+        previous: bool = False,
+    ) -> str:
+        """The last lines a container wrote; with `since` of so many seconds."""
+        query = {
+            "container": container,
+            "tailLines": str(lines),
+            "sinceSeconds": str(since) if since else "",
+            "limitBytes": "262144",
+            "previous": "true" if previous else "",
+        }
+        return self._ask("GET", path("Pod", namespace, pod) + "/log", query).decode(errors="replace")
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        version: str,
+        seconds: int,
+        labels: str = "",
+        fields: str = "",
+    ) -> Iterator[tuple[str, Object]]:
+        """What happens to the matching objects for at most `seconds`: (ADDED | MODIFIED | DELETED | BOOKMARK, object)."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(seconds),
+            "allowWatchBookmarks": "true",
+            "labelSelector": labels,
+            "fieldSelector": fields,
+        }
+        with refusal.translated(self.access):
+            response = self._send("GET", path(kind, namespace), query, None, "", seconds + READ)
+            try:
+                if response.status != 200:
+                    raise refusal.http(self.access, response.status, response.data)
+                for line in _lines(response.stream(65536)):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise refusal.status(self.access, event["object"])
+                    yield event["type"], event["object"]
+            finally:
+                response.close()
+
+    def _object(self, *request: Any) -> Object:
+        return refusal.parsed(self.access, 200, self._ask(*request))
+
+    def _ask(
+        self,
+        method: str,
+        where: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "application/json",
+    ) -> bytes:
+        """The body of a good answer."""
+        for attempt in (1, 2, 3):
+            with refusal.translated(self.access):
+                response = self._send(method, where, query or {}, body, content, READ)
+                data: bytes = response.data
+            if response.status != 429 or attempt == 3:
+                break
+            time.sleep(min(float(response.headers.get("Retry-After", 1)), 5.0))
+        if response.status >= 300:
+            raise refusal.http(self.access, response.status, data)
+        return data
+
+    def _send(
+        self,
+        method: str,
+        where: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        content: str,
+        read: float,
+    ) -> Any:
+        from urllib3 import Timeout
+        from urllib3.exceptions import ProtocolError
+
+        headers = {"Accept": "application/json", "User-Agent": MANAGER}
+        for setting in self.access.configuration.auth_settings().values():
+            headers[setting["key"]] = setting["value"]
+        if body is not None:
+            headers["Content-Type"] = content
+        asked = urlencode({key: value for key, value in query.items() if value})
+        # A kept connection may have been closed at the other end meanwhile; what can be asked twice is.
+        for last in (method == "POST", True):
+            try:
+                return self._pool.request(
+                    method,
+                    f"{self.access.server}{where}{'?' if asked else ''}{asked}",
+                    body=None if body is None else json.dumps(body).encode(),
+                    headers=headers,
+                    timeout=Timeout(connect=CONNECT, read=read),
+                    retries=False,
+                    preload_content=False,
+                )
+            except ProtocolError:
+                if last:
+                    raise
+        return None
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, whole)

@@ -1,0 +1,163 @@
+"""Address and credentials of one cluster, from kubeconfig files."""
+
+from __future__ import annotations
+
+import binascii
+import logging
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from gpunode.errors import ClusterError
+from gpunode.model import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A cluster as a kubeconfig describes it. `configuration` is the client library's own object."""
+
+    server: str
+    context: str
+    source: str  # the kubeconfig, as messages name it
+    configuration: Any
+    tls: ssl.SSLContext | None  # None: plain HTTP
+
+
+def load(cluster: Cluster) -> Access:
+    """Read `cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config, with the context asked for or the current."""
+    source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    sections, current = _merged(source)
+    contexts, users = sections["contexts"], sections["users"]
+    context = cluster.context or current
+    if context not in contexts:
+        what = f"has no context `{context}`" if context else "has no current-context"
+        ways = f"Set cluster.context in the inventory to one of: {', '.join(contexts)}."
+        none = "It has no contexts at all: is it a kubeconfig? Name another with cluster.kubeconfig."
+        raise ClusterError(f"{source}: {what}", hint=ways if contexts else none)
+
+    user = (contexts[context].get("context") or {}).get("user")
+    if user and user not in users:
+        raise ClusterError(
+            f"{source}: context `{context}` names the user `{user}`, who is not among its users",
+            hint=f"The users are: {', '.join(users) or 'none'}.",
+        )
+
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, load_kube_config
+
+    configuration = Configuration()
+    # The library writes the kubeconfig's certificates and keys into files, and removes them at a regular exit only.
+    # They are read here, and deleted at once.
+    with _complaints() as complaints, TemporaryDirectory(prefix="gpunode-") as folder:
+        try:
+            load_kube_config(source, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
+            tls = _tls(configuration)
+        except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
+            raise ClusterError(
+                f"{source}: context `{context}` cannot be used: {_words(error)}",
+                hint="Fix the kubeconfig, or name another with cluster.kubeconfig or cluster.context.",
+            ) from error
+    if not str(configuration.host).startswith(("http://", "https://")):
+        raise ClusterError(
+            f"{source}: the server of context `{context}` is not a URL: `{configuration.host}`",
+            hint="It looks like https://host:6443.",
+        )
+    if complaints:
+        raise ClusterError(
+            f"{source}: the credential plugin of context `{context}` failed: {'; '.join(complaints)}",
+            hint="Run it by hand, or log in again with the tool it belongs to.",
+        )
+    return Access(configuration.host, context, source, configuration, tls)
+
+
+def _tls(configuration: Any) -> ssl.SSLContext | None:
+    """The TLS context for server and client certificates; removes the files' names from the configuration."""
+    if not str(configuration.host).startswith("https://"):
+        return None
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context(cert_reqs=None if configuration.verify_ssl else ssl.CERT_NONE)
+    if configuration.ssl_ca_cert:
+        context.load_verify_locations(configuration.ssl_ca_cert)
+    else:
+        context.load_default_certs()
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
+    return context
+
+
+def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """Per section, the entries of all files of `source` by name; and the first current-context."""
+    sections: dict[str, dict[str, Any]] = {"contexts": {}, "clusters": {}, "users": {}}
+    current: str | None = None
+    found = [path for one in source.split(os.pathsep) if one and (path := Path(one).expanduser()).exists()]
+    if not found:
+        raise ClusterError(
+            f"no kubeconfig at {source}",
+            hint="Name it with cluster.kubeconfig in the inventory or with $KUBECONFIG.",
+        )
+    for path in found:
+        data = _read(path)
+        for section, entries in sections.items():
+            for entry in data.get(section) or []:
+                name = entry.get("name") if isinstance(entry, dict) else None
+                if not isinstance(name, str):
+                    raise ClusterError(
+                        f"{path}: an entry of `{section}` has the name {name!r}, which is not text",
+                        hint='YAML reads no, on and bare numbers as other things; quote the name: "no".',
+                    )
+                entries.setdefault(name, entry)
+        current = current or data.get("current-context") or None
+    return sections, current
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ClusterError(f"{path}:{line}: not YAML: {error.problem}", hint="Fix the kubeconfig.") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClusterError(
+            f"{path} cannot be read as a kubeconfig: {_words(error)}",
+            hint="Name a kubeconfig with cluster.kubeconfig or $KUBECONFIG.",
+        ) from error
+    if not isinstance(data, dict):
+        raise ClusterError(
+            f"{path} is not a kubeconfig: it holds no clusters, users and contexts",
+            hint="Name a kubeconfig with cluster.kubeconfig or $KUBECONFIG.",
+        )
+    return data
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"a certificate or key of it cannot be read: {error.reason or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """Errors that the client library logs meanwhile: it reports a failed credential plugin only there."""
+    messages: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    root, listener = logging.getLogger(), Listener(logging.ERROR)
+    root.addHandler(listener)
+    try:
+        yield messages
+    finally:
+        root.removeHandler(listener)

@@ -1,0 +1,250 @@
+"""Errors of the Kubernetes API and of the connection to it, each with its fix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.kubeconfig import Access
+from gpunode.errors import ClusterError
+
+FORBIDDEN = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"'
+    r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
+
+WEBHOOK = re.compile(r'failed calling webhook (?P<name>"[^"]*")')
+# Messages of apiserver/pkg/admission/plugin/webhook/errors about a webhook with side effects, and of
+# apiserver/pkg/endpoints/handlers where the feature gate DryRun (on since 1.13) is off.
+NO_DRY_RUN = re.compile(r"does not support dry run|dryRun \w+ feature is disabled")
+MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A field of an object, in the API server's words, and the field manager that set it last."""
+
+    field: str
+    manager: str
+
+
+class HttpError(ClusterError):
+    """The API server refused a request. `code` is HTTP's, `reason` that of Kubernetes: NotFound, Conflict, Expired.
+
+    `claims` are the fields that a server-side apply would have to take from others. `untried`: why the dry run was
+    refused, where the change itself may not be.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: int,
+        reason: str,
+        claims: tuple[Claim, ...] = (),
+        untried: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.reason = reason
+        self.claims = claims
+        self.untried = untried
+
+
+def excused(error: ClusterError, *, strict: bool) -> str:
+    """Why only the dry run was refused; "" where the change is refused too. `strict`: missing rights refuse the
+    change."""
+    if not isinstance(error, HttpError) or (strict and error.code == 403):
+        return ""
+    return error.untried
+
+
+class ApiConnectionLost(ClusterError):
+    """The API server cannot be reached, or the connection broke."""
+
+
+@contextmanager
+def translated(access: Access) -> Iterator[None]:
+    """Raises ClusterError for the HTTP client's exceptions."""
+    import ssl
+
+    from urllib3 import exceptions
+
+    source = f"The server is that of context `{access.context}` in {access.source}"
+    try:
+        yield
+    except (exceptions.SSLError, ssl.SSLError) as error:
+        raise ClusterError(
+            f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}", hint=_tls_hint(error)
+        ) from error
+    except exceptions.NameResolutionError as error:
+        raise ApiConnectionLost(
+            f"the Kubernetes API at {access.server} cannot be reached: its name does not resolve",
+            hint=f"{source}; check the name, DNS or VPN.",
+        ) from error
+    except exceptions.NewConnectionError as error:  # urllib3 makes it a kind of timeout
+        raise _lost(access, _inner(error)) from error
+    except exceptions.TimeoutError as error:
+        raise ApiConnectionLost(
+            f"the Kubernetes API at {access.server} did not answer in time",
+            hint=f"{source}; check that it runs and that no firewall is between.",
+        ) from error
+    except (exceptions.LocationParseError, exceptions.LocationValueError) as error:
+        raise ClusterError(
+            f"{access.server} is not an address of a Kubernetes API", hint=f"{source}."
+        ) from error
+    except (exceptions.HTTPError, OSError) as error:
+        raise _lost(access, _inner(error)) from error
+
+
+def _lost(access: Access, why: str) -> ApiConnectionLost:
+    return ApiConnectionLost(
+        f"the Kubernetes API at {access.server} cannot be reached: {why}",
+        hint=f"The server is that of context `{access.context}` in {access.source}; "
+        "check that it runs and that this machine may reach it.",
+    )
+
+
+def parsed(access: Access, code: int, body: bytes) -> Object:
+    """The object in a response body."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not ("kind" in answer or "gitVersion" in answer):
+        page = " ".join(body.decode(errors="replace").split())[:120]
+        raise ClusterError(
+            f"{access.server} answered {code} in a way no Kubernetes API does: {page or 'an empty page'}",
+            hint=f"Is the server of context `{access.context}` in {access.source} right? A proxy may be between.",
+        )
+    return answer
+
+
+def http(access: Access, code: int, body: bytes) -> HttpError:
+    """The error for an HTTP status of 400 and above."""
+    if code == 429 or code >= 500:  # may be plain text, of a load balancer without an API server
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = " ".join(body.decode(errors="replace").split())[:120]
+        if not isinstance(answer, dict):
+            return status(access, {"code": code, "message": str(answer)})
+    return status(access, {"code": code, **parsed(access, code, body)})
+
+
+def words(body: bytes) -> str:
+    """What a Status object says, its details first: those of an eviction name the budget that is in the way."""
+    try:
+        answer = json.loads(body)
+        causes = [str(one["message"]) for one in (answer.get("details") or {}).get("causes") or []]
+        return "; ".join(causes) or str(answer.get("message") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return " ".join(body.decode(errors="replace").split())[:200]
+
+
+def status(access: Access, answer: Object) -> HttpError:
+    """The error for a Status object."""
+    code = int(answer.get("code") or 500)
+    detail = str(answer.get("message") or "no reason given")
+    reason = str(answer.get("reason") or "")
+    message, hint, untried = f"the Kubernetes API refused: {detail}", "", ""
+    if code == 401:
+        message = f"the Kubernetes API at {access.server} does not accept the credentials (401)"
+        hint = f"Those of context `{access.context}` in {access.source} may have expired."
+    elif code == 403 and "system:anonymous" in detail:
+        message = f"the Kubernetes API at {access.server} received no credentials"
+        hint = f"Context `{access.context}` in {access.source} names no usable user."
+    elif code == 403 and (no := FORBIDDEN.search(detail)):
+        resource = no["resource"] + (f".{no['group']}" if no["group"] else "")
+        within = (
+            no["namespace"] if no["resource"] != "namespaces" else ""
+        )  # of itself, as the API server has it
+        where = f"in namespace {within}" if within else "in the whole cluster"
+        flag = f" -n {within}" if within else ""
+        message = (
+            f"the Kubernetes API does not let the user `{no['user']}` {no['verb']} {resource} {where} (403)"
+        )
+        hint = (
+            f"Grant `{no['verb']}` on `{resource}`, or use a context that has it; "
+            f"see `kubectl auth can-i {no['verb']} {resource}{flag}`."
+        )
+        untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
+    elif code == 403:
+        message = f"the cluster's admission refused it: {detail}"
+        hint = "A quota, a policy or the namespace's pod security level forbids it; ask the cluster's administrator."
+    elif code == 404:
+        hint = "The object or its namespace does not exist, or this cluster is too old to know the kind."
+    elif code == 400 and NO_DRY_RUN.search(detail):
+        message, untried = f"the Kubernetes API cannot dry-run it: {detail}", detail
+    elif code == 409 and "conflict" in detail.lower() and "Apply failed" in detail:
+        message = f"another field manager set the same fields: {detail}"
+        hint = "Set the value there, or remove the field there first."
+    elif code == 415:
+        message = f"this Kubernetes has no server-side apply ({access.server})"
+        hint = "gpunode's cluster side needs Kubernetes 1.20 or newer."
+    elif code == 422:
+        message = f"the Kubernetes API finds the object invalid: {detail}"
+    elif code == 429 or code >= 500:
+        message, hint = _unavailable(access, code, detail)
+    return HttpError(message, hint=hint, code=code, reason=reason, claims=_claims(answer), untried=untried)
+
+
+def _claims(answer: Object) -> tuple[Claim, ...]:
+    causes = (answer.get("details") or {}).get("causes") or []
+    found = [(cause.get("field", ""), MANAGER.search(cause.get("message", ""))) for cause in causes]
+    return tuple(Claim(field, match["manager"]) for field, match in found if match)
+
+
+def _unavailable(access: Access, code: int, detail: str) -> tuple[str, str]:
+    """Message and hint for an error of the server, not of the request."""
+    api = f"the Kubernetes API at {access.server}"
+    if code == 429:
+        return (
+            f"{api} has too many requests (429): {detail}",
+            "It is still overloaded after retries: try again in a minute, or find the client that sends so many.",
+        )
+    if code in {502, 503, 504}:
+        return (
+            f"{api} is not available ({code}): {detail}",
+            "It is starting or overloaded, or its load balancer finds no healthy server: try again in a minute.",
+        )
+    if webhook := WEBHOOK.search(detail):
+        return (
+            f"the cluster's webhook {webhook['name']} does not answer: {detail}",
+            "Find it with `kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`, and check the pods "
+            "behind it; or ask the cluster's administrator.",
+        )
+    if "etcd" in detail:
+        return (
+            f"{api} cannot reach its store: {detail}",
+            "Check etcd on the control plane (its log and its disk), then try again.",
+        )
+    return (
+        f"{api} failed ({code}): {detail}",
+        "The fault is the server's: see `kubectl get --raw '/readyz?verbose'` and its log on the control plane.",
+    )
+
+
+def _inner(error: BaseException) -> str:
+    """The message of the innermost exception, the operating system's where there is one."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, OSError) and error.strerror:
+        return str(error.strerror).lower()
+    return str(error).rsplit(": ", 1)[-1] or type(error).__name__
+
+
+def _tls_hint(error: BaseException) -> str:
+    detail = str(error)
+    if "WRONG_VERSION_NUMBER" in detail or "EOF" in detail:
+        return "That port does not speak TLS; is the server's URL right?"
+    if "CERTIFICATE_VERIFY_FAILED" in detail:
+        if "mismatch" in detail.lower() or "not valid for" in detail:
+            return "The certificate is for another name; use a name it holds, or tls-server-name in the kubeconfig."
+        return "The certificate-authority in the kubeconfig did not sign the server's certificate, or it has expired."
+    return "Check the certificate-authority, client-certificate and client-key of the kubeconfig."

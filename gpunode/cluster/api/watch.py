@@ -1,0 +1,112 @@
+"""Waiting for the cluster: the objects that match, again after every change, until a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
+from gpunode.cluster.reason import Reason
+
+# Gets what is being waited for as a sentence; the same one may come several times.
+OnProgress = Callable[[str], None]
+
+BEAT = 5  # seconds: what is seen is given again at least this often, for reasons that no watched object shows
+PAUSE = 1.0  # seconds before an API server that is away is asked again
+LOOK = 2.0  # seconds between two searches for reasons
+USUAL = 15.0  # seconds that things take where all is well: reasons are looked for only after them
+AGAIN = {410, 429, 500, 502, 503, 504}  # an expired watch, or an API server that restarts
+
+
+def follow(
+    api: Api,
+    kind: str,
+    namespace: str | None = None,
+    *,
+    seconds: float,
+    labels: str = "",
+    fields: str = "",
+    tell: OnProgress = lambda _: None,
+) -> Iterator[dict[str, Object]]:
+    """The matching objects by name: at once, after each change, and every BEAT, until `seconds` have passed.
+
+    Outlives restarts of the API server. The first look is not forgiven: what is refused then is refused.
+    """
+    for seen, _ in changes(api, kind, namespace, seconds=seconds, labels=labels, fields=fields, tell=tell):
+        yield dict(seen)
+
+
+def changes(
+    api: Api,
+    kind: str,
+    namespace: str | None = None,
+    *,
+    seconds: float,
+    labels: str = "",
+    fields: str = "",
+    tell: OnProgress = lambda _: None,
+) -> Iterator[tuple[Mapping[str, Object], str | None]]:
+    """The same without a copy each time, and the name of the one object that has changed since; None: any may have.
+
+    Objects of all namespaces go by `namespace/name`.
+    """
+
+    def key(item: Object) -> str:
+        meta = item["metadata"]
+        return (
+            f"{meta['namespace']}/{meta['name']}"
+            if namespace is None and meta.get("namespace")
+            else str(meta["name"])
+        )
+
+    end = time.monotonic() + seconds
+    items, version = api.find(kind, namespace, labels=labels, fields=fields)
+    seen = {key(item): item for item in items}
+    yield seen, None
+    while (left := end - time.monotonic()) > 0:
+        try:
+            if not version:
+                items, version = api.find(kind, namespace, labels=labels, fields=fields)
+                seen = {key(item): item for item in items}
+            beat = max(1, min(BEAT, int(left)))
+            for change, item in api.watch(
+                kind, namespace, version=version, seconds=beat, labels=labels, fields=fields
+            ):
+                version = item["metadata"]["resourceVersion"]
+                if change == "BOOKMARK":
+                    continue
+                if change == "DELETED":
+                    seen.pop(key(item), None)
+                else:
+                    seen[key(item)] = item
+                yield seen, key(item)
+                if time.monotonic() >= end:
+                    return
+        except (ApiConnectionLost, HttpError) as error:
+            if isinstance(error, HttpError) and error.code not in AGAIN:
+                raise
+            version = ""
+            tell(error.message)
+            time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
+            continue
+        yield seen, None
+
+
+class Patience:
+    """Tells how a wait goes on: shortly while it is as usual, then with the reason, which has to be asked for."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._begun, self._looked = time.monotonic(), 0.0
+
+    def tell(self, so_far: str, why: Callable[[], Reason]) -> Reason | None:
+        """Call it as often as one likes. The reason, where it was asked for."""
+        now, reason = time.monotonic(), None
+        if now - self._begun < USUAL:
+            self._tell(so_far)
+        elif now - self._looked >= LOOK:
+            self._looked, reason = now, why()
+            self._tell(f"{so_far}; {reason}")
+        return reason

@@ -1,0 +1,127 @@
+"""One operator a cluster: a Lease that the run under way holds and renews.
+
+A holder is alive while its Lease changes; no clocks are compared, as in Kubernetes' leader election (client-go,
+tools/leaderelection). A wrong clock takes no Lease from anyone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from http import HTTPStatus
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import HttpError
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.errors import ClusterError
+
+NAMESPACE, NAME = "kube-system", "gpunode"
+SECONDS = 15  # without renewal, until another may take it
+RENEW = 5.0
+LOOK = 1.0
+
+
+class Held:
+    """A Lease that this run holds. `lost`: why it does not any more; nothing new may be begun then."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.lost = ""
+        self.ended = threading.Event()
+
+
+@contextmanager
+def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
+    """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
+
+    One whose holder does not renew it for SECONDS is taken over. Where the API server is away, nobody else can take it:
+    the run goes on, and finds out afterwards whether it is still the holder.
+    """
+    held = Held(holder)
+    try:
+        lease = _acquired(api, holder, tell)
+    except HttpError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        tell(
+            "this Kubernetes has no Leases (it is older than 1.14): make sure that nobody else changes its nodes"
+        )
+        yield held
+        return
+    thread = threading.Thread(target=_renewed, args=(api, lease, held), name="lease", daemon=True)
+    thread.start()
+    try:
+        yield held
+    finally:
+        held.ended.set()
+        thread.join()
+        if not held.lost:
+            _release(api, holder)
+
+
+def _acquired(api: Api, holder: str, tell: OnProgress) -> Object:
+    seen: tuple[str, float] | None = None  # the version that was seen first, and when
+    while True:
+        live = api.get("Lease", NAME, NAMESPACE)
+        by = str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
+        try:
+            if live is None:
+                return api.create(_lease(holder, {}))
+            if not by:
+                return api.replace(_lease(holder, live))
+            version = str(live["metadata"]["resourceVersion"])
+            if seen is None:
+                seen = (version, time.monotonic())
+                tell(f"{by} holds the cluster's lease: waiting to see whether it still works")
+            elif seen[0] != version:
+                raise ClusterError(
+                    f"{by} is changing this cluster's nodes",
+                    hint="Wait until it has ended: two runs could disturb more nodes than either counts.",
+                )
+            elif time.monotonic() - seen[1] > SECONDS:
+                return api.replace(_lease(holder, live))
+        except HttpError as error:
+            if error.reason not in ("Conflict", "AlreadyExists"):
+                raise
+            continue  # another client was faster
+        time.sleep(LOOK)
+
+
+def _renewed(api: Api, lease: Object, held: Held) -> None:
+    while not held.ended.wait(RENEW):
+        try:
+            lease = api.replace(_lease(held.holder, lease))
+        except HttpError as error:
+            if error.reason not in ("Conflict", "NotFound"):
+                continue
+            with suppress(ClusterError):
+                live = api.get("Lease", NAME, NAMESPACE)
+                by = str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
+                if live is not None and by == held.holder:  # an answer of ours was lost on its way
+                    lease = live
+                    continue
+                held.lost = f"{by or 'another client'} has taken the cluster's lease"
+                return
+        except ClusterError:
+            continue  # the API server is away
+
+
+def _release(api: Api, holder: str) -> None:
+    with suppress(ClusterError):
+        live = api.get("Lease", NAME, NAMESPACE)
+        if live is not None and (live.get("spec") or {}).get("holderIdentity") == holder:
+            api.replace(_lease("", live))
+
+
+def _lease(holder: str, live: Object) -> Object:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = dict(live.get("spec") or {})
+    if spec.get("holderIdentity") != holder:
+        spec |= {"acquireTime": now}
+    spec |= {"holderIdentity": holder, "leaseDurationSeconds": SECONDS, "renewTime": now}
+    meta = {"name": NAME, "namespace": NAMESPACE, **(live.get("metadata") or {})}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}

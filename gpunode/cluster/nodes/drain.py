@@ -1,0 +1,121 @@
+"""The pods of a node that a change would end: which they are, waiting until they have ended, and evicting them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress, changes
+from gpunode.cluster.pods import MEMORY, OVER
+from gpunode.wording import few
+
+MIRROR = "kubernetes.io/config.mirror"
+RESOURCES = ("nvidia.com/", MEMORY)
+RETRY = 5.0  # seconds until a pod that may not be evicted is asked for again, as kubectl has it
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A pod that runs on a node. `gpus`: it asks for GPUs, or shares of them. `service`: a DaemonSet's, or the kubelet's
+    own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now."""
+
+    name: str  # namespace/name
+    uid: str
+    gpus: bool
+    service: bool
+    ending: bool = False
+    obstacle: str = ""
+
+
+def on_node(api: Api, node: str) -> tuple[Work, ...]:
+    """The pods that run there, by name."""
+    pods, _ = api.find("Pod", fields=f"spec.nodeName={node}")
+    return working(pods)
+
+
+def working(pods: Sequence[Object]) -> tuple[Work, ...]:
+    """Those of the pods that have a container which runs, or is still to run."""
+    return tuple(sorted((_work(pod) for pod in pods if _runs(pod)), key=lambda one: one.name))
+
+
+def wait(
+    api: Api,
+    node: str,
+    concerns: Callable[[Work], bool],
+    *,
+    evict: bool,
+    seconds: float,
+    tell: OnProgress,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Work, ...]:
+    """Wait until no pod that `concerns` is on the node any more; returns those that are after `seconds`, () when all
+    have ended. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it.
+
+    `tell` hears which pod is waited for. `stopped` ends the wait early.
+    """
+    asked: dict[str, tuple[float, str]] = {}  # uid → when it may be asked for again, and why not now
+    first: int | None = None
+    left: tuple[Work, ...] = ()
+    for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", tell=tell):
+        left = tuple(one for one in working(list(seen.values())) if concerns(one))
+        first = len(left) if first is None else max(first, len(left))
+        if not left or stopped():
+            return left
+        if evict:
+            left = tuple(_evicted(api, seen, one, asked) for one in left)
+        tell(_progress(left, first))
+    return left
+
+
+def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, tuple[float, str]]) -> Work:
+    again, obstacle = asked.get(one.uid, (0.0, ""))
+    if not one.ending and time.monotonic() >= again:
+        pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == one.uid)
+        obstacle = api.evict(pod)
+        asked[one.uid] = (time.monotonic() + RETRY, obstacle)
+    return replace(one, obstacle=obstacle)
+
+
+def _progress(left: Sequence[Work], first: int) -> str:
+    blocked = [one for one in left if one.obstacle]
+    ended = f" ({first - len(left)} of {first} pods ended)" if first > 1 else ""
+    why = f": {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
+    return f"waiting for {few([one.name for one in left], NAMED)}{ended}{why}"
+
+
+def _work(pod: Object) -> Work:
+    meta = pod["metadata"]
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    return Work(
+        name=f"{meta.get('namespace', 'default')}/{meta['name']}",
+        uid=meta["uid"],
+        gpus=_gpus(pod),
+        service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
+        ending=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def _gpus(pod: Object) -> bool:
+    spec = pod["spec"]
+    limits = [
+        (container.get("resources") or {}).get("limits") or {}
+        for container in (*(spec.get("initContainers") or []), *spec["containers"])
+    ]
+    return any(
+        name.startswith(RESOURCES) and str(amount) != "0" for each in limits for name, amount in each.items()
+    )
+
+
+def _runs(pod: Object) -> bool:
+    """A pod whose containers have all ended holds nothing, though a finalizer may keep its object."""
+    status = pod.get("status") or {}
+    if status.get("phase") in OVER:
+        return False
+    if not pod["metadata"].get("deletionTimestamp"):
+        return True
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    return not states or not all("terminated" in state for state in states)

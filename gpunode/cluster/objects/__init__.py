@@ -1,0 +1,1 @@
+"""Manifests: rendered, compared with the cluster, applied, removed."""

@@ -1,0 +1,195 @@
+"""Manifests applied to the cluster and removed from it, each with a dry run.
+
+Server-side apply by the field manager `gpunode`. Only objects with the label
+`app.kubernetes.io/managed-by: gpunode` are forced or removed; others of the same name belong to other users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.kinds import Object, ours, title
+from gpunode.cluster.api.refusal import Claim, HttpError, excused
+from gpunode.cluster.api.watch import OnProgress, follow
+from gpunode.cluster.objects import dependents, difference
+from gpunode.cluster.objects.difference import Difference
+from gpunode.errors import ClusterError
+
+ORDER = (  # the reverse when removing
+    "Namespace",
+    "ServiceAccount",
+    "ConfigMap",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "RuntimeClass",
+    "DaemonSet",
+)
+
+
+def diff(
+    api: Api, manifests: Sequence[Object], surplus: Sequence[Object] = (), *, strict: bool = True
+) -> tuple[Difference, ...]:
+    """What `apply`, and `prune` after it, would change by a dry run of the API server, defaults and admission included.
+
+    Where the server cannot dry-run a change, the manifest is compared with the current object. Unless `strict`, so it
+    is where this user may read but not write.
+    """
+    namespaces = [one for one in manifests if one["kind"] == "Namespace"]
+    would = [_would(api, one, frozenset(), strict=strict) for one in namespaces]
+    # A dry run creates no namespace, so objects inside a new one cannot be dry-run.
+    absent = {
+        one["metadata"]["name"]
+        for one, found in zip(namespaces, would, strict=True)
+        if found.action == "created"
+    }
+    others = _ordered([one for one in manifests if one["kind"] != "Namespace"])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
+    left = [one for one in surplus if one["metadata"].get("namespace") not in absent]
+    return (*would, *prune(api, manifests, left, dry_run=True))
+
+
+def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
+    """Apply the manifests. A second apply of the same changes nothing."""
+    done: list[Difference] = []
+    for manifest in _ordered(manifests):
+        live = _live(api, manifest)
+        if live is not None and not ours(live):
+            done.append(_foreign(manifest, live))
+            continue
+        result = api.apply(manifest, force=live is not None)
+        done.append(difference.created(manifest) if live is None else difference.changed(live, result))
+    return tuple(done)
+
+
+def prune(
+    api: Api, manifests: Sequence[Object], surplus: Sequence[Object], *, dry_run: bool = False
+) -> tuple[Difference, ...]:
+    """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
+    and settings of an earlier apply."""
+    wanted, done = {title(manifest) for manifest in manifests}, []
+    beyond = _ordered([one for one in surplus if title(one) not in wanted])[::-1]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        there = list(pool.map(lambda one: _live(api, one), beyond))
+    for manifest, live in zip(beyond, there, strict=True):
+        kind, meta = manifest["kind"], manifest["metadata"]
+        if live is None or not ours(live):
+            continue
+        if not dry_run:
+            api.delete(kind, meta["name"], meta.get("namespace"), uid=live["metadata"]["uid"])
+        done.append(difference.removed(live))
+    return tuple(done)
+
+
+def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tuple[str, ...]:
+    """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
+    found = []
+    for manifest in reversed(_ordered(manifests)):
+        live = _live(api, manifest)
+        if live is None:
+            continue
+        if why := _stays(api, live, manifests):
+            tell(f"{title(manifest)} stays: {why}")
+        else:
+            found.append(title(manifest))
+    return tuple(found)
+
+
+def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+    """Delete what `apply` made and wait until it is gone. Returns the titles of what was removed.
+
+    An object that others use stays, and so does one whose users are unknown; `tell` gets the reason.
+    """
+    removed = []
+    for manifest in reversed(_ordered(manifests)):
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        namespace = manifest["metadata"].get("namespace")
+        live = _live(api, manifest)
+        if live is None:
+            continue
+        if why := _stays(api, live, manifests):
+            tell(f"{title(manifest)} stays: {why}")
+            continue
+        if api.delete(kind, name, namespace, uid=live["metadata"]["uid"]):
+            removed.append(title(manifest))
+        tell(f"waiting for the deletion of {title(manifest)}")
+        for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+            if not left:
+                break
+        else:
+            raise ClusterError(
+                f"{title(manifest)} still exists {seconds:.0f} s after it was deleted",
+                hint="Pods on a node that is not Ready end when it is Ready again, or when its Node object is deleted;"
+                f" see `kubectl get pods{f' -n {namespace}' if namespace else ''} -o wide`.",
+            )
+    return tuple(removed)
+
+
+def _live(api: Api, manifest: Object) -> Object | None:
+    return api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
+
+
+def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool) -> Difference:
+    """What applying this manifest would change; `absent` are namespaces that do not exist."""
+    namespace = manifest["metadata"].get("namespace")
+    if namespace in absent:
+        return difference.created(manifest, f"namespace {namespace} does not exist yet")
+    live = _live(api, manifest)
+    if live is not None and not ours(live):
+        return _foreign(manifest, live)
+    try:
+        return _dry_run(api, manifest, live)
+    except HttpError as error:
+        if not (untried := excused(error, strict=strict)):
+            raise
+        return difference.compared(live, manifest, untried)
+
+
+def _dry_run(api: Api, manifest: Object, live: Object | None) -> Difference:
+    """What applying would change by a dry run, with the fields that others have set since."""
+    if live is None:
+        api.apply(manifest, dry_run=True)
+        return difference.created(manifest)
+    claims: tuple[Claim, ...] = ()
+    try:
+        result = api.apply(manifest, dry_run=True)
+    except HttpError as error:
+        if error.reason != "Conflict":
+            raise
+        claims = error.claims
+        result = api.apply(manifest, force=True, dry_run=True)
+    return difference.changed(live, result, claims)
+
+
+def _foreign(manifest: Object, live: Object) -> Difference:
+    """An object of that name that is not gpunode's: usable as it is, or an error."""
+    if manifest["kind"] == "RuntimeClass" and live.get("handler") != manifest["handler"]:
+        raise ClusterError(
+            f"{title(manifest)} exists, is not gpunode's, and has the handler `{live.get('handler')}`"
+            f" instead of `{manifest['handler']}`",
+            hint="Remove it, or set that handler in it; pods that use it start with the handler it names.",
+        )
+    if manifest["kind"] not in {"Namespace", "RuntimeClass"}:
+        raise ClusterError(
+            f"{title(manifest)} exists and is not gpunode's",
+            hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",
+        )
+    return Difference(title(manifest), "foreign")
+
+
+def _ordered(manifests: Sequence[Object]) -> list[Object]:
+    return sorted(manifests, key=lambda manifest: ORDER.index(manifest["kind"]))
+
+
+def _stays(api: Api, live: Object, manifests: Sequence[Object]) -> str:
+    """Why an object must not be removed; "" where it may."""
+    if not ours(live):
+        return "it is not gpunode's"
+    known, name = [title(manifest) for manifest in manifests], live["metadata"]["name"]
+    if live["kind"] == "Namespace":
+        return dependents.in_namespace(api, name, known)
+    return dependents.of_runtime_class(api, name, known) if live["kind"] == "RuntimeClass" else ""

@@ -1,0 +1,153 @@
+"""Objects of other users that depend on a namespace or a RuntimeClass, of every kind that the API server serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Kind, Object, ours, title
+from gpunode.errors import ClusterError
+from gpunode.wording import few
+
+NAMED = 5  # objects that a message names
+EVENTS = {"events", "events.events.k8s.io"}  # are about other objects, and expire
+# Kubernetes creates these in every namespace.
+NATIVE = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+TYPE = "kubernetes.io/service-account-token"  # of a Secret, and the annotation that names its account
+ACCOUNT = "kubernetes.io/service-account.name"
+# Kubernetes' own kinds with pod templates; the names of custom kinds do not show whether they have one.
+LEADING = {"Pod", "PodTemplate", "ReplicationController", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet",
+           "Job", "CronJob"}  # fmt: skip
+OWN = re.compile(r"v1|(apps|autoscaling|batch|extensions|policy|.*\.k8s\.io)/.*")  # groups of Kubernetes
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A kind that the API server serves."""
+
+    name: str
+    kind: Kind
+    verbs: frozenset[str]
+
+
+def in_namespace(api: Api, namespace: str, known: Collection[str]) -> str:
+    """The objects in a namespace that are neither gpunode's (`known` by title, or made for one of those) nor in every
+    namespace, or why they are unknown; "" for none."""
+    return _listed(
+        api,
+        lambda one: one.kind.namespaced and one.kind.resource not in EVENTS,
+        lambda kind, item: not _native(kind, item, known) and not _made(kind, item, known),
+        namespace,
+        "it also holds",
+    )
+
+
+def of_runtime_class(api: Api, name: str, known: Collection[str]) -> str:
+    """The objects in the cluster that name this RuntimeClass and are not gpunode's, or why they are unknown; "" for
+    none."""
+    return _listed(
+        api,
+        lambda one: one.name in LEADING or not OWN.fullmatch(one.kind.api),
+        lambda kind, item: _names(item, name) and not _made(kind, item, known),
+        None,
+        "it is named by",
+    )
+
+
+def _listed(
+    api: Api,
+    of_kind: Callable[[Served], bool],
+    counts: Callable[[str, Object], bool],
+    namespace: str | None,
+    verb: str,
+) -> str:
+    try:
+        served, unknown = _served(api)
+    except ClusterError as error:
+        return f"its dependents are unknown: {error.message}"
+    found: list[str] = []
+
+    def found_of(one: Served) -> tuple[list[str], str]:
+        if "list" not in one.verbs:
+            return [], f"{one.kind.resource} cannot be listed"
+        try:
+            items = api.find(one.kind, namespace)[0]
+        except ClusterError as error:
+            return [], error.message
+        return [_title(one.name, item, namespace) for item in items if counts(one.name, item)], ""
+
+    with ThreadPoolExecutor(8) as pool:
+        for names, why in pool.map(found_of, [one for one in served if of_kind(one)]):
+            found += names
+            unknown += [why] if why else []
+    if found:
+        return f"{verb} {few(list(dict.fromkeys(found)), NAMED)}"
+    return f"its dependents are unknown: {few(unknown, 2)}" if unknown else ""
+
+
+def _served(api: Api) -> tuple[list[Served], list[str]]:
+    """Each kind once whose objects can be deleted, and why some kinds are unknown."""
+    groups = api.read("/apis").get("groups") or []
+    versions = ["/api/v1"]
+    for group in groups:
+        first = group.get("preferredVersion", {}).get("groupVersion", "")
+        every = [one["groupVersion"] for one in group.get("versions") or []]
+        versions += [f"/apis/{one}" for one in sorted(every, key=lambda one: one != first)]
+    found: dict[str, Served] = {}
+    unknown = []
+    for where in versions:
+        try:
+            answer = api.read(where)
+        except ClusterError as error:
+            unknown.append(error.message)
+            continue
+        for one in answer.get("resources") or []:
+            verbs = frozenset(one.get("verbs") or ())
+            if "delete" in verbs and "/" not in one["name"]:  # no subresource
+                kind = Kind(answer["groupVersion"], one["name"], bool(one.get("namespaced")))
+                found.setdefault(kind.resource, Served(one["kind"], kind, verbs))
+    return list(found.values()), unknown
+
+
+def _title(kind: str, item: Object, namespace: str | None) -> str:
+    """How messages name it; without the namespace where all are of one."""
+    meta = item["metadata"]
+    return f"{kind}/{meta['name']}" if namespace else title({"kind": kind, **item})
+
+
+def _native(kind: str, item: Object, known: Collection[str]) -> bool:
+    """Whether Kubernetes creates it on its own: before 1.24 also a token for each service account."""
+    meta = item["metadata"]
+    if kind == "Secret" and item.get("type") == TYPE:
+        account = (meta.get("annotations") or {}).get(ACCOUNT, "")
+        ours = account == "default" or f"ServiceAccount {meta['namespace']}/{account}" in known
+        return ours and re.fullmatch(rf"{re.escape(account)}-token-[a-z0-9]{{5}}", meta["name"]) is not None
+    return f"{kind}/{meta['name']}" in NATIVE
+
+
+def _made(kind: str, item: Object, known: Collection[str]) -> bool:
+    """Whether it is gpunode's: one of `known`, made by Kubernetes for one of those, or a pod of a test."""
+    meta = item["metadata"]
+    return ours(item) and (
+        title({"kind": kind, **item}) in known
+        or bool(meta.get("ownerReferences"))
+        or (kind == "Pod" and f"Namespace {meta['namespace']}" in known)
+    )
+
+
+def _names(value: Any, runtime_class: str) -> bool:
+    """Whether a pod, or a pod template at any depth, names this class."""
+    todo: list[Any] = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            if one.get("runtimeClassName") == runtime_class:
+                return True
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+    return False

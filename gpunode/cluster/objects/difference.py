@@ -1,0 +1,138 @@
+"""Changes of cluster objects as unified diffs, without secrets, status and bookkeeping."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import yaml
+
+from gpunode import redaction
+from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.api.refusal import Claim
+
+# The API server and kubectl keep these for themselves.
+BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
+NOTES = (GENERATION, "kubectl.kubernetes.io/last-applied-configuration")
+KEYS = {
+    "containers": "name",
+    "env": "name",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+SECRET = ("(a secret changes)",)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What applying an object's manifest changes, or changed.
+
+    `lines` is a unified diff without its header, or the whole object that is created or removed; () when it is the
+    same. `claims` are fields that another field manager has set since and that gpunode sets back. `untried` is why there
+    was no dry run, "" where there was one: then the manifest is compared with the current object.
+    """
+
+    what: str
+    action: Literal["created", "changed", "same", "foreign", "removed", "labelled"]
+    lines: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    untried: str = ""
+
+
+def created(manifest: Object, untried: str = "") -> Difference:
+    """An object that does not exist yet."""
+    return Difference(title(manifest), "created", _all("+", manifest), untried=untried)
+
+
+def removed(live: Object) -> Difference:
+    """An object that is deleted."""
+    return Difference(title(live), "removed", _all("-", wished(live)))
+
+
+def changed(live: Object, result: Object, claims: tuple[Claim, ...] = ()) -> Difference:
+    """An object before, and as the API server returned it."""
+    return _between(title(live), wished(live), wished(result), claims)
+
+
+def compared(live: Object | None, manifest: Object, untried: str) -> Difference:
+    """An object's fields that the manifest sets: no defaults, and no fields of an earlier manifest."""
+    if live is None:
+        return created(manifest, untried)
+    return _between(title(manifest), _part(live, manifest), manifest, untried=untried)
+
+
+def labelled(node: str, labels: Mapping[str, tuple[str | None, str | None]], untried: str = "") -> Difference:
+    """A node whose labels change: label → before, after."""
+    if not labels:
+        return Difference(f"Node {node}", "same", untried=untried)
+    pairs = [
+        (sign, key, value) for key, both in labels.items() for sign, value in zip("-+", both, strict=True)
+    ]
+    lines = tuple(f"{sign}{key}={value}" for sign, key, value in pairs if value is not None)
+    return Difference(f"Node {node}", "labelled", lines, untried=untried)
+
+
+def wished(found: Object) -> Object:
+    """The object as a manifest: without status and the API server's bookkeeping."""
+    meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
+    notes = {key: value for key, value in meta.pop("annotations", {}).items() if key not in NOTES}
+    shown = {key: value for key, value in found.items() if key != "status"}
+    return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
+
+
+def _between(
+    what: str, before: Object, after: Object, claims: tuple[Claim, ...] = (), untried: str = ""
+) -> Difference:
+    if before == after:
+        return Difference(what, "same", claims=claims, untried=untried)
+    lines = list(difflib.unified_diff(_yaml(before), _yaml(after), lineterm=""))[2:]
+    return Difference(what, "changed", tuple(lines) or SECRET, claims, untried)
+
+
+def _part(live: Any, wish: Any, name: str = "") -> Any:
+    """The fields of the current object that the manifest sets."""
+    if isinstance(wish, dict) and isinstance(live, dict):
+        return {key: _part(live[key], value, key) for key, value in wish.items() if key in live}
+    if isinstance(wish, list) and isinstance(live, list) and name in KEYS:
+        there = {one.get(KEYS[name]): one for one in live}
+        pairs = [(there.get(one[KEYS[name]]), one) for one in wish]
+        return [_part(found, one) for found, one in pairs if found is not None]
+    return live
+
+
+def _all(sign: str, shown: Object) -> tuple[str, ...]:
+    return tuple(f"{sign}{line}" for line in _yaml(shown))
+
+
+def _yaml(shown: Object) -> list[str]:
+    text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
+    return redaction.redacted(text).splitlines()
+
+
+def _hidden(value: Any) -> Any:
+    """Without the values of environment variables that have a secret's name."""
+    if isinstance(value, dict):
+        kept = {key: _hidden(one) for key, one in value.items()}
+        if isinstance(plain := value.get("value"), str) and redaction.secret(str(value.get("name", ""))):
+            return kept | {"value": redaction.hidden(plain)}
+        return kept
+    return [_hidden(one) for one in value] if isinstance(value, list) else value
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    """A dumper that writes multi-line text as a block."""
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return Dumper

@@ -1,0 +1,34 @@
+"""Objects rendered from templates/cluster."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jinja2
+import yaml
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.errors import TemplateError
+from gpunode.render.templates import folder
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(  # noqa: S701 - YAML, no HTML
+        loader=jinja2.FileSystemLoader(folder() / "cluster"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def rendered(template: str, /, **values: object) -> list[Object]:
+    """The objects in `templates/cluster/<template>` with these values."""
+    try:
+        text = _environment().get_template(template).render(**values)
+        return [one for one in yaml.safe_load_all(text) if one]
+    except (jinja2.TemplateError, yaml.YAMLError) as error:
+        raise TemplateError(
+            f"{folder()}/cluster/{template}: {error}",
+            hint="Fix the template, or reinstall gpunode.",
+        ) from error

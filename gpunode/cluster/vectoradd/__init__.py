@@ -1,0 +1,1 @@
+"""vectoradd in pods on the GPUs of nodes: requests, runs and results."""

@@ -1,0 +1,259 @@
+"""Discovers GPUs through NVML and keeps the node's state current: one health watch per GPU, a rescan every 60 s."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .cdi import Specs
+from .enforcement import MemoryLimits
+from .gpus.devices import NVML_SILENT, Device, count, describe, reason, text
+from .gpus.links import links
+from .health.watch import DEADLINE
+from .health.watches import GpuWatches
+from .kubelet.reclaim import Reclaim
+from .mps.follower import Follower
+from .offer.resources import UNCUT, CannotOffer, Unit, offers, uncut, warnings
+from .offer.state import NodeState
+from .settings.config import Config
+from .status import LAYOUT, Reason
+from .threads import Calls
+
+log = logging.getLogger(__name__)
+
+START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
+RETRY = 30.0  # seconds between two attempts to start NVML
+RESCAN = 60.0  # seconds between two scans for devices
+TICK = 5.0  # seconds between two checks for stuck watches
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used; the message has the reason and the fix."""
+
+
+class Discovery:
+    """Writes this machine's GPUs into `state`. `run` continues until it is cancelled."""
+
+    def __init__(
+        self,
+        nvml: Any,
+        state: NodeState,
+        config: Config,
+        watches: GpuWatches,
+        specs: Specs | None,
+        mps: Follower | None = None,
+        reclaim: Reclaim | None = None,
+    ) -> None:
+        self._nvml = nvml
+        self._calls = Calls()
+        self._limits = MemoryLimits(nvml, state, specs, self._calls)
+        self._state = state
+        self._config = config
+        self._watches = watches
+        self._devices: tuple[Device, ...] = ()  # found by the last scan
+        self._uncounted = False  # NVML could not count the GPUs
+        self._offers: Mapping[str, tuple[Unit, ...]] = {}
+        self._offered: Mapping[str, Device] = {}  # by UUID
+        self._warned: dict[str, str] = {}
+        self._warnings: Sequence[str] = ()  # of the last scan
+        self._specs = specs
+        self._mps = mps
+        self._reclaim = reclaim
+
+    async def run(self) -> None:
+        """Raises NvmlUnavailable and CannotOffer if the configuration makes them fatal."""
+        await self._start()
+        try:
+            broken = 0  # rounds in a row
+            while True:
+                await self._rescan()
+                await self._wait(RESCAN)
+                broken = broken + 1 if self._broken() else 0
+                # NVML keeps its view of a lost GPU until it is restarted. The pauses grow, because Xids of the
+                # other GPUs are missed during a restart.
+                if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._watches.end():
+                    await self._shut_down()
+                    await self._start()
+        finally:
+            self._watches.stop()
+
+    async def _start(self) -> None:
+        """Start NVML; retries without end, or raises NvmlUnavailable."""
+        while True:
+            try:
+                await self._calls.within(START_DEADLINE, _init, self._nvml)
+                version = await self._calls.within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
+                self._state.driver = text(version)
+                log.info("NVML started", extra={"driver": version})
+                return
+            except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+                why = _why(error)
+            if self._config.fail_on_init_error and not self._devices:
+                raise NvmlUnavailable(why.words) from None
+            self._watches.set_unhealthy(self._devices, why)
+            self._state.set_problem(why)
+            self._warn("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
+            await asyncio.sleep(RETRY)
+
+    async def _shut_down(self) -> None:
+        try:
+            await self._calls.within(START_DEADLINE, self._nvml.nvmlShutdown)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            log.warning("NVML did not shut down properly: %s", _why(error))
+
+    async def _rescan(self) -> None:
+        """Publish the devices that NVML lists now; a known GPU that does not answer keeps its last description."""
+        found: list[Device] = []
+        unidentified: dict[str, Reason] = {}
+        try:
+            number = await self._calls.within(DEADLINE, count, self._nvml)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            self._uncounted, why = True, _why(error)
+            why = Reason(why.code, f"cannot count the GPUs: {why}")
+            self._warn("NVML", why.words)
+            if not self._devices:
+                self._state.set_problem(why)
+            return
+        self._uncounted = False
+        for index in range(number):
+            found += await self._describe(index, unidentified)
+        self._state.set_unidentified(unidentified)
+        if found:
+            self._resolved("NVML")
+        else:
+            self._warn("NVML", f"no GPU on this node; scanning again every {RESCAN:.0f} s")
+        await self._read_links(found)
+        for device in (one for one in found if one not in self._devices):
+            fields = {"device": device.uuid, "index": device.index, "product": device.name, "bus": device.bus}
+            log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
+        for device in (one for one in self._devices if one not in found):
+            log.warning(
+                "NVML no longer lists this device", extra={"device": device.uuid, "index": device.index}
+            )
+        same = self._devices == tuple(found)
+        self._devices = self._state.devices = tuple(found)
+        # Before the slow steps below: an Xid that is missed is not repeated.
+        self._watches.keep(found)
+        config = self._config
+        try:
+            if not same or not self._offers:
+                self._offers, self._offered = {}, {}
+                self._offers, self._offered = await asyncio.to_thread(_offers, found, config)
+            now = self._offers
+            await self._refresh_cdi()  # first: a device needs its CDI name before it is allocated
+            await self._limits.check(now)
+            if self._mps is not None:
+                self._mps.exclude(now)
+            if self._reclaim is not None:
+                await self._reclaim.reserve(now)
+            self._state.offer(now)
+            self._state.set_problem(None)
+            self._resolved("offers")
+            self._publish_not_offered(found)
+        except CannotOffer as error:
+            if self._config.fail_on_init_error:
+                raise
+            self._state.offer({})
+            self._state.set_not_offered({})
+            self._state.set_problem(Reason(LAYOUT, str(error)))
+            self._warn("offers", f"nothing is offered: {error}")
+
+    def _publish_not_offered(self, found: Sequence[Device]) -> None:
+        """Log new and resolved warnings; publish the GPUs of which nothing is offered."""
+        config = self._config
+        found_warnings = warnings(found, config.mig_strategy, config.shares, config.memory)
+        for what in found_warnings:
+            self._warn(what, what)
+        for what in self._warnings:
+            if what not in found_warnings:
+                self._resolved(what)
+        self._warnings = found_warnings
+        self._state.set_not_offered(
+            {gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut(found, config.mig_strategy)}
+        )
+
+    async def _refresh_cdi(self) -> None:
+        """Name the offered devices in the CDI specification; exclude those that it cannot name until the next try."""
+        if self._specs is None:
+            return
+        by_index = self._config.device_id_strategy == "index"
+        excluded = await asyncio.to_thread(
+            self._specs.refresh,
+            {uuid: device.index if by_index else uuid for uuid, device in self._offered.items()},
+        )
+        self._state.exclude("CDI", {uuid: Reason("cdi", why) for uuid, why in excluded.items()})
+        if excluded:
+            self._warn("CDI", "; ".join(dict.fromkeys(excluded.values())))
+        else:
+            self._resolved("CDI")
+        for missing in self._specs.features(self._config.features)[1]:
+            self._warn(missing.partition(":")[0], missing)
+
+    async def _read_links(self, found: list[Device]) -> None:
+        """Publish how the GPUs are connected; read again only when the set of GPUs has changed."""
+        gpus = [device for device in found if device.profile is None]
+        if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in self._devices if gpu.profile is None}:
+            return
+        try:
+            self._state.links = await self._calls.within(DEADLINE, links, self._nvml, tuple(gpus))
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            self._state.links = {}
+            log.warning("cannot read how the GPUs are connected: %s", _why(error))
+
+    async def _describe(self, index: int, unidentified: dict[str, Reason]) -> list[Device]:
+        try:
+            found = list(await self._calls.within(DEADLINE, describe, self._nvml, index))
+            self._resolved(f"GPU {index}")
+            return found
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
+            if not known:  # a known one has a watch, which reports this
+                unidentified[str(index)] = _why(error)
+                self._warn(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
+            return known
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for so many seconds; meanwhile retry CDI and mark GPUs Unhealthy whose watch hangs in NVML."""
+        for _ in range(max(1, round(seconds / TICK))):
+            await asyncio.sleep(min(TICK, seconds))
+            await self._refresh_cdi()
+            self._watches.check_stuck()
+
+    def _broken(self) -> bool:
+        return self._uncounted or bool(self._state.unidentified) or self._watches.failing
+
+    def _warn(self, about: str, what: str) -> None:
+        """Log a problem of `about` once, not at every scan."""
+        if self._warned.get(about) != what:
+            self._warned[about] = what
+            log.warning("%s", what)
+
+    def _resolved(self, about: str) -> None:
+        """Log that the problem of `about` is resolved, if there was one."""
+        if what := self._warned.pop(about, ""):
+            log.info("resolved: %s", what)
+
+
+def _init(nvml: Any) -> None:
+    """Start NVML unless an earlier configuration did: NVML counts starts, and only as many shutdowns end it."""
+    try:
+        nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) == nvml.NVML_ERROR_UNINITIALIZED:
+            nvml.nvmlInit()
+
+
+def _offers(
+    found: Sequence[Device], config: Config
+) -> tuple[Mapping[str, tuple[Unit, ...]], Mapping[str, Device]]:
+    """Units by resource, and their devices by UUID. Slow: there may be tens of thousands of units."""
+    made = offers(found, config.mig_strategy, config.shares, config.memory)
+    return made, {unit.device.uuid: unit.device for units in made.values() for unit in units}
+
+
+def _why(error: Exception) -> Reason:
+    if isinstance(error, asyncio.TimeoutError):
+        return Reason(NVML_SILENT, "NVML does not answer")
+    return reason(error)

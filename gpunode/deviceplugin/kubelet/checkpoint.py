@@ -1,0 +1,77 @@
+"""Reads the kubelet's device checkpoint: containers' devices, in the file that the kubelet restores at its start.
+
+It has what the pod-resources API does not report (devices of init containers), or not yet (just after the kubelet's
+start). The kubelet writes it after an allocation, before the container starts, and whenever a plugin sends a list; not
+when a pod ends. Format: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..offer.reservations import ContainerDevices
+
+FILE_NAME = "kubelet_internal_checkpoint"  # in the directory of the plugins' sockets
+# Top-level keys of kubelets 1.8, and 1.9 to 1.10. None of these kubelets reports which pods still run.
+OLD = frozenset({"Entries", "PodDeviceEntries"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A container's units of one resource. Init containers and other containers of a pod may share devices."""
+
+    pod: str  # its UID
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
+def entries(path: Path) -> tuple[Entry, ...]:
+    """The entries of the file at `path`, sorted; empty for no file or an old kubelet's. Raises OSError, ValueError."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    try:
+        data = json.loads(text)
+        if not OLD.isdisjoint(data):
+            return ()
+        entries = data["Data"]["PodDeviceEntries"] or ()
+        found = [
+            Entry(one["PodUID"], one["ContainerName"], one["ResourceName"], _ids(one["DeviceIDs"]))
+            for one in entries
+        ]
+        return tuple(sorted(found, key=lambda one: (one.pod, one.container, one.resource)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
+
+
+def _ids(given: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
+    """The ids of all NUMA nodes. Empty for a kubelet before 1.20, which has one list: it does not drop ended pods."""
+    by_node = given if isinstance(given, Mapping) else {}
+    return frozenset(one for ids in by_node.values() for one in ids)
+
+
+def pod_names(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> dict[str, str]:
+    """Names of pods by UID, where the kubelet reports the same devices for one of their containers."""
+    by_devices = {(one.container, one.resource, frozenset(one.ids)): one.pod for one in reported}
+    return {
+        one.pod: pod.name
+        for one in found
+        if (pod := by_devices.get((one.container, one.resource, one.ids))) is not None
+    }
+
+
+def unreported(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> tuple[Entry, ...]:
+    """The entries with units that the kubelet does not report, each unit once."""
+    known = {(one.resource, unit_id) for one in reported for unit_id in one.ids}
+    rest = []
+    for one in found:
+        ids = frozenset(unit_id for unit_id in one.ids if (one.resource, unit_id) not in known)
+        known |= {(one.resource, unit_id) for unit_id in ids}
+        if ids:
+            rest.append(Entry(one.pod, one.container, one.resource, ids))
+    return tuple(rest)

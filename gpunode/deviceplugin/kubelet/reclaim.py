@@ -1,0 +1,146 @@
+"""Reserves what containers still use by an earlier configuration, until their pods end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from ..gpus.devices import Device
+from ..kubelet.checkpoint import FILE_NAME, Entry, entries, pod_names, unreported
+from ..offer.reservations import ContainerDevices, Reservation, reservations
+from ..offer.resources import Unit
+from ..offer.state import NodeState
+from ..status import Pod
+from .podresources import PodResources
+from .sockets import Identity, alive, identity
+
+log = logging.getLogger(__name__)
+
+POLL = 5.0  # seconds between two checks while something is reserved
+PATIENCE = 10.0  # seconds in which a starting kubelet makes its pod-resources socket
+SOON = 1.0  # seconds after which the kubelet may have written its checkpoint again
+
+
+class Reclaim:
+    """Updates the reservations of `state` whenever the devices change, and polls while there are any.
+
+    The kubelet's checkpoint is complete, but may have pods that have ended. The kubelet forgets those when asked for pod
+    resources, and rewrites the checkpoint when it gets a list. So while only the checkpoint has a pod, this asks the
+    kubelet and resends the lists. `run` never ends.
+    """
+
+    def __init__(self, pods: PodResources, state: NodeState, pod_resources: Path, kubelet: Path) -> None:
+        self._pods = pods
+        self._state = state
+        self._sockets = (pod_resources, kubelet)
+        self._record = kubelet.parent / FILE_NAME
+        self._checking = asyncio.Lock()
+        self._open = asyncio.Event()  # a check is due
+        # Those of the last check of new offers.
+        self._devices: tuple[Device, ...] | None = None
+        self._reported: tuple[ContainerDevices, ...] = ()  # by the kubelet, when it last answered
+        self._unreported: tuple[Entry, ...] = ()  # what only the checkpoint had at the last read
+        self._old: Identity | None = None  # the checkpoint from before the kubelet was asked
+        self._names: Mapping[str, str] = {}  # of pods, by UID
+        self._pause = POLL
+        self._warned: set[str] = set()
+
+    async def reserve(self, offers: Mapping[str, tuple[Unit, ...]]) -> None:
+        """Reserve what must not be allocated of these units. Call it before they are offered."""
+        if self._devices == self._state.devices:
+            return
+        async with self._checking:
+            self._devices, self._old = self._state.devices, identity(self._record)
+            await self._check(offers)
+            self._open.set()  # allocations made during the check count in the next one
+
+    async def run(self) -> None:
+        """Check while something is reserved, and free it when its pods have ended."""
+        while True:
+            await self._open.wait()
+            await asyncio.sleep(self._pause)
+            async with self._checking:
+                await self._check(self._state.offers)
+
+    async def _check(self, offers: Mapping[str, tuple[Unit, ...]]) -> None:
+        reported = await self._pods.ask()
+        silent = reported is None and self._never()
+        holders = () if silent else tuple(await self._holders(reported))
+        before = self._state.reservations
+        found = await asyncio.to_thread(reservations, offers, self._state.devices, holders, before)
+        _log_changes(before, found)
+        self._state.reserve(found)
+        if found and self._unreported:
+            self._state.resend()
+        if silent:
+            self._warn(
+                "GPUs that pods use by an earlier configuration are not reserved: the kubelet does not report them "
+                "(before Kubernetes 1.20 it cannot); drain this node before you change how its GPUs are shared"
+            )
+        if found or (reported is None and not silent):
+            self._open.set()
+        else:
+            self._open.clear()
+
+    def _never(self) -> bool:
+        """True if the running kubelet will never report pods' devices.
+
+        Its checkpoint alone does not do: it keeps pods that have ended until the next allocation.
+        """
+        theirs, kubelet = self._sockets
+        try:
+            age = time.time() - kubelet.stat().st_mtime
+        except OSError:
+            return False
+        return self._pods.unknown or (age > PATIENCE and not theirs.exists() and alive(kubelet))
+
+    async def _holders(self, reported: tuple[ContainerDevices, ...] | None) -> Iterator[ContainerDevices]:
+        """All containers with devices, by the kubelet's answer (None: it gave none) and by its checkpoint."""
+        self._reported = self._reported if reported is None else reported
+        confirmed = identity(self._record) != self._old  # an old one may have pods that have ended
+        try:
+            found = await asyncio.to_thread(entries, self._record)
+        except (OSError, ValueError) as error:
+            self._warn(f"devices of init containers are not reserved: {self._record}: {error}")
+            found = ()
+        pods = frozenset(one.pod for one in found)
+        names = {**self._names, **pod_names(found, self._reported)}
+        self._names = {uid: name for uid, name in names.items() if uid in pods}
+        before, self._unreported = self._unreported, unreported(found, self._reported)
+        self._pause = POLL if confirmed and self._unreported == before else SOON
+        return chain(
+            self._reported,
+            (_container_devices(one, self._names, confirmed=confirmed) for one in self._unreported),
+        )
+
+    def _warn(self, words: str) -> None:
+        """Log a warning once, not at every check."""
+        if words not in self._warned:
+            self._warned.add(words)
+            log.warning("%s", words)
+
+
+def _container_devices(one: Entry, names: Mapping[str, str], *, confirmed: bool) -> ContainerDevices:
+    """The entry in the form of the kubelet's answer."""
+    pod = Pod(names[one.pod]) if one.pod in names else Pod(uid=one.pod)
+    return ContainerDevices(pod, one.container, one.resource, tuple(sorted(one.ids)), confirmed)
+
+
+def _log_changes(before: tuple[Reservation, ...], after: tuple[Reservation, ...]) -> None:
+    """Log new and ended reservations."""
+    known = {(reservation.resource, reservation.device) for reservation in before if reservation.confirmed}
+    left = {(reservation.resource, reservation.device) for reservation in after}
+    for reservation in after:
+        if reservation.confirmed and (reservation.resource, reservation.device) not in known:
+            fields = {
+                "resource": reservation.resource,
+                "device": reservation.device,
+                "units": len(reservation.ids),
+            }
+            log.warning("reserved: %s", reservation.why, extra=fields)
+    for resource, device in known - left:
+        log.info("no longer reserved", extra={"resource": resource, "device": device})

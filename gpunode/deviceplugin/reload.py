@@ -1,0 +1,167 @@
+"""The configuration and its reload: from flags, environment and a file, or one of several files by node label."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cluster.apiserver import InCluster
+from .cluster.nodelabel import NodeLabel
+from .settings import PROGRAM, build, settings
+from .settings.config import DEFAULT, LABEL, BadConfig, Config, choice
+from .settings.directory import Directory
+
+log = logging.getLogger(__name__)
+
+LABEL_DEADLINE = 2.0  # seconds to wait for the node's label before a warning
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """The configuration file's path ("": none) and content, or the problem of reading it."""
+
+    path: str = ""
+    content: bytes = b""
+    problem: str = ""
+
+
+class ConfigSource:
+    """The configuration in force, `config`, and its reload. The constructor raises BadConfig.
+
+    A later configuration that is invalid goes to `on_refused`, and the earlier one stays in force. `on_accepted` is
+    called when a configuration is valid again.
+    """
+
+    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> None:
+        self.on_refused: Callable[[BadConfig], None] = lambda _: None
+        self.on_accepted: Callable[[], None] = lambda: None
+        self._broken = False  # the last one was refused
+        self._given = settings(arguments, environ, program)
+        self._label: NodeLabel | None = None
+        self._default = str(self._given.get("default_config", ""))
+        self._folder = Path(self._given["config_dir"]) if self._given.get("config_dir") else None
+        if self._folder is not None:
+            if self._given.get("config_file"):
+                raise BadConfig("--config-file and --config-dir: set only one of them")
+            self._label = self._follow(environ)
+        self._read_last = self._current_file()
+        self.config = self._read(self._read_last)
+        if self._folder is not None or self.config.config_file:
+            self._log("read")
+
+    def reload(self) -> bool:
+        """Read the configuration again; True if it differs from the one before."""
+        self._read_last = self._current_file()
+        try:
+            config = self._read(self._read_last)
+        except BadConfig as error:
+            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (the message is the cause)
+            self.on_refused(error)
+            self._broken = True
+            return False
+        if self._broken:
+            self.on_accepted()
+        self._broken = False
+        other = config != self.config
+        self.config = config
+        self._log("a new one" if other else "the same")
+        return other
+
+    @contextlib.contextmanager
+    def watched(self, changed: Callable[[], None]) -> Iterator[None]:
+        """While entered, call `changed` in the event loop whenever `config` has changed."""
+        path = self._folder or (Path(self.config.config_file).parent if self.config.config_file else None)
+        if path is None:
+            yield
+            return
+
+        def check() -> None:
+            if self._current_file() != self._read_last and self.reload():
+                changed()
+
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(Directory(path, check))
+            except OSError as error:
+                log.warning("configuration changes take effect only on SIGHUP: %s", error)
+            if self._label is not None:
+                self._label.listen(lambda: _call(loop, check))
+            check()  # for a change since the last read
+            yield
+
+    def _follow(self, environ: Mapping[str, str]) -> NodeLabel:
+        """Watch the node's label, and wait without limit until it is known.
+
+        Starting with a guessed configuration would reserve what pods use, or allocate it twice where the kubelet does
+        not report pods' devices. While the API server is away, no new pod is scheduled here anyway.
+        """
+        config = build(self._given)
+        if not config.node_name:
+            raise BadConfig(
+                "--config-dir needs --node-name (NODE_NAME): whose label is to be followed is not known"
+            )
+        api = InCluster(environ, Path(config.service_account_directory))
+        label = NodeLabel(api, config.node_name)
+        label.start()
+        if not label.wait(LABEL_DEADLINE):
+            log.warning(
+                "nothing is offered until the label %s of node %s is known", label.key, config.node_name
+            )
+            label.wait()
+        return label
+
+    def _log(self, how: str) -> None:
+        """Log the configuration and its file: of several files, only this line names the one in force."""
+        if self._folder is not None and not self.config.config_file:
+            how += f", without a file: the node has no label {LABEL}, and no file in {self._folder} is called {DEFAULT}"
+        log.info("the configuration is %s", how, extra=_fields(self.config))
+
+    def _current_file(self) -> FileContent:
+        """The configuration file in force now."""
+        path = self._given.get("config_file", "")
+        try:
+            if self._folder is not None and self._label is not None:
+                path = chosen(self._folder, self._label.value, self._label.key, self._default)
+            return FileContent(path, Path(path).read_bytes()) if path else FileContent()
+        except BadConfig as error:
+            return FileContent(problem=str(error))
+        except OSError as error:
+            return FileContent(problem=f"{path}: {error.strerror}")
+
+    def _read(self, content: FileContent) -> Config:
+        """Raises BadConfig."""
+        if content.problem:
+            raise BadConfig(content.problem)
+        return build({**self._given, **({"config_file": content.path} if content.path else {})})
+
+
+def chosen(folder: Path, label: str, key: str, default: str = "") -> str:
+    """Path of the file in `folder` for a node with this label; "" for none. Raises BadConfig."""
+    try:
+        # In a ConfigMap's folder names with two dots are the kubelet's own.
+        names = sorted(
+            path.name for path in folder.iterdir() if not path.name.startswith("..") and path.is_file()
+        )
+    except OSError as error:
+        raise BadConfig(f"{folder}: {error.strerror}") from None
+    wanted = choice(names, label, default)
+    if wanted and wanted not in names:
+        by = f"the node's label {key}" if label else "--default-config"
+        raise BadConfig(
+            f"{folder}: {by} names {wanted}, which is not there; there are {', '.join(names) or 'none'}"
+        )
+    return str(folder / wanted) if wanted else ""
+
+
+def _call(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the next one checks when it starts
+        loop.call_soon_threadsafe(act)
+
+
+def _fields(config: Config) -> dict[str, str]:
+    return {"file": config.config_file} if config.config_file else {}

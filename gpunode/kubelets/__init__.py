@@ -1,0 +1,15 @@
+"""Kubelets: how a host's kubelet is started, and changes to its feature gates wherever they are set.
+
+A kind of kubelet (kubeadm's) is a Place, in a module of its own; all else reads the Place.
+"""
+
+from __future__ import annotations
+
+from gpunode.kubelets import places
+from gpunode.kubelets.start import read as read_at
+from gpunode.model import Facts, KubeletStart
+
+
+def read(facts: Facts) -> KubeletStart:
+    """How this host's kubelet would be started now."""
+    return read_at(facts, places.of(facts))

@@ -1,0 +1,170 @@
+"""A unit file and its command lines, read as systemd reads them. Pure.
+
+systemd.syntax(7), systemd.service(5) under COMMAND LINES, and src/basic/extract-word.c for what is missing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpunode.model import UnitSetting
+
+SHELLS = ("sh", "bash", "dash")
+PREFIXES = "@-:+!"  # of ExecStart's program
+SPECIFIERS = {"%": "%", "n": "{}.service", "N": "{}", "p": "{}", "t": "/run", "E": "/etc", "S": "/var/lib"}
+KNOWN = "aAbBCdEfgGhHiIjJlLmMnNopqsStTuUvVwWyY%"
+ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "s": " ",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+}
+ESCAPED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
+SPACE = " \t\n\r"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a setting's value, and where its text begins and ends in that value."""
+
+    value: str
+    start: int
+    stop: int
+    closed: bool = True
+    known: bool = True  # all its escapes
+
+
+def read(text: str) -> tuple[UnitSetting, ...]:
+    """The settings of [Service], in their order, without lines that systemd ignores."""
+    found: list[UnitSetting] = []
+    section, at, key, value, start, stop = "", 0, "", "", 0, 0
+    for line in re.split(r"(?<=\n)", text):
+        content = line.rstrip("\n").removesuffix("\r")
+        begin, at = at, at + len(line)
+        if content.lstrip(SPACE).startswith(("#", ";")):
+            continue  # within a continued line too
+        goes_on = (len(content) - len(content.rstrip("\\"))) % 2 == 1
+        part = f"{content[:-1]} " if goes_on else content
+        if key:
+            value, stop = value + part, begin + len(content)
+        elif content.lstrip(SPACE + "\ufeff").startswith("["):
+            section = content.strip(SPACE + "\ufeff")
+        elif "=" in part and section == "[Service]":
+            name, _, value = part.partition("=")
+            key, start, stop = name.strip(SPACE), begin + len(name) + 1, begin + len(content)
+        if key and not goes_on:
+            found.append(UnitSetting(key, value.strip(SPACE), start, stop))
+            key = ""
+    if key:
+        found.append(UnitSetting(key, value.strip(SPACE), start, stop))
+    return tuple(found)
+
+
+def split(text: str, *, escapes: bool = True, relax: bool = False) -> tuple[Word, ...] | None:
+    """The words of a value without their quotes; None where a quote is not closed, so that systemd ignores the value.
+
+    `escapes`: C's are replaced; without, a backslash only takes away what the next character means. `relax`: the end
+    closes a quote, as where a variable's value is split.
+    """
+    words = tuple(_words(text, escapes=escapes))
+    if words and not words[-1].closed and not relax:
+        return None
+    return words
+
+
+def _words(text: str, *, escapes: bool) -> Iterator[Word]:
+    at = 0
+    while at < len(text):
+        if text[at] in SPACE:
+            at += 1
+            continue
+        start, value, quote, known = at, "", "", True
+        while at < len(text) and (quote or text[at] not in SPACE):
+            char, at = text[at], at + 1
+            if char == "\\":
+                known = known and bool(ESCAPED.match(text, at) or text[at : at + 1] in ESCAPES)
+                part, at = _escape(text, at) if escapes else (text[at : at + 1], at + 1)
+                value += part
+            elif char == quote:
+                quote = ""
+            elif not quote and char in "\"'":
+                quote = char
+            else:
+                value += char
+        yield Word(value, start, min(at, len(text)), not quote, known)
+
+
+def _escape(text: str, at: int) -> tuple[str, int]:
+    """What stands for a backslash and what follows it at `at`, and where that ends; unknown ones stay as they are."""
+    match = ESCAPED.match(text, at)
+    if match:
+        return chr(int(match[0].lstrip("xuU"), 8 if match[4] else 16)), match.end()
+    char = text[at : at + 1]
+    return ESCAPES.get(char, f"\\{char}"), at + 1
+
+
+def specified(text: str, unit: str) -> str | None:
+    """The text with systemd's specifiers expanded as far as possible here; None for a specifier unknown to systemd."""
+    if any(letter not in KNOWN for letter in re.findall(r"%([a-zA-Z0-9%])", text)):
+        return None
+    return re.sub(r"%([a-zA-Z%])", lambda m: SPECIFIERS.get(m[1], m[0]).format(unit), text)
+
+
+def assignments(value: str, unit: str) -> Iterator[tuple[str, str]]:
+    """What one Environment= sets."""
+    for word in _words(value, escapes=True):
+        if not word.closed or not word.known:
+            return  # systemd ignores the rest of the line
+        name, equals, content = (specified(word.value, unit) or "").partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            yield name, content
+
+
+def command(value: str, variables: Mapping[str, str], unit: str) -> tuple[str, ...]:
+    """The program of one ExecStart= and its arguments; () where systemd cannot read it.
+
+    Where a shell is to start the program, the words of the shell's command, as far as it is a plain one.
+    """
+    expanded = [specified(word.value, unit) for word in split(value) or ()]
+    words = [word for word in expanded if word is not None]
+    if not words or len(words) < len(expanded) or ";" in words:  # `;` begins another command
+        return ()
+    program = words[0].lstrip(PREFIXES)
+    prefix = words[0][: len(words[0]) - len(program)]
+    words = [program, *words[2 if "@" in prefix else 1 :]]
+    if ":" not in prefix:
+        words = list(_expanded(words, variables))
+    if words[0].rsplit("/", 1)[-1] in SHELLS and "-c" in words[:-1]:
+        return _of_shell(words[words.index("-c") + 1], variables) or tuple(words)
+    return tuple(words)
+
+
+def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """`$NAME` alone becomes the words of its value, `${NAME}` is put in as it is."""
+    for word in words:
+        if match := re.fullmatch(r"\$((?![{$]).*)", word):
+            for part in split(variables.get(match[1], ""), escapes=False, relax=True) or ():
+                yield part.value
+        else:
+            yield re.sub(
+                r"\$(?:\{([^}]*)\}|\$)",
+                lambda found: "$" if found[1] is None else variables.get(found[1], ""),
+                word,
+            )
+
+
+def _of_shell(script: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The kubelet's words in a shell's command that starts it; () where there is none."""
+    expanded = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: variables.get(m[1] or m[2], ""), script)
+    words = [word.value for word in split(expanded, escapes=False) or ()]
+    place = next((n for n, word in enumerate(words) if word.rsplit("/", 1)[-1] == "kubelet"), None)
+    return () if place is None else tuple(words[place:])

@@ -1,0 +1,30 @@
+"""Keeps apt on a driver branch: by NVIDIA's pin package where there is one, else by a preferences file."""
+
+from __future__ import annotations
+
+from gpunode.compat import PackageNames
+from gpunode.model import Change, DriverWish, Facts
+from gpunode.planning import files, packaging
+from gpunode.render import template
+
+NAMES = PackageNames("apt")
+PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"
+
+
+def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+    """The desired pin package and no other; without one, the file."""
+    why = f"keeps apt on driver branch {wish.branch}"
+    changes: list[Change] = []
+    absent = tuple(spec for spec in wish.pin if spec.name not in facts.packages)
+    wished = [spec.name for spec in wish.pin]
+    others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in wished))
+    if absent or others:
+        changes.append(packaging.change(facts, why, install=absent, remove=others))
+    before = files.text(facts, PREFERENCE)
+    if not wish.pin:
+        path = PREFERENCE.lstrip("/")
+        text = template(path, packages=NAMES.driver_patterns, version=NAMES.any_of(wish.branch))
+        changes += files.write(facts, PREFERENCE, text, why)
+    elif before is not None:
+        changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))
+    return tuple(changes)

@@ -1,0 +1,129 @@
+"""NVIDIA's sources in apt's lists, their keys, and conflicting sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpunode import compat
+from gpunode.model import Change, Desired, Facts, Source
+from gpunode.packages.apt import lists
+from gpunode.planning import CannotPlan, files
+from gpunode.render import template
+
+KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"
+
+
+def offers(facts: Facts, purpose: compat.Purpose) -> bool:
+    """Whether one of the host's sources of binary packages is NVIDIA's for this."""
+    return any(e.binary and compat.offers("apt", purpose, e.uri) for e in lists.entries(facts))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Add the desired sources with their keys, and remove conflicting ones."""
+    # Conflicts are removed first: a run that ends in between leaves apt without a source, but working.
+    changes = list(_conflicts(facts, desired))
+    changes += [change for source in desired.sources for change in _source(facts, source)]
+    return tuple(changes)
+
+
+def _keyring(source: Source) -> str:
+    return f"/usr/share/keyrings/{source.name}.asc"
+
+
+def _list(source: Source) -> str:
+    return f"/etc/apt/sources.list.d/{source.name}.sources"
+
+
+def _source(facts: Facts, source: Source) -> Iterator[Change]:
+    key = source.key if source.key.endswith("\n") else f"{source.key}\n"
+    yield from files.write(
+        facts,
+        _keyring(source),
+        template("usr/share/keyrings/gpunode.asc", key=key),
+        f"the key that signs {source.uri}; apt takes it for this source only",
+    )
+    yield from files.write(
+        facts,
+        _list(source),
+        template("etc/apt/sources.list.d/gpunode.sources", uri=source.uri, keyring=_keyring(source)),
+        f"where {source.name.removeprefix('gpunode-')} packages come from",
+    )
+
+
+def _conflicts(facts: Facts, desired: Desired) -> Iterator[Change]:
+    """Other files' entries with the same address and another key, which stop apt, and entries of dead repositories."""
+    if desired.driver is None and not desired.toolkit:
+        return
+    own = {_list(source) for source in desired.sources}
+    entries = [entry for entry in lists.entries(facts) if entry.path not in own]
+    arch = facts.os.arch
+    wrong = {entry: reason for entry in entries if (reason := _reason(entry, desired, arch)) is not None}
+    for path in dict.fromkeys(entry.path for entry in wrong):
+        here = [entry for entry in entries if entry.path == path]
+        bad = [entry for entry in here if entry in wrong]
+        before = files.text(facts, path) or ""
+        if len(bad) == len(here) and path != lists.FILES[0]:
+            yield files.remove(path, before, wrong[bad[0]])
+            continue
+        after = _without(before, here, bad)
+        left = [(entry.uri, entry.suite, entry.signed_by) for entry in lists.read(path, after)]
+        if left != [(entry.uri, entry.suite, entry.signed_by) for entry in here if entry not in bad]:
+            raise CannotPlan(
+                f"{path}: {wrong[bad[0]]}, and the file holds other sources too",
+                hint="Take that source out of the file by hand, then run again.",
+            )
+        yield from files.write(facts, path, after, wrong[bad[0]])
+
+
+def _without(text: str, here: list[lists.Entry], bad: list[lists.Entry]) -> str:
+    """A list without the bad entries: lines become comments; stanzas are disabled or lose a URI."""
+    lines = text.split("\n")
+    for start, stop in dict.fromkeys((entry.start, entry.stop) for entry in reversed(bad)):
+        stanza = [entry for entry in here if entry.start == start]
+        if not stanza[0].path.endswith(".sources"):
+            lines[start] = f"# {lines[start]}"
+        elif all(entry in bad for entry in stanza):
+            end = "\r" if lines[start].endswith("\r") else ""
+            kept = [line for line in lines[start:stop] if not line.lower().startswith("enabled:")]
+            lines[start:stop] = [f"Enabled: no{end}", *kept]
+        else:
+            for uri in {entry.uri for entry in stanza if entry in bad}:
+                lines[start:stop] = _without_uri(lines[start:stop], uri)
+    return "\n".join(lines)
+
+
+def _without_uri(stanza: list[str], uri: str) -> list[str]:
+    """A stanza without this one of its URIs."""
+    found, field = [], ""
+    for line in stanza:
+        field = field if line[:1] in (" ", "\t", "#") else line.partition(":")[0].strip().lower()
+        here = field == "uris" and not line.startswith("#")
+        less = re.sub(rf"(?<=[\s:]){re.escape(uri)}(?=\s|$)[ \t]*", "", line) if here else line
+        if less.strip() or less == line:
+            found.append(less)
+    return found
+
+
+def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
+    uri = lists.without_login(entry.uri)
+    if compat.is_dead("apt", entry.uri):
+        return f"{uri} gets no packages any more and can stop apt"
+    place = lists.place(entry.uri, arch, entry.suite)
+    for source in desired.sources:
+        own = lists.place(source.uri, arch)
+        key = entry.signed_by == _keyring(source)
+        if not place or lists.plain(place) != lists.plain(own) or (place != own and entry.signed_by):
+            continue
+        if uri != entry.uri and lists.without_login(source.uri) == source.uri:
+            raise CannotPlan(
+                f"{entry.path} has a login in its address of {uri}, and `repositories` names that place without one",
+                hint="Move the login to a file in /etc/apt/auth.conf.d on the host, then take that source out of the list.",
+            )
+        if place == own and entry.signed_by and not key:
+            return f"it names {uri} too, with another key: apt stops at such a conflict"
+        if not key:
+            return f"it names {uri} too, without its key: apt stops at such a conflict, or trusts neither"
+        if entry.trusted or uri.partition(":")[0] != source.uri.partition(":")[0]:
+            return f"it names {uri} too, in another way: apt would take that one, or stop"
+    return None

@@ -1,0 +1,58 @@
+"""Whole files of a host, as changes."""
+
+from __future__ import annotations
+
+from gpunode.model import Checker, Expected, Facts, RemoveFile, WriteFile
+from gpunode.planning import CannotPlan
+
+# The GPU operator's toolkit container has its programs in this folder, and restores its entries at every start.
+OPERATOR = "/usr/local/nvidia/toolkit/"
+WRITES_BACK = (
+    "the GPU operator wrote the entry that is there, and writes it back while its toolkit is enabled"
+)
+
+
+def text(facts: Facts, path: str) -> str | None:
+    """A file's text, None when it does not exist. Raises CannotPlan for a file that could not be read."""
+    file = facts.files.get(path)
+    if file is None or not file.exists:
+        return None
+    if file.content is None:
+        raise CannotPlan(
+            f"{path} cannot be planned on: {file.error or 'it is larger than 256 KiB or not UTF-8'}",
+            hint="Check the file on the host, then run again; it was not touched.",
+        )
+    return file.content
+
+
+def write(
+    facts: Facts,
+    path: str,
+    content: str,
+    why: str,
+    *,
+    wrong: str = "",
+    check: Checker | None = None,
+    expected: Expected | None = None,
+) -> tuple[WriteFile, ...]:
+    """Write this content; () when the file has it. `wrong`: the fault of an existing file."""
+    before = text(facts, path)
+    if before == content:
+        return ()
+    wrong = f"is missing ({why})" if before is None else wrong or f"is not as it should be: {why}"
+    fault = f"{path} {wrong}"
+    return (WriteFile(path, content, why, before=before, check=check, expected=expected, fault=fault),)
+
+
+def remove(path: str, before: str, why: str) -> RemoveFile:
+    """Remove the file, whose text is `before`."""
+    return RemoveFile(path, before, why, fault=f"{path} is in the way: {why}")
+
+
+def newer(facts: Facts, path: str, unit: str) -> bool:
+    """Whether a file was changed after a unit became active, so that the unit has not seen it."""
+    file, state = facts.files.get(path), facts.units.get(unit)
+    if file is None or file.mtime is None or state is None or state.active_since is None:
+        return False
+    # A file written while the clock was ahead is newer than every later process: it would cause endless restarts.
+    return state.active_since < file.mtime <= facts.time

@@ -1,0 +1,33 @@
+"""A host's headline in plans, and its notes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from gpunode import compat
+from gpunode.compat import gpus
+from gpunode.model import Desired, Facts, Outcome
+from gpunode.runtimes import RUNTIMES, in_use
+
+
+def headline(facts: Facts, wish: Desired | None = None) -> str:
+    """`2x Tesla P100-PCIE-16GB · Debian 12 · kernel 6.1.0 · docker 20.10.24 · kubelet 1.23.17`."""
+    names = Counter(compat.gpu(device.device).name for device in gpus(facts.pci))
+    cards = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no NVIDIA GPU"
+    parts = [cards, f"{facts.os.id.capitalize()} {facts.os.version}", f"kernel {facts.kernel}"]
+    runtime = RUNTIMES[wish.runtime if wish else in_use(facts)].headline(facts)
+    parts += [runtime] if runtime else []
+    if facts.kubelet is not None:
+        parts.append(f"kubelet {facts.kubelet.version}")
+    return " · ".join(parts)
+
+
+def notes(outcome: Outcome) -> tuple[str, ...]:
+    """Notes on a host beside its changes: the planner's, and another apply that is running."""
+    wish = outcome.desired.notes if outcome.desired else ()
+    run = outcome.facts.running if outcome.facts else None
+    if run is None:
+        return wish
+    since = time.strftime("%H:%M:%S", time.localtime(run.since))
+    return (*wish, f"{run.by} is changing this host since {since}: this plan may be outdated soon")

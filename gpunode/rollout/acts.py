@@ -1,0 +1,85 @@
+"""What a plan does, in kinds of acts: which of them disturb work on the host, and which a user has accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpunode.model import Change, KernelModule, LoadImage, Packages, Reboot, RemoveFile, Service, WriteFile
+from gpunode.wording import few
+
+Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")
+
+DOCKER = "docker.service"
+REBOOT = ("reboot", "")
+MODULES = frozenset({("unload", "modules"), ("load", "modules")})
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """`restarts`: units, in order. `modules`: kernel modules are unloaded. `driver`: packages of the driver change, so
+    programs that start meanwhile find libraries that do not fit the loaded module."""
+
+    reboot: bool = False
+    restarts: tuple[str, ...] = ()
+    modules: bool = False
+    driver: bool = False
+
+    def __bool__(self) -> bool:
+        """True if anything that runs on the host may notice."""
+        return self.reboot or self.modules or self.driver or bool(self.restarts)
+
+    @property
+    def ends_gpu_work(self) -> bool:
+        """True if processes that use the GPUs cannot go on through it."""
+        return self.reboot or self.modules or self.driver or DOCKER in self.restarts
+
+
+def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> Disturbance:
+    """What these changes interrupt. `driver`: the names of installed packages that make up the driver."""
+    changes = tuple(changes)
+    touched = {name for change in changes if isinstance(change, Packages) for name in _names(change)}
+    return Disturbance(
+        reboot=any(isinstance(change, Reboot) for change in changes),
+        restarts=tuple(
+            dict.fromkeys(one.unit for one in changes if isinstance(one, Service) and one.restart)
+        ),
+        modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
+        driver=not touched.isdisjoint(driver),
+    )
+
+
+def acts(changes: Iterable[Change]) -> frozenset[Act]:
+    """The kinds of acts that these changes are: packages and units by name, files and modules without."""
+    return frozenset(act for change in changes for act in _acts(change))
+
+
+def unshown(changes: Iterable[Change], accepted: Collection[Act]) -> str:
+    """Those acts that were not accepted, in words; "" when all were."""
+    milder = MODULES if REBOOT in accepted else frozenset()  # of a reboot that is not needed any more
+    new = sorted(acts(changes) - frozenset(accepted) - milder)
+    return few([" ".join(filter(None, act)) for act in new], 5)
+
+
+def _acts(change: Change) -> Iterable[Act]:
+    match change:
+        case WriteFile() | RemoveFile():
+            return [("write", "files")]
+        case Packages():
+            return [("remove" if name in change.remove else "install", name) for name in _names(change)]
+        case Service():
+            verb = "restart" if change.restart else "enable"
+            return [(verb, change.unit)]
+        case KernelModule():
+            return [("unload" if change.unload else "load", "modules")]
+        case LoadImage():
+            return [("load", "image")]
+        case Reboot():
+            return [REBOOT]
+    return []
+
+
+def _names(change: Packages) -> Iterable[str]:
+    """The packages that are installed or removed; a hold changes none."""
+    return [*(spec.name for spec in change.install), *change.remove]

@@ -1,0 +1,71 @@
+"""One batch of hosts, from their accepted plans to their proof: no work lost, all rounds, the node and its GPUs back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.reason import of
+from gpunode.errors import ClusterError
+from gpunode.rollout import bring_up, rounds, work
+from gpunode.rollout.acts import Act
+from gpunode.rollout.interrupt import Interrupt
+from gpunode.rollout.member import Member, Members
+from gpunode.rollout.record import Record, State
+from gpunode.rollout.session import Session
+
+FAILED = "failed"  # code: the cluster did not do what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every batch needs. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd."""
+
+    session: Session
+    api: Api | None
+    record: Record
+    interrupt: Interrupt
+    accepted: Mapping[str, frozenset[Act]]
+    prove: bool
+
+
+def finished(run: Run, members: Members) -> Members:
+    """The members when all is done for them that can be done; each has come to an end that is recorded."""
+    members = _cleared(run, members)
+    for one in members:
+        if one.waits and one.reason is None:
+            run.record.host(one.host.name, "changing")
+    members = rounds.converged(run.session, members, run.accepted)
+    if run.api is not None and any(one.good for one in members):
+        for one in members:
+            if one.good:
+                run.record.host(one.host.name, "changed")
+        try:
+            members = bring_up.bring_up(
+                run.api, run.session.inventory, members, run.session.listener, run=run.prove
+            )
+            work.released(run.api, members)
+        except ClusterError as error:
+            run.session.listener.problem(error)
+            members = tuple(one.out(of(FAILED, error)) if one.good else one for one in members)
+    for one in members:
+        run.record.host(one.host.name, *end(one))
+    return members
+
+
+def end(one: Member) -> tuple[State, str]:
+    """How far the member has come, and why no further."""
+    why = one.wrong.words if one.wrong else (one.outcome.error or "" if one.outcome else "")
+    if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED):
+        return "skipped", why
+    status = one.outcome.status if one.outcome else "failed"
+    if status in ("failed", "refused", "unreachable"):
+        return status, why
+    return ("proven", "") if one.proven else ("failed", why)
+
+
+def _cleared(run: Run, members: Members) -> Members:
+    if run.api is None:
+        return members
+    return work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.interrupt.set)

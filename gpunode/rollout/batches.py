@@ -1,0 +1,69 @@
+"""Which hosts are worked on together. Each batch is finished, to its proof, before the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from gpunode.errors import UsageError
+from gpunode.model import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of hosts, or a percentage of those that change: rounded down, but at least one."""
+
+    number: int
+    percent: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.number}{'%' if self.percent else ''}"
+
+    def of(self, total: int) -> int:
+        return max(1, total * self.number // 100) if self.percent else self.number
+
+    @classmethod
+    def parse(cls, text: str, option: str = "--batch") -> Size:
+        """`4` or `25%`. Raises UsageError for anything else, and for less than one."""
+        digits = text.strip().removesuffix("%")
+        percent = text.strip().endswith("%")
+        if not digits.isdecimal() or int(digits) < 1 or (percent and int(digits) > 100):
+            raise UsageError(
+                f"{option} {text}: not a number of hosts or a percentage",
+                hint=f"Write `{option} 4` or `{option} 25%`.",
+            )
+        return cls(int(digits), percent)
+
+
+def batches(
+    hosts: Sequence[Host], disturbing: Collection[str], *, size: Size | None = None, canary: int = 0
+) -> tuple[tuple[Host, ...], ...]:
+    """The hosts in the order in which they are worked on, each once, batch by batch.
+
+    `disturbing`: the names of hosts on which work is interrupted. Without a size these go one at a time per group, a
+    group being the first that the inventory names a host in; all others go first and together. A size counts for all
+    alike. The `canary` first hosts of that order are a batch of their own.
+    """
+    quiet = [host for host in hosts if host.name not in disturbing]
+    waves = [
+        *([quiet] if quiet else []),
+        *_one_per_group([host for host in hosts if host.name in disturbing]),
+    ]
+    order = [host for wave in waves for host in wave]
+    first, rest = order[:canary], order[canary:]
+    if size is not None:
+        step = size.of(len(order))
+        waves = [rest[start : start + step] for start in range(0, len(rest), step)]
+    elif first:
+        early = {host.name for host in first}
+        waves = [[host for host in wave if host.name not in early] for wave in waves]
+    return tuple(tuple(wave) for wave in ([first] if first else []) + waves if wave)
+
+
+def _one_per_group(hosts: Sequence[Host]) -> list[list[Host]]:
+    groups: dict[str, list[Host]] = {}
+    for host in hosts:
+        groups.setdefault(host.groups[0] if host.groups else host.name, []).append(host)
+    return [[host for host in wave if host] for wave in zip_longest(*groups.values())]

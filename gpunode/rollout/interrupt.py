@@ -1,0 +1,36 @@
+"""Ctrl-C while hosts are worked on: once finishes what has begun and stops, twice leaves."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from gpunode.rollout.listener import Listener
+
+
+class Interrupt:
+    """Within its block: `set` is True once Ctrl-C was pressed; the second Ctrl-C raises KeyboardInterrupt."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.set = False
+        self._listener = listener
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._pressed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _pressed(self, _number: int, _frame: FrameType | None) -> None:
+        if self.set:
+            raise KeyboardInterrupt
+        self.set = True
+        self._listener.note(
+            "Interrupted: hosts that have begun are finished, no other is begun. Press Ctrl-C again to leave them as they are."
+        )

@@ -1,0 +1,128 @@
+"""The bundled device plugin on the nodes of a session's hosts: deployed, inspected, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpunode.cluster import plugin
+from gpunode.cluster.plugin import Row, Scope, expected
+from gpunode.errors import Declined
+from gpunode.model import Inventory
+from gpunode.rollout import bring_up, nodes, planned
+from gpunode.rollout.listener import Listener, accepted, problem, progress
+from gpunode.rollout.member import Member
+from gpunode.rollout.session import Session
+from gpunode.wording import Advice, Command
+
+
+def deploy(session: Session, *, yes: bool) -> int:
+    """Label the nodes, deploy it, and wait until each offers GPUs; the exit code."""
+    listener, inventory = session.listener, session.inventory
+    spec = nodes.spec_of(inventory)  # or nothing is begun
+    api, tell = nodes.connect(inventory), progress(listener)
+    members = nodes.identified(api, session, tell)
+    missing = [one for one in members if one.node is None]
+    found = [one for one in members if one.node is not None]
+    going: tuple[Member, ...] = ()
+    if found:
+        waiting = planned.show(api, inventory, found, listener)
+        going = tuple(one for one in waiting.members if one.going)
+        if going and waiting.objects:
+            accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+        going = nodes.labelled(api, going)
+    refused = len(going) < len(found)  # `show` has reported them
+    problems = [*missing, *(one for one in going if one.reason)]
+    going = tuple(one for one in going if one.going)
+    good = True
+    if going:
+        names = [one.node.name for one in going if one.node]
+        scope = Scope(only=names)
+        rollout = plugin.deploy(api, spec, scope, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+        good = rollout.good
+        running = {row.node for row in rollout.rows if not row.problem}
+        aimed = tuple(
+            replace(one, expected=expected.memory(spec.config, one.labels) or None)
+            for one in going
+            if one.node and one.node.name in running
+        )
+        problems += [one for one in bring_up.offered(api, inventory, aimed, tell) if one.reason]
+        changed = [(one.action, one.what) for one in rollout.differences if one.action != "same"]
+        listener.rows("object", ("action", "object"), changed)
+        rows = plugin.status(api, spec.namespace, spec.config)
+        show([row for row in rows if row.node in names], listener)
+    for one in problems:
+        problem(listener, one.host.name, one.reason)
+    return 1 if problems or refused or not good else 0
+
+
+def inspect(session: Session, *, selected: bool) -> int:
+    """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
+    listener, wish = session.listener, session.inventory.cluster
+    api = nodes.connect(session.inventory)
+    rows = plugin.status(api, wish.namespace, wish.plugin_config)
+    missing: list[Member] = []
+    if selected:
+        members = nodes.identified(api, session, progress(listener))
+        missing = [one for one in members if one.node is None]
+        names = {one.node.name for one in members if one.node}
+        rows = tuple(row for row in rows if row.node in names)
+    show(rows, listener)
+    for one in missing:
+        problem(listener, one.host.name, one.reason)
+    if not rows:
+        listener.note(
+            Advice(
+                "No node has the plugin; `",
+                Command("provision"),
+                "` or `",
+                Command("plugin deploy"),
+                "` puts it there.",
+            )
+        )
+    return 1 if not rows or missing or any(row.wrong for row in rows) else 0
+
+
+def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
+    """Take it and all that was made for it out of the cluster."""
+    api, namespace = nodes.connect(inventory), inventory.cluster.namespace
+    tell, stays = progress(listener), list[str]()
+    there = plugin.removable(api, namespace, tell=stays.append)
+    for why in stays if not (yes and there) else ():  # else it is reported when it happens
+        tell(why)
+    if not there:
+        listener.note("there is nothing to remove")
+        return
+    if not yes:
+        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
+        if not listener.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
+            raise Declined(
+                "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
+            )
+    removed = plugin.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
+
+
+def show(rows: Sequence[Row], listener: Listener) -> None:
+    """A row per node, and what looks wrong there and is not."""
+    listener.rows(
+        "plugin",
+        ("node", "pod", "phase", "restarts", "resource", "capacity", "allocatable", "trouble", "log"),
+        [
+            (
+                row.node,
+                row.pod,
+                row.phase,
+                row.restarts,
+                row.resource,
+                row.capacity,
+                row.allocatable,
+                row.wrong,
+                row.last_line if row.wrong else "",  # else it is no news
+            )
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if row.note:
+            listener.note(f"{row.node}: {row.note}")

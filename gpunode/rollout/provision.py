@@ -1,0 +1,108 @@
+"""The whole job: what would change is shown and accepted, then batch after batch is worked on, each to its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpunode.cluster import lease
+from gpunode.cluster.api import Api
+from gpunode.cluster.lease import Held
+from gpunode.cluster.reason import Reason
+from gpunode.model import Host
+from gpunode.rollout import acts, batch, exit_codes, nodes, prove, rounds, work
+from gpunode.rollout.batch import Run
+from gpunode.rollout.batches import Size, batches
+from gpunode.rollout.interrupt import Interrupt
+from gpunode.rollout.listener import accepted, progress
+from gpunode.rollout.member import Members, outcomes
+from gpunode.rollout.record import BAD, Record
+from gpunode.rollout.session import Session
+from gpunode.wording import Advice, Command, few, lines
+
+NAMED = 5
+RESUME = Advice("`", Command("resume"), "` goes on with them.")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: so many hosts may end
+    badly, those included that the plan showed refused or unreachable, before no further batch is begun; None: none but
+    those that the plan showed. `rest`: hosts that the run which this one resumes has not finished."""
+
+    yes: bool = False
+    run: bool = True
+    size: Size | None = None
+    canary: int = 0
+    max_fail: int | None = None
+    rest: tuple[str, ...] = ()
+
+
+def provision(session: Session, wish: Wish) -> int:
+    """Do it, and tell; the exit code."""
+    wanted = session.inventory.cluster.plugin is not None
+    api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
+    members, objects = rounds.shown(session, api, rounds.probed(session))
+    waiting = [one for one in members if one.waits]
+    stake = work.at_stake(api, waiting)
+    work.show(session.listener, waiting, stake)
+    if waiting or objects:
+        accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
+    able = [one.host for one in members if one.good or one.waits]
+    order = batches(
+        able,
+        [host for host, pods in stake.items() if pods is None or pods],
+        size=wish.size,
+        canary=wish.canary,
+    )
+    options = {"run": wish.run, "max_fail": wish.max_fail, "batch": wish.size and wish.size.text}
+    record = Record.begin(
+        Path(session.inventory.path),
+        list(dict.fromkeys([*wish.rest, *(host.name for host in able)])),
+        options,
+    )
+    with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
+        work.show_left(api, session.listener, members)
+        shown = {one.host.name: acts.acts(one.changes) for one in waiting}
+        run = Run(session, api, record, stop, shown, prove=wish.run)
+        for part in order:
+            now = tuple(one for one in members if one.host in part)
+            why = held.lost or _too_many(members, able, wish.max_fail) or (stop.set and "it was interrupted")
+            now = _not_begun(run, now, str(why)) if why else batch.finished(run, now)
+            after = {one.host.name: one for one in now}
+            members = tuple(after.get(one.host.name, one) for one in members)
+    record.end()
+    if api is not None and able:
+        prove.verdicts(members, session.listener)
+    session.listener.summary(outcomes(members), cluster=0 if wanted else None)
+    return exit_codes.of_run(members)
+
+
+def _operator(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
+    """This run as the only one that changes the cluster's nodes, where there is a cluster."""
+    if api is None:
+        return nullcontext(Held(record.owner))
+    return lease.hold(api, record.owner, progress(session.listener))
+
+
+def _too_many(members: Members, able: Sequence[Host], most: int | None) -> str:
+    """Why no further batch is begun: how many hosts have ended badly; "" while it may go on."""
+    begun = [one for one in members if most is not None or one.host in able]
+    bad = [one.host.name for one in begun if not one.waits and batch.end(one)[0] in BAD]
+    if len(bad) <= (most or 0):
+        return ""
+    return f"{len(bad)} host{'s' if len(bad) > 1 else ''} ended badly ({few(bad, NAMED)})"
+
+
+def _not_begun(run: Run, members: Members, why: str) -> Members:
+    """The members, out before anything was changed there."""
+    out = tuple(
+        one.out(Reason(rounds.STOPPED, f"{one.host.name}: not begun: {why}", fix=RESUME)) for one in members
+    )
+    for one in out:
+        run.record.host(one.host.name, "skipped", one.reason.words if one.reason else "")
+    names = few([one.host.name for one in out], NAMED)
+    run.session.listener.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
+    return out

@@ -1,0 +1,203 @@
+"""The record of a run on the operator's machine: what was accepted, and how far each host has come.
+
+A line of JSON per step, on the disk before the step is begun, so a run that is killed can be resumed. Records are below
+$XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their owner alone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from gpunode.errors import GpunodeError, UsageError
+
+FORMAT = 1
+
+State: TypeAlias = Literal[
+    "waiting",  # its batch has not begun
+    "cordoned",
+    "drained",  # nothing that its changes interrupt runs there any more
+    "changing",
+    "changed",
+    "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
+    "skipped",  # its work did not end in time, or the run stopped before it
+    "refused",
+    "unreachable",
+    "failed",
+]
+DONE: State = "proven"
+BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a host has come, since when (seconds since the epoch), and why no further."""
+
+    state: State
+    since: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began."""
+
+    id: str
+    inventory: str
+    began: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, Progress] = field(default_factory=dict)
+    ended: bool = False
+
+    def having(self, *states: State) -> tuple[str, ...]:
+        """The names of the hosts that are in one of these states."""
+        return tuple(name for name, progress in self.hosts.items() if progress.state in states)
+
+    @property
+    def not_done(self) -> tuple[str, ...]:
+        return tuple(name for name, progress in self.hosts.items() if progress.state != DONE)
+
+
+class Record:
+    """The record of the run under way. Each line is on the disk when the call returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.stem
+        self.owner = f"run {self.id} of {getpass.getuser()}@{socket.gethostname()}"
+
+    @classmethod
+    def begin(
+        cls, inventory: Path, hosts: Sequence[str], options: Mapping[str, Any], *, folder: Path | None = None
+    ) -> Record:
+        """A new record; its name sorts by time. Raises GpunodeError where it cannot be written."""
+        folder = folder or runs()
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+        record = cls(folder / f"{name}.jsonl")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise GpunodeError(
+                f"{folder}: the record of this run cannot be written: {error.strerror}",
+                hint="Without it a run that is cut off could not be resumed. Set XDG_STATE_HOME to a folder of yours.",
+            ) from error
+        record._write(
+            format=FORMAT,
+            inventory=str(inventory.resolve()),
+            began=time.time(),
+            hosts=list(hosts),
+            options=dict(options),
+        )
+        return record
+
+    def host(self, name: str, state: State, why: str = "") -> None:
+        """The host has come to this state."""
+        self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
+
+    def end(self) -> None:
+        """Nothing is left to resume, but by a new run."""
+        self._write(ended=time.time())
+
+    def _write(self, **line: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def runs() -> Path:
+    """Where records are."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local/state") / "gpunode/runs"
+
+
+def read(path: Path) -> RecordedRun:
+    """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
+    lines = list(_lines(path))
+    head = lines[0] if lines else {}
+    written = head.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise GpunodeError(
+            f"{path}: a record of format {written}; this gpunode reads up to {FORMAT}",
+            hint="Go on with the gpunode that began the run, or begin a new one.",
+        )
+    if written is None or not isinstance(head.get("hosts"), list):
+        raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")
+    began = float(head.get("began", 0))
+    hosts: dict[str, Progress] = {str(name): Progress("waiting", began) for name in head["hosts"]}
+    ended = False
+    for line in lines[1:]:
+        if line.get("state") in get_args(State) and line.get("host") in hosts:
+            hosts[line["host"]] = Progress(
+                line["state"], float(line.get("time", 0)), str(line.get("why", ""))
+            )
+        ended = ended or "ended" in line
+    return RecordedRun(
+        path.stem, str(head.get("inventory", "")), began, head.get("options") or {}, hosts, ended
+    )
+
+
+def last(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
+    """The newest run of this inventory; None if there is none. Records that cannot be read are passed over."""
+    there = sorted((folder or runs()).glob("*.jsonl"), reverse=True)
+    for path in there:
+        try:
+            run = read(path)
+        except GpunodeError:
+            continue
+        if run.inventory == str(inventory.resolve()):
+            return run
+    return None
+
+
+def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
+    """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`.
+
+    Raises UsageError where no run is recorded, the word is another, or the run has no such host.
+    """
+    found: list[str] = []
+    for part in (part for entry in limit for part in entry.split(",")):
+        if not part.startswith("@"):
+            found.append(part)
+            continue
+        if part not in ("@failed", "@not-done"):
+            raise UsageError(
+                f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
+            )
+        run = last(inventory, folder=folder)
+        if run is None:
+            raise UsageError(
+                f"--limit {part}: no run of {inventory} is recorded on this machine",
+                hint=f"Records are in {folder or runs()}. Name the hosts instead.",
+            )
+        hosts = run.having(*BAD) if part == "@failed" else run.not_done
+        if not hosts:
+            raise UsageError(
+                f"--limit {part}: run {run.id} has no such host", hint="There is nothing to go on with."
+            )
+        found += hosts
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise GpunodeError(f"{path}: {error.strerror}", hint="Name a run that there is.") from error
+    for line in text.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return  # cut off by what ended the run
+        if not isinstance(found, dict):
+            return
+        yield found

@@ -1,0 +1,102 @@
+"""Rounds of plan and apply over hosts, until no plan is left or a host does not converge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpunode import converge
+from gpunode.cluster.api import Api
+from gpunode.converge import Visit
+from gpunode.model import OnEvent, Outcome
+from gpunode.rollout import acts, nodes, planned
+from gpunode.rollout.acts import Act
+from gpunode.rollout.member import Member, Members, outcomes
+from gpunode.rollout.session import Session
+from gpunode.wording import Advice, Command
+
+STOPPED = "stopped"  # code: its batch was not begun
+AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
+
+
+def probed(session: Session) -> Members:
+    """Every host, probed and planned, once an apply that is still under way there has ended."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        return converge.follow(visit, converge.look(visit, tell), tell)
+
+    return session.probed(story)
+
+
+def shown(session: Session, api: Api | None, members: Members) -> tuple[Members, int]:
+    """Show what would change on the hosts and, with an `api`, in the cluster; the members with their nodes, and how many
+    objects of the cluster change."""
+    session.listener.plans(outcomes(members))
+    if api is None:
+        session.listener.note(nodes.WITHOUT_PLUGIN)
+        return members, 0
+    able = [one for one in members if one.outcome and one.outcome.status in ("right", "planned")]
+    if not able:
+        return members, 0
+    planned_ = planned.plan(api, session.inventory, able, session.listener)
+    node = {one.host.name: one.node for one in planned_.members}
+    return tuple(replace(one, node=node.get(one.host.name)) for one in members), planned_.objects
+
+
+def converged(session: Session, members: Members, accepted: Mapping[str, frozenset[Act]]) -> Members:
+    """The members after all rounds. What is known only after an act comes in a later round; a host whose later plan holds
+    an act that was not accepted is stopped before it."""
+    for _ in range(converge.ROUNDS):
+        members = tuple(_within(one, accepted.get(one.host.name, frozenset())) for one in members)
+        waiting = [one for one in members if one.waits and one.reason is None]
+        if not waiting:
+            break
+        members = _applied(session, members, waiting)
+    return tuple(_ended(one) for one in members)
+
+
+def question(waiting: Sequence[Member], objects: int) -> str:
+    """What is asked before anything is changed."""
+    parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}"] if waiting else []
+    parts += ["the cluster"] if objects else []
+    return f"Apply to {' and '.join(parts)}?"
+
+
+def _within(one: Member, accepted: frozenset[Act]) -> Member:
+    if not one.waits or one.outcome is None or one.outcome.plan is None:
+        return one
+    new = acts.unshown(one.outcome.plan.changes, accepted)
+    if not new:
+        return one
+    error = f"what is known only now asks for more than was shown: {new}"
+    return replace(one, outcome=replace(one.outcome, status="failed", error=error, hint=AGAIN))
+
+
+def _applied(
+    session: Session,
+    members: Members,
+    waiting: Sequence[Member],
+) -> Members:
+    """One round: the members, of which those that wait have their plans applied and are planned again."""
+    plans = {one.host.name: one.outcome for one in waiting if one.outcome}
+    done = session.each(
+        lambda visit, tell: converge.apply(visit, plans[visit.host.name], tell),
+        [one.host for one in waiting],
+    )
+    session.listener.failures(done)
+    after = {outcome.host: outcome for outcome in done}
+    return tuple(replace(one, outcome=after.get(one.host.name, one.outcome)) for one in members)
+
+
+def _ended(one: Member) -> Member:
+    """A host that still has a plan after all rounds is not right."""
+    if not one.waits or one.reason is not None or one.outcome is None or one.outcome.plan is None:
+        return one
+    left = ", ".join(step.step for step in one.outcome.plan.steps if step.changes)
+    outcome = replace(
+        one.outcome,
+        status="failed",
+        error=f"it does not converge: changes of {left} are wanted again after each was made",
+        hint=Advice("`", Command("plan"), "` shows them; something else on the host sets them back."),
+    )
+    return replace(one, outcome=outcome)

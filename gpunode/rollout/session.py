@@ -1,0 +1,85 @@
+"""One run of a command over the hosts that were selected: how each is visited, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from gpunode import fleet, reach
+from gpunode.converge import Visit
+from gpunode.model import Host, Inventory, OnEvent, Outcome
+from gpunode.password import Password
+from gpunode.rollout.listener import Listener
+from gpunode.rollout.member import Member, Members
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The hosts of one run, in the inventory's order."""
+
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    visits: Mapping[str, Visit]
+    listener: Listener
+    forks: int
+
+    def each(
+        self,
+        task: Callable[[Visit, OnEvent], Outcome],
+        hosts: Sequence[Host] | None = None,
+    ) -> list[Outcome]:
+        """Run `task` on every host, `forks` at a time; outcomes in the order of `hosts`."""
+        hosts = self.hosts if hosts is None else hosts
+        done: dict[str, Outcome] = {}
+        with self.listener.live(hosts):
+            for item in fleet.run(
+                hosts,
+                lambda host, on_event: task(self.visits[host.name], on_event),
+                forks=self.forks,
+            ):
+                if isinstance(item, Outcome):
+                    done[item.host] = item
+                    self.listener.finished(item)
+                else:
+                    self.listener.event(item)
+        return [done[host.name] for host in hosts]
+
+    def probed(
+        self, task: Callable[[Visit, OnEvent], Outcome], members: Sequence[Member] | None = None
+    ) -> Members:
+        """The members (None: one for every host) with the outcomes of `task`."""
+        members = [Member(host) for host in self.hosts] if members is None else members
+        outcomes = self.each(task, [one.host for one in members])
+        return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
+
+
+@contextmanager
+def opened(
+    inventory: Inventory,
+    hosts: tuple[Host, ...],
+    listener: Listener,
+    *,
+    forks: int,
+    password: Password | None = None,
+) -> Iterator[Session]:
+    """A session; each host is dialled when it is first asked, and every connection is closed at the end."""
+    dialer = None
+    if any(host.connection == "ssh" for host in hosts):
+        from gpunode.ssh import Dialer
+
+        dialer = Dialer(proven=password is not None)
+
+    def dial(host: Host) -> reach.Connection:
+        if host.connection == "local" or dialer is None:
+            return reach.Local()
+        return dialer.connect(host)
+
+    visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
+    try:
+        yield Session(inventory, hosts, visits, listener, forks)
+    finally:
+        for visit in visits.values():
+            visit.close()
+        if dialer is not None:
+            dialer.close()

@@ -1,0 +1,48 @@
+"""Container runtimes, a folder each: what a probe reads, the plan, and the merge of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
+from gpunode.runtimes import containerd, docker
+
+
+class ContainerRuntime(Protocol):
+    """What the module of a runtime has for those who name none."""
+
+    UNIT: str
+    WATCH: Watch
+
+    def serves(self, endpoint: str | None) -> bool:
+        """Whether a kubelet with this endpoint starts its pods with it; None: it drives docker itself (dockershim)."""
+
+    def in_use(self, facts: Facts) -> bool:
+        """Whether it appears to be the kubelet's, where there is no decision."""
+
+    def check(self, host: Host, facts: Facts) -> None:
+        """Raises CannotPlan where pods cannot get GPUs from it as the inventory asks."""
+
+    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
+        """Its changes; () where it is not the desired runtime."""
+
+    def headline(self, facts: Facts) -> str:
+        """Its name and version; "" where it is not installed."""
+
+    def state(self, facts: Facts) -> str:
+        """The same, and what else of the running one matters to GPUs; its name where it does not answer."""
+
+
+RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType({"docker": docker, "containerd": containerd})
+
+
+def serving(endpoint: str | None) -> Runtime | None:
+    """The runtime at a kubelet's endpoint; None for any other."""
+    return next((name for name, one in RUNTIMES.items() if one.serves(endpoint)), None)
+
+
+def in_use(facts: Facts) -> Runtime:
+    """The kubelet's runtime where there is no decision."""
+    return next((name for name, one in RUNTIMES.items() if one.in_use(facts)), "containerd")

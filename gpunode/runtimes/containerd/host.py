@@ -1,0 +1,36 @@
+"""containerd on a host: whether it is the kubelet's, and its version."""
+
+from __future__ import annotations
+
+from gpunode.model import Facts, Host
+from gpunode.planning import CannotPlan, services
+from gpunode.runtimes.containerd.step import UNIT
+
+
+def serves(endpoint: str | None) -> bool:
+    """Its socket, or no endpoint at all: kubelets without dockershim try containerd's."""
+    return endpoint == "" or "containerd" in (endpoint or "")
+
+
+def in_use(facts: Facts) -> bool:
+    """Where it answers."""
+    return facts.containerd is not None
+
+
+def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
+    """It must be there."""
+    if facts.containerd is None and not services.is_loaded(facts, UNIT):
+        raise CannotPlan(
+            "this kubelet runs its pods with containerd, and there is no containerd on this host",
+            hint="Install containerd and let the kubelet start a pod with it, then run again.",
+        )
+
+
+def headline(facts: Facts) -> str:
+    """Its version."""
+    return f"containerd {facts.containerd.version}" if facts.containerd else ""
+
+
+def state(facts: Facts) -> str:
+    """Its version."""
+    return headline(facts) or "containerd"

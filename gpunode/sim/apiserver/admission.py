@@ -1,0 +1,200 @@
+"""Defaulting, validation and admission of objects before they are stored.
+
+Complete for gpunode's kinds of objects only; the values are those of kube-apiserver 1.36.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gpunode.sim.apiserver.errors import status_error
+from gpunode.sim.apiserver.store import KINDS, Object, Store
+
+CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+GENERATION = "deprecated.daemonset.template.generation"
+FOREGROUND = "foregroundDeletion"
+IMMUTABLE = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def admitted(store: Store, item: Object, before: Object | None) -> Object:
+    """The object as it is stored; `before` is the current one. Raises StatusError."""
+    meta = item["metadata"]
+    if before is None and meta.get("namespace"):
+        _place(store, item)
+    done = {"kind": item["kind"], "apiVersion": KINDS[item["kind"]].api, **copy.deepcopy(item)}
+    fill = FILL.get(item["kind"])
+    if fill:
+        fill(store, done, before)
+    return done
+
+
+def _place(store: Store, item: Object) -> None:
+    """Raises StatusError if the namespace is missing or terminating."""
+    name, plural = item["metadata"]["namespace"], KINDS[item["kind"]].plural
+    namespace = store.get("Namespace", "", name)
+    if namespace is None:
+        raise status_error(404, "NotFound", f'namespaces "{name}" not found', name=name, kind="namespaces")
+    if "deletionTimestamp" in namespace["metadata"]:
+        called = item["metadata"]["name"]
+        why = f"unable to create new content in namespace {name} because it is being terminated"
+        raise status_error(
+            403, "Forbidden", f'{plural} "{called}" is forbidden: {why}', name=called, kind=plural
+        )
+
+
+def _namespace(_store: Store, item: Object, before: Object | None) -> None:
+    item["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = item["metadata"]["name"]
+    if before is None:
+        item["spec"] = {"finalizers": ["kubernetes"]}
+        item["status"] = {"phase": "Active"}
+
+
+def _node(_store: Store, item: Object, before: Object | None) -> None:
+    spec = item.setdefault("spec", {})
+    if before is None:
+        spec["taints"] = [
+            *spec.get("taints", []),
+            {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+        ]
+    item.setdefault("status", {})
+
+
+def _pod(store: Store, item: Object, before: Object | None) -> None:
+    spec = item["spec"]
+    _pod_spec(spec)
+    for toleration in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{toleration}"
+        there = spec.setdefault("tolerations", [])
+        if not any(one.get("key") in {key, None} and one.get("operator") == "Exists" for one in there):
+            there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    if before is not None and _fixed(spec) != _fixed(before["spec"]):
+        name = item["metadata"]["name"]
+        cause = {"reason": "FieldValueForbidden", "message": f"Forbidden: {IMMUTABLE}", "field": "spec"}
+        message = f'Pod "{name}" is invalid: spec: Forbidden: {IMMUTABLE}'
+        raise status_error(422, "Invalid", message, name=name, kind="Pod", causes=[cause])
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    spec["priority"] = CLASSES.get(spec.get("priorityClassName", ""), 0)
+    if before is None:
+        runtime = spec.get("runtimeClassName")
+        if runtime and store.get("RuntimeClass", "", runtime) is None:
+            name = item["metadata"]["name"]
+            why = f'pod rejected: RuntimeClass "{runtime}" not found'
+            raise status_error(403, "Forbidden", f'pods "{name}" is forbidden: {why}', name=name, kind="pods")
+        item["metadata"]["generation"] = 1
+        item["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+
+def _fixed(spec: Object) -> Object:
+    """The immutable part of a pod's spec: all but IMMUTABLE's exceptions and the scheduler's binding."""
+    free = {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName"}
+    free |= {"enableServiceLinks", "preemptionPolicy", "priority"}  # these are defaulted after this
+    kept = {name: value for name, value in spec.items() if name not in free}
+    for part in ("containers", "initContainers"):
+        if part in kept:
+            kept[part] = [{k: v for k, v in one.items() if k != "image"} for one in kept[part]]
+    return kept
+
+
+def _daemonset(_store: Store, item: Object, before: Object | None) -> None:
+    meta, spec = item["metadata"], item["spec"]
+    _pod_spec(spec["template"]["spec"])
+    spec.setdefault("updateStrategy", {}).setdefault("type", "RollingUpdate")
+    rolling = spec["updateStrategy"].setdefault("rollingUpdate", {})
+    rolling.setdefault("maxUnavailable", 1)
+    rolling.setdefault("maxSurge", 0)
+    spec.setdefault("revisionHistoryLimit", 10)
+    number = before["metadata"]["generation"] if before else 0
+    meta["generation"] = number + (before is None or spec != before["spec"])
+    notes = meta.setdefault("annotations", {})
+    template = int((before or item)["metadata"].get("annotations", {}).get(GENERATION, 0))
+    new = before is None or spec["template"] != before["spec"]["template"]
+    notes[GENERATION] = str(template + new)
+    counts = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
+    item.setdefault("status", dict.fromkeys(counts, 0))
+
+
+def _claim(_store: Store, item: Object, _before: Object | None) -> None:
+    item.setdefault("status", {"phase": "Pending"})
+    item.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+def _secret(_store: Store, item: Object, _before: Object | None) -> None:
+    plain = item.pop("stringData", {})
+    coded = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
+    item["data"] = {**item.get("data", {}), **coded}
+    item.setdefault("type", "Opaque")
+
+
+def _pod_spec(spec: Object) -> None:
+    account = spec.get("serviceAccountName", "default")
+    defaults: dict[str, Any] = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "serviceAccountName": account,
+        "serviceAccount": account,
+        "securityContext": {},
+        "schedulerName": "default-scheduler",
+    }
+    for name, value in defaults.items():
+        spec.setdefault(name, value)
+    for volume in spec.get("volumes", []):
+        if "hostPath" in volume:
+            volume["hostPath"].setdefault("type", "")
+        if "configMap" in volume:
+            volume["configMap"].setdefault("defaultMode", 0o644)
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        container.setdefault(
+            "imagePullPolicy", "IfNotPresent" if ":" in container["image"].split("/")[-1] else "Always"
+        )
+        if "readinessProbe" in container:
+            _probe(container["readinessProbe"])
+        for variable in container.get("env", []):
+            if "fieldRef" in variable.get("valueFrom", {}):
+                variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
+        resources = container.setdefault("resources", {})
+        for part in resources.values():  # quantities may be written as numbers
+            part |= {name: str(amount) for name, amount in part.items()}
+        if "limits" in resources:  # limits are the default of requests
+            resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+
+
+def _probe(probe: Object) -> None:
+    for name, value in {
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }.items():
+        probe.setdefault(name, value)
+    if "httpGet" in probe:
+        probe["httpGet"].setdefault("scheme", "HTTP")
+
+
+def _quality(spec: Object) -> str:
+    asked = [container["resources"] for container in spec["containers"]]
+    plain = [name for one in asked for part in one.values() for name in part if name in {"cpu", "memory"}]
+    return "Burstable" if plain else "BestEffort"
+
+
+FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProxyType(
+    {
+        "Namespace": _namespace,
+        "Node": _node,
+        "Pod": _pod,
+        "DaemonSet": _daemonset,
+        "Secret": _secret,
+        "PersistentVolumeClaim": _claim,
+    }
+)

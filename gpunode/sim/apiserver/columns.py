@@ -1,0 +1,257 @@
+"""The columns of each kind's table, and their cells, as in kube-apiserver 1.36.
+
+Source: pkg/printers/internalversion/printers.go. In a list of columns `+` marks one that is shown with `-o wide` only, `#`
+one of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import Any
+
+from gpunode.sim.apiserver.store import Object
+
+MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
+
+
+def human(seconds: float) -> str:
+    """The age of a timestamp in kubectl's format: 119s, 5m30s, 3h, 2d5h."""
+    for limit, unit, letter, below, small in (
+        (2 * MINUTE, 1, "s", 0, ""),
+        (10 * MINUTE, MINUTE, "m", 1, "s"),
+        (3 * HOUR, MINUTE, "m", 0, ""),
+        (8 * HOUR, HOUR, "h", MINUTE, "m"),
+        (2 * DAY, HOUR, "h", 0, ""),
+        (8 * DAY, DAY, "d", HOUR, "h"),
+        (2 * YEAR, DAY, "d", 0, ""),
+    ):
+        if seconds < limit:
+            whole, rest = divmod(max(0, int(seconds)), unit)
+            return f"{whole}{letter}" + (f"{rest // below}{small}" if below and rest // below else "")
+    return f"{int(seconds) // YEAR}y"
+
+
+def _since(time: str | None) -> str:
+    if not time:
+        return "<unknown>"
+    then = datetime.fromisoformat(time.replace("Z", "+00:00"))
+    return human((datetime.now(timezone.utc) - then).total_seconds())
+
+
+def _name(item: Object) -> str:
+    return str(item["metadata"].get("name", ""))
+
+
+def _age(item: Object) -> str:
+    return _since(item["metadata"].get("creationTimestamp"))
+
+
+def _plain(item: Object) -> list[Any]:
+    return [_name(item), item["metadata"].get("creationTimestamp")]
+
+
+def _node(item: Object) -> list[Any]:
+    status, labels = item.get("status", {}), item["metadata"].get("labels", {})
+    ready = next((one["status"] for one in status.get("conditions", []) if one["type"] == "Ready"), None)
+    words = ["Unknown" if ready is None else "Ready" if ready == "True" else "NotReady"]
+    if item.get("spec", {}).get("unschedulable"):
+        words.append("SchedulingDisabled")
+    prefix = "node-role.kubernetes.io/"
+    roles = {name.removeprefix(prefix) for name in labels if name.startswith(prefix)}
+    roles.add(labels.get("kubernetes.io/role", ""))
+    info: Mapping[str, str] = status.get("nodeInfo", {})
+    addresses = {one["type"]: one["address"] for one in status.get("addresses", [])}
+    kernel, arch = info.get("kernelVersion") or "<unknown>", info.get("architecture")
+    return [
+        _name(item),
+        ",".join(words),
+        ",".join(sorted(roles - {""})) or "<none>",
+        _age(item),
+        info.get("kubeletVersion", ""),
+        addresses.get("InternalIP", "<none>"),
+        addresses.get("ExternalIP", "<none>"),
+        info.get("osImage") or "<unknown>",
+        f"{kernel} ({arch})" if arch else kernel,
+        info.get("containerRuntimeVersion") or "<unknown>",
+    ]
+
+
+def _pod(item: Object) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    containers = status.get("containerStatuses", [])
+    ends = (one.get("lastState", {}).get("terminated", {}).get("finishedAt") for one in containers)
+    restarts = sum(one.get("restartCount", 0) for one in containers)
+    again = max(filter(None, ends), default="")
+    ready = sum(bool(one.get("ready") and "running" in one["state"]) for one in containers)
+    return [
+        _name(item),
+        f"{ready}/{len(spec.get('containers', []))}",
+        _pod_status(item, containers),
+        f"{restarts} ({_since(again)} ago)" if restarts and again else str(restarts),
+        _age(item),
+        next((one["ip"] for one in status.get("podIPs", [])), "<none>"),
+        spec.get("nodeName") or "<none>",
+        status.get("nominatedNodeName") or "<none>",
+        "<none>",
+    ]
+
+
+def _pod_status(item: Object, containers: list[Object]) -> str:
+    status = item.get("status", {})
+    phase = str(status.get("phase", ""))
+    words, failed, running = str(status.get("reason") or phase), "", False
+    for one in reversed(containers):
+        state = one["state"]
+        if reason := state.get("waiting", {}).get("reason"):
+            words = reason
+        elif end := state.get("terminated"):
+            words = end.get("reason") or f"ExitCode:{end['exitCode']}"
+            failed = words if end["exitCode"] else failed
+        elif one.get("ready") and "running" in state:
+            running = True
+    if words == "Completed" and running:
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status["conditions"])
+        words = "Running" if ready else failed or "NotReady"
+    elif words == "Completed":
+        words = failed or words
+    if "deletionTimestamp" in item["metadata"] and phase not in ENDED:
+        return "Terminating"
+    return words
+
+
+def _daemonset(item: Object) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    template = spec.get("template", {}).get("spec", {})
+    counts = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
+    containers = template.get("containers", [])
+    return [
+        _name(item),
+        *(status.get(name, 0) for name in (*counts, "numberAvailable")),
+        _labels(template.get("nodeSelector", {})),
+        _age(item),
+        ",".join(one["name"] for one in containers),
+        ",".join(one["image"] for one in containers),
+        _selector(spec.get("selector", {})),
+    ]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items())) or "<none>"
+
+
+def _selector(selector: Object) -> str:
+    found = [(name, f"{name}={value}") for name, value in selector.get("matchLabels", {}).items()]
+    for one in selector.get("matchExpressions", []):
+        name, values = one["key"], ",".join(sorted(one.get("values", [])))
+        form = {"Exists": name, "DoesNotExist": f"!{name}"}
+        found.append((name, form.get(one["operator"], f"{name} {one['operator'].lower()} ({values})")))
+    return ",".join(words for _, words in sorted(found)) or "<none>"
+
+
+def _event(item: Object) -> list[Any]:
+    about, source = item.get("involvedObject", {}), item.get("source", {})
+    kind, name = about.get("kind", "").lower(), about.get("name", "")
+    series = item.get("series") or {}  # the count in events.k8s.io
+    first = item.get("firstTimestamp") or item.get("eventTime")
+    component = source.get("component") or item.get("reportingComponent", "")
+    host = source.get("host") or item.get("reportingInstance", "")
+    return [
+        _since(series.get("lastObservedTime") or item.get("lastTimestamp") or first),
+        item.get("type", ""),
+        item.get("reason", ""),
+        f"{kind}/{name}" if name else kind,
+        about.get("fieldPath", ""),
+        f"{component}, {host}" if host else component,
+        item.get("message", "").strip(),
+        _since(first),
+        series.get("count") or item.get("count") or 1,
+        _name(item),
+    ]
+
+
+def _namespace(item: Object) -> list[Any]:
+    return [_name(item), item.get("status", {}).get("phase", ""), _age(item)]
+
+
+def _config(item: Object) -> list[Any]:
+    return [_name(item), len(item.get("data", {})) + len(item.get("binaryData", {})), _age(item)]
+
+
+def _secret(item: Object) -> list[Any]:
+    return [_name(item), item.get("type", "Opaque"), len(item.get("data", {})), _age(item)]
+
+
+def _account(item: Object) -> list[Any]:
+    return [_name(item), _age(item)]
+
+
+def _claim(item: Object) -> list[Any]:
+    spec, gone = item.get("spec", {}), "deletionTimestamp" in item["metadata"]
+    phase = "Terminating" if gone else item.get("status", {}).get("phase", "")
+    unset = "<unset>"
+    storage, attributes = spec.get("storageClassName", ""), spec.get("volumeAttributesClassName", unset)
+    mode = spec.get("volumeMode", unset)
+    return [
+        _name(item),
+        phase,
+        "",
+        "",
+        "",
+        storage,
+        attributes,
+        _age(item),
+        mode,
+    ]  # nothing is ever bound here
+
+
+def _binding(item: Object) -> list[Any]:
+    role, subjects = item.get("roleRef", {}), item.get("subjects", [])
+    names: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
+    for one in subjects:
+        names[one["kind"]].append("/".join(filter(None, (one.get("namespace"), one["name"]))))
+    held = f"{role.get('kind', '')}/{role.get('name', '')}"
+    return [_name(item), held, _age(item), *(", ".join(found) for found in names.values())]
+
+
+def _class(item: Object) -> list[Any]:
+    return [_name(item), item.get("handler", ""), _age(item)]
+
+
+ENDED: Mapping[str, str] = MappingProxyType(
+    {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
+)
+DEFAULT = ("Name, Created At", _plain)  # of Roles and ClusterRoles, too
+BINDING = ("Name, Role, Age, +Users, +Groups, +ServiceAccounts", _binding)
+SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyType(
+    {
+        "Node": (
+            "Name, Status, Roles, Age, Version, +Internal-IP, +External-IP, +OS-Image, +Kernel-Version, +Container-Runtime",
+            _node,
+        ),
+        "Pod": (
+            "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates",
+            _pod,
+        ),
+        "DaemonSet": (
+            "Name, #Desired, #Current, #Ready, #Up-to-date, #Available, Node Selector, Age, +Containers, +Images, +Selector",
+            _daemonset,
+        ),
+        "Event": (
+            "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",
+            _event,
+        ),
+        "Namespace": ("Name, Status, Age", _namespace),
+        "ConfigMap": ("Name, Data, Age", _config),
+        "Secret": ("Name, Type, Data, Age", _secret),
+        "ServiceAccount": ("Name, Age", _account),
+        "PersistentVolumeClaim": (
+            "Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age, +VolumeMode",
+            _claim,
+        ),
+        "RoleBinding": BINDING,
+        "ClusterRoleBinding": BINDING,
+        "RuntimeClass": ("Name, Handler, Age", _class),
+    }
+)

@@ -1,0 +1,95 @@
+"""Label selectors and field selectors of lists and watches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gpunode.sim.apiserver.errors import status_error
+from gpunode.sim.apiserver.store import Object
+
+Test: TypeAlias = Callable[[Object], bool]
+WORD = r"[A-Za-z0-9._/-]+"
+SET = re.compile(rf"({WORD}) (in|notin) \(([^)]*)\)")
+EQUAL = re.compile(rf"({WORD})\s*(==|=|!=)\s*({WORD}|)")
+THERE = re.compile(rf"(!?)({WORD})")
+# Selectable fields by kind, besides metadata.name and metadata.namespace.
+FIELDS = {
+    "Pod": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase"},
+    "Event": {"involvedObject.kind", "involvedObject.name", "involvedObject.namespace", "involvedObject.uid",
+              "reason", "type"},
+    "Node": {"spec.unschedulable"},
+    "Namespace": {"status.phase"},
+    "Secret": {"type"},
+}  # fmt: skip
+
+
+def selected(kind: str, query: Mapping[str, str]) -> Test:
+    """The predicate of a query's `labelSelector` and `fieldSelector`. Raises StatusError."""
+    tests = [*_labels(query.get("labelSelector", "")), *_fields(kind, query.get("fieldSelector", ""))]
+    return lambda item: all(test(item) for test in tests)
+
+
+def matches(labels: Mapping[str, str], expressions: list[Object]) -> bool:
+    """True if the labels match all of a selector's matchExpressions."""
+    return all(
+        _holds(labels.get(one["key"]), one["operator"], one.get("values") or []) for one in expressions
+    )
+
+
+def _holds(value: str | None, operator: str, values: list[str]) -> bool:
+    if operator in {"Gt", "Lt"}:
+        if value is None or not value.isdigit():
+            return False
+        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[operator]
+
+
+def _labels(text: str) -> list[Test]:
+    expressions = []
+    for clause in re.split(r",(?![^(]*\))", text) if text else []:
+        if found := SET.fullmatch(clause.strip()):
+            values = [one.strip() for one in found[3].split(",")]
+            expressions.append(
+                {"key": found[1], "operator": "In" if found[2] == "in" else "NotIn", "values": values}
+            )
+        elif found := EQUAL.fullmatch(clause.strip()):
+            operator = "NotIn" if found[2] == "!=" else "In"
+            expressions.append({"key": found[1], "operator": operator, "values": [found[3]]})
+        elif found := THERE.fullmatch(clause.strip()):
+            expressions.append({"key": found[2], "operator": "DoesNotExist" if found[1] else "Exists"})
+        else:
+            raise status_error(400, "BadRequest", f"unable to parse requirement: found '{clause}'")
+    return [lambda item: matches(item["metadata"].get("labels") or {}, expressions)] if expressions else []
+
+
+def _fields(kind: str, text: str) -> list[Test]:
+    tests: list[Test] = []
+    for clause in text.split(",") if text else []:
+        found = re.fullmatch(r"([^=!]*)(!=|==|=)(.*)", clause)
+        if found is None:
+            raise status_error(
+                400, "BadRequest", f"invalid selector: '{clause}'; can't understand '{clause}'"
+            )
+        name, sign, value = found.groups()
+        if name not in {"metadata.name", "metadata.namespace", *FIELDS.get(kind, ())}:
+            raise status_error(400, "BadRequest", f"field label not supported: {name}")
+        tests.append(_field(name, value, equal=sign != "!="))
+    return tests
+
+
+def _field(name: str, value: str, *, equal: bool) -> Test:
+    def test(item: Object) -> bool:
+        found: Any = item
+        for part in name.split("."):
+            found = (found or {}).get(part)
+        words = str(found).lower() if isinstance(found, bool) else found or ""
+        return bool((words == value) is equal)
+
+    return test

@@ -1,0 +1,202 @@
+"""One container of a pod on a simulated node: its starts, restarts and status."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.host.answers import pid
+from gpunode.sim.host.endpoints import Endpoints
+from gpunode.sim.host.machine import ContainerNow, Now
+from gpunode.sim.node.container import CannotStart, Container, command_of, environment_of, words_of
+from gpunode.sim.node.probe import Probe
+from gpunode.sim.node.volumes import Volumes
+
+BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second restart, doubled each time
+NEVER = "ErrImageNeverPull"
+RETRY = 5.0  # seconds between two tries at an image
+TAIL = 2048  # bytes of its log that a failed container's status keeps
+
+
+class Place(Protocol):
+    """The node, as its containers need it."""
+
+    host: Path
+    endpoints: Endpoints
+
+    def image(self, reference: str, policy: str) -> str:
+        """The id of an image, pulled if needed and allowed by the policy. Raises CannotStart."""
+        ...
+
+    def account(self, pod: Object) -> Mapping[str, str]:
+        """The variables of a pod's containers with the API's address and the folder of the pod's token."""
+        ...
+
+    def config(self, namespace: str, name: str) -> Object | None:
+        """A ConfigMap, or None."""
+        ...
+
+    def record(self, pod: Object, kind: str, reason: str, message: str) -> None:
+        """Record an event about the pod."""
+        ...
+
+
+class ContainerLifecycle:
+    """A container of a pod. `logs` are those of its lives, the newest last."""
+
+    def __init__(self, spec: Object, place: Place, volumes: Volumes) -> None:
+        self.spec, self.name = spec, spec["name"]
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        self.process: Container | None = None
+        self.logs: list[Path] = []
+        self.starts = 0
+        self.restarts = 0
+        self._place, self._volumes = place, volumes
+        self._last: Object = {}
+        self._image = self._id = ""
+        self._seen: ContainerNow | None = None  # as the host saw its last life
+        self._due = 0.0  # when it is to be started; monotonic
+        self._probe = Probe(spec, place.endpoints)
+
+    @property
+    def over(self) -> bool:
+        """True if it has ended and is not restarted."""
+        return "terminated" in self.state
+
+    @property
+    def ready(self) -> bool:
+        """True if it runs and its readiness probe succeeds."""
+        return self.process is not None and self._probe.ready
+
+    @property
+    def seen(self) -> ContainerNow | None:
+        """The container as its host sees it; None if it does not run."""
+        return self._seen if self.process is not None and self.process.ended() is None else None
+
+    def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
+        """Start it if a start is due. `devices` is the environment of its devices."""
+        if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
+            return
+        self.starts += 1
+        runtime = "docker" if "docker.service" in host.units else "containerd"
+        self._id = f"{runtime}://{secrets.token_hex(32)}"
+        variables = {
+            **self._place.account(pod),
+            **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
+        }
+        variables = self._volumes.outside(self.spec, variables)
+        meta, place = pod["metadata"], self._place
+        folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
+        try:
+            environment = environment_of({**variables, **devices}, place.host, host, handler, place.endpoints)
+            self.process = Container(words_of(self.spec), environment, log)
+            gpu = "GPUNODE_SIM_HOST" in environment
+            self._seen = ContainerNow(
+                self._id.rpartition("/")[2], meta["uid"], pid(), command_of(self.spec), gpu
+            )
+        except CannotStart as no:
+            place.record(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
+            reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
+            self._ended(pod, 128, reason, time.time(), str(no))
+            return
+        self._probe = Probe(self.spec, place.endpoints)
+        self.logs.append(log)
+        self.state = {"running": {"startedAt": stamp(self.process.started)}}
+        place.record(pod, "Normal", "Pulled", self._brought())
+        place.record(pod, "Normal", "Created", f"Created container: {self.name}")
+        place.record(pod, "Normal", "Started", f"Started container {self.name}")
+
+    def check(self, pod: Object) -> None:
+        """Update the state if its process has ended; else probe it."""
+        if self.process is None:
+            return
+        if (code := self.process.ended()) is None:
+            if (why := self._probe.probe()) and "deletionTimestamp" not in pod["metadata"]:
+                self._place.record(pod, "Warning", "Unhealthy", why)
+            return
+        message = ""
+        if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = self.process.log.read_bytes()[-TAIL:].decode(errors="replace")
+        began, self.process = self.process.started, None
+        self._ended(pod, code, "Error" if code else "Completed", began, message)
+
+    def stop(self, pod: Object, grace: float) -> None:
+        """Send SIGTERM, and SIGKILL after `grace` seconds. To be called until it has ended."""
+        if self.process is None:
+            return
+        if not self.process.stopping:
+            self._place.record(pod, "Normal", "Killing", f"Stopping container {self.name}")
+        self.process.stop(grace)
+
+    def status(self) -> Object:
+        """Its part of the pod's status."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "lastState": self._last,
+            "ready": self.ready,
+            "started": "running" in self.state,
+            "restartCount": self.restarts,
+            "image": self.spec["image"],
+            "imageID": self._image,
+            **({"containerID": self._id} if self._id else {}),
+        }
+
+    def _brought(self) -> str:
+        reference = self.spec["image"]
+        if self._image == reference:  # it has no id but that which a registry gives it
+            return f'Successfully pulled image "{reference}"'
+        return f'Container image "{reference}" already present on machine'
+
+    def _pulled(self, pod: Object) -> bool:
+        reference, policy = self.spec["image"], self.spec["imagePullPolicy"]
+        try:
+            self._image = self._place.image(reference, policy)
+        except CannotStart as no:
+            self._due = time.monotonic() + RETRY
+            if policy == "Never":
+                self.state = {"waiting": {"reason": NEVER, "message": str(no)}}
+                self._place.record(pod, "Warning", NEVER, str(no))
+                return False
+            again = "Pull" in self.state.get("waiting", {}).get("reason", "")
+            back_off = f'Back-off pulling image "{reference}": ErrImagePull: {no}'
+            reason, message = ("ImagePullBackOff", back_off) if again else ("ErrImagePull", str(no))
+            self.state = {"waiting": {"reason": reason, "message": message}}
+            self._place.record(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
+            return False
+        return True
+
+    def _ended(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
+        end = {"exitCode": code, "reason": reason, "startedAt": stamp(began), "finishedAt": now()}
+        self.state = {"terminated": {**end, **({"message": message} if message else {})}}
+        policy, meta = pod["spec"]["restartPolicy"], pod["metadata"]
+        if policy == "Never" or (policy == "OnFailure" and not code) or "deletionTimestamp" in meta:
+            return
+        self._last = self.state
+        wait = min(BACK_OFF * 2 ** (self.restarts - 1), LONGEST) if self.restarts else 0.0
+        self.restarts += 1
+        self._due = time.monotonic() + wait
+        self.state = {"waiting": {"reason": "ContainerCreating"}}
+        if wait:
+            called = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+            words = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
+            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+            message = f"Back-off restarting failed container {self.name} in pod {called}"
+            self._place.record(pod, "Warning", "BackOff", message)
+
+
+def stamp(seconds: float) -> str:
+    """A time as the API writes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _value(variable: Object, pod: Object) -> str:
+    """A variable's value: a text, or the pod's node name, the only field that is simulated."""
+    field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+    return str(pod["spec"]["nodeName"]) if field == "spec.nodeName" else str(variable.get("value", ""))

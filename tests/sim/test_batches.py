@@ -1,0 +1,228 @@
+"""Fleets that carry work, provisioned as a user does it: in batches that finish, without ending anybody's pods."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.sim import faults
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+
+from .clusters import Client, until
+
+
+def hosts() -> Demo:
+    """Two hosts that were never provisioned."""
+    return Demo([kinds.old(f"gpu-{number}") for number in (1, 2)])
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of runs are this test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    with hosts() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def provisioned() -> Iterator[tuple[Demo, subprocess.CompletedProcess[str]]]:
+    """The hosts as GPU nodes, and the run that made them so."""
+    with hosts() as made:
+        yield made, gpunode(made, "provision", "inventory.yaml", "--yes", "--json")
+
+
+def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpunode", *words]
+    return subprocess.run(
+        command, cwd=demo.folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [line for line in found if line["type"] == kind]
+
+
+def client(demo: Demo) -> Client:
+    return Client(demo.folder / "kubeconfig")
+
+
+def pod(api: Client, name: str, node: str, gpus: int) -> None:
+    """A job's pod, bound to the node."""
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "resources": {"limits": limits}}
+    body = {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
+    code, answer = api.ask("POST", "/api/v1/namespaces/default/pods", body)
+    assert code == 201, answer
+
+
+def delete(api: Client, name: str) -> None:
+    api.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}", {"gracePeriodSeconds": 0})
+
+
+def cordoned(api: Client) -> list[str]:
+    items = api.ask("GET", "/api/v1/nodes")[1]["items"]
+    return [item["metadata"]["name"] for item in items if item["spec"].get("unschedulable")]
+
+
+def test_bare_hosts_disturb_nobody_and_go_together(
+    provisioned: tuple[Demo, subprocess.CompletedProcess[str]],
+) -> None:
+    demo, done = provisioned
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = lines(done, "verified")
+    assert [(row["host"], row["result"]) for row in rows] == [(f"gpu-{n}", "verified") for n in (1, 2)]
+    assert cordoned(client(demo)) == []
+    assert not any("Disturbs" in line["message"] for line in lines(done, "note"))
+
+
+def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
+    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    story = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [
+        (line["type"], line.get("host") or line["node"])
+        for line in story
+        if line["type"] == "vectoradd" or (line["type"] == "outcome" and line["status"] == "changed")
+    ]
+    seen = list(dict.fromkeys(steps))
+    assert seen == [(kind, f"gpu-{number}") for number in (1, 2) for kind in ("outcome", "vectoradd")]
+
+
+def test_no_batch_begins_after_a_host_that_ended_badly(demo: Demo) -> None:
+    with demo.states["gpu-1"].change() as now:
+        now.faults["repository-unreachable"] = "1"
+    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
+    assert done.returncode == 1
+    assert "Not begun: gpu-2" in done.stdout
+    rows = {row["host"]: row["proof"] for row in lines(done, "verified")}
+    assert rows["gpu-2"].startswith("gpu-2: not begun: 1 host ended badly (gpu-1)")
+
+
+# --- hosts that carry work ---
+
+
+@pytest.fixture
+def busy(provisioned: tuple[Demo, object]) -> Iterator[Demo]:
+    """GPU nodes; on gpu-2 a pod has a GPU, and docker's configuration lost its runtime."""
+    demo, _ = provisioned
+    written, api = demo.inventory.read_text(), client(demo)
+    pod(api, "job", "gpu-2", 1)
+    state = demo.states["gpu-2"]
+    with state.change() as now:
+        faults.FAULTS["runtime"].act(state, state.machine(), now)
+    yield demo
+    delete(api, "job")
+    demo.inventory.write_text(written)
+    if "nvidia" not in (state.root / "etc/docker/daemon.json").read_text():
+        assert gpunode(demo, "provision", "inventory.yaml", "--yes", "--no-run", "-q").returncode == 0
+
+
+def patience(demo: Demo, **values: str) -> None:
+    """Values for all hosts of the inventory."""
+    written = yaml.safe_load(demo.inventory.read_text())
+    written.setdefault("defaults", {}).update(values)
+    demo.inventory.write_text(yaml.safe_dump(written))
+
+
+def begin(demo: Demo, *words: str) -> subprocess.Popen[str]:
+    """A run under way; its output is in the demo's folder."""
+    with (demo.folder / "out").open("w") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpunode", *words, "--json"],
+            cwd=demo.folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+
+def waits(demo: Demo, name: str) -> bool:
+    return f"waiting for default/{name}" in (demo.folder / "out").read_text()
+
+
+def docker_since(demo: Demo, host: str) -> float:
+    return demo.states[host].now().units["docker.service"].since
+
+
+def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
+    """Nothing is changed on the host before the pod has ended, and nobody else changes the cluster's nodes meanwhile."""
+    before, api = docker_since(busy, "gpu-2"), client(busy)
+    run = begin(busy, "provision", "inventory.yaml", "--yes")
+    until(lambda: waits(busy, "job"))
+    assert (cordoned(api), docker_since(busy, "gpu-2")) == (["gpu-2"], before)
+    other = gpunode(busy, "provision", "inventory.yaml", "--yes", "-q")
+    assert other.returncode == 1
+    assert "is changing this cluster's nodes" in other.stderr
+    delete(api, "job")
+    assert run.wait(60) == 0, (busy.folder / "out").read_text()
+    assert cordoned(api) == []
+    assert docker_since(busy, "gpu-2") > before
+
+
+def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:
+    patience(busy, work_timeout="1s")
+    before, api = docker_since(busy, "gpu-2"), client(busy)
+    done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 1
+    assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
+    proofs = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+    assert proofs["gpu-1"][0] == "verified"
+    assert proofs["gpu-2"] == (
+        "not verified",
+        "gpu-2: not changed: after 0 min default/job still used its GPUs",
+    )
+
+
+def test_a_drain_evicts_the_pod(busy: Demo) -> None:
+    patience(busy, work="drain")
+    done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert client(busy).ask("GET", "/api/v1/namespaces/default/pods/job")[0] == 404
+    assert cordoned(client(busy)) == []
+
+
+def test_a_killed_run_is_resumed_to_its_end(busy: Demo) -> None:
+    """Its cordon is found, and lifted when the host is proven."""
+    api = client(busy)
+    run = begin(busy, "provision", "inventory.yaml", "--yes")
+    until(lambda: waits(busy, "job"))
+    run.send_signal(signal.SIGKILL)
+    run.wait(10)
+    assert cordoned(api) == ["gpu-2"]
+    delete(api, "job")
+
+    done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["host"] for row in lines(done, "verified")] == ["gpu-2"]
+    assert cordoned(api) == []
+    again = gpunode(busy, "resume", "inventory.yaml", "--yes")
+    assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
+
+
+def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None:
+    api = client(busy)
+    run = begin(busy, "provision", "inventory.yaml", "--yes")
+    until(lambda: waits(busy, "job"))
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 1
+    assert cordoned(api) == []

@@ -1,0 +1,269 @@
+"""Cordons with their owner, pods that are waited for or evicted, and one operator a cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import lease
+from gpunode.cluster.api import Api, connect
+from gpunode.cluster.nodes import cordon, drain
+from gpunode.errors import ClusterError
+from gpunode.model import Cluster as Wanted
+from gpunode.sim.cluster import Cluster
+
+from .clusters import Client, until
+
+
+@pytest.fixture
+def api(cluster: Cluster, client: Client) -> Iterator[Api]:
+    client.ask("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n1"}, "spec": {}})
+    made = connect(Wanted(kubeconfig=str(cluster.kubeconfig)))
+    yield made
+    made.close()
+    client.ask("DELETE", "/api/v1/nodes/n1")
+    for item in client.ask("GET", "/api/v1/pods")[1]["items"]:
+        client.ask(
+            "DELETE",
+            f"/api/v1/namespaces/default/pods/{item['metadata']['name']}",
+            {"gracePeriodSeconds": 0},
+        )
+
+
+def node(api: Api) -> dict[str, Any]:
+    found = api.get("Node", "n1")
+    assert found
+    return found
+
+
+def set_unschedulable(client: Client, value: bool | None) -> None:
+    """As kubectl does it, under its own name."""
+    client.ask(
+        "PATCH",
+        "/api/v1/nodes/n1",
+        {"spec": {"unschedulable": value}},
+        "application/merge-patch+json",
+        fieldManager="kubectl-cordon",
+    )
+
+
+def pod(client: Client, name: str, *, gpus: int = 0, owner: str = "", **meta: Any) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": "u"}] if owner else []
+    body = {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "ownerReferences": owners, **meta},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}],
+        },
+    }
+    code, made = client.ask("POST", "/api/v1/namespaces/default/pods", body)
+    assert code == 201, made
+    return dict(made)
+
+
+# --- cordons ---
+
+
+def test_a_cordon_carries_its_owner_and_is_lifted(api: Api) -> None:
+    assert cordon.cordon(api, "n1", "run-1 ada@ws")
+    assert cordon.owned(node(api)) == "run-1 ada@ws"
+    assert cordon.left(api) == {"n1": "run-1 ada@ws"}
+
+    assert cordon.uncordon(api, "n1")
+    after = node(api)
+    assert not after["spec"].get("unschedulable")
+    assert cordon.OWNER not in (after["metadata"].get("annotations") or {})
+    assert cordon.left(api) == {}
+
+
+def test_a_run_takes_over_the_cordon_of_a_dead_one(api: Api) -> None:
+    assert cordon.cordon(api, "n1", "dead")
+    assert cordon.cordon(api, "n1", "mine")
+    assert cordon.left(api) == {"n1": "mine"}
+
+
+def test_somebody_elses_cordon_stays(api: Api, client: Client) -> None:
+    set_unschedulable(client, True)
+    assert not cordon.cordon(api, "n1", "mine")
+    assert not cordon.uncordon(api, "n1")
+    assert node(api)["spec"]["unschedulable"]
+
+
+def test_a_cordon_set_by_hand_after_gpunodes_was_lifted_by_hand_stays(api: Api, client: Client) -> None:
+    """The annotation is still there: only the field's manager shows whose it is."""
+    cordon.cordon(api, "n1", "mine")
+    set_unschedulable(client, None)
+    set_unschedulable(client, True)
+    assert cordon.owned(node(api)) == ""
+    assert not cordon.uncordon(api, "n1")
+    assert node(api)["spec"]["unschedulable"]
+
+
+def test_a_node_that_is_gone_is_named(api: Api) -> None:
+    with pytest.raises(ClusterError, match="no node `n9` any more"):
+        cordon.cordon(api, "n9", "mine")
+
+
+# --- pods ---
+
+
+def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None:
+    pod(client, "train", gpus=1)
+    pod(client, "web")
+    pod(client, "plugin", owner="DaemonSet")
+    pod(client, "etcd", annotations={drain.MIRROR: "x"})
+
+    found = {one.name: (one.gpus, one.service) for one in drain.on_node(api, "n1")}
+
+    assert found == {
+        "default/etcd": (False, True),
+        "default/plugin": (False, True),
+        "default/train": (True, False),
+        "default/web": (False, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "deleted", "works"),
+    [
+        ({"phase": "Running"}, False, True),
+        ({"phase": "Pending"}, False, True),
+        ({"phase": "Succeeded"}, False, False),
+        ({"phase": "Failed"}, True, False),
+        ({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}, True, True),
+        ({"phase": "Running", "containerStatuses": [{"state": {"terminated": {}}}]}, True, False),
+        ({"phase": "Running", "containerStatuses": [{"state": {"terminated": {}}}]}, False, True),
+        ({"phase": "Running"}, True, True),
+    ],
+)
+def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
+    status: dict[str, Any], deleted: bool, works: bool
+) -> None:
+    item = {
+        "metadata": {
+            "name": "p",
+            "uid": "u",
+            **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}),
+        },
+        "spec": {"containers": [{"name": "c"}]},
+        "status": status,
+    }
+    assert bool(drain.working([item])) == works
+
+
+def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> None:
+    made = pod(client, "train", gpus=1)
+    told: list[str] = []
+    results: list[tuple[drain.Work, ...]] = []
+    waiting = threading.Thread(
+        target=lambda: results.append(
+            drain.wait(api, "n1", lambda one: one.gpus, evict=False, seconds=30, tell=told.append)
+        )
+    )
+    waiting.start()
+    until(lambda: told == ["waiting for default/train"])
+    client.ask(
+        "DELETE", f"/api/v1/namespaces/default/pods/{made['metadata']['name']}", {"gracePeriodSeconds": 0}
+    )
+    waiting.join(10)
+    assert results == [()]
+
+
+def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
+    pod(client, "train", gpus=1)
+    left = drain.wait(api, "n1", lambda one: one.gpus, evict=False, seconds=0.2, tell=lambda _: None)
+    assert [one.name for one in left] == ["default/train"]
+
+
+def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
+    """The API server marks the pod; it is waited for until its kubelet has ended it. A DaemonSet's stays."""
+    pod(client, "web")
+    pod(client, "plugin", owner="DaemonSet")
+
+    def kubelet() -> None:
+        where = "/api/v1/namespaces/default/pods/web"
+        until(lambda: "deletionTimestamp" in client.ask("GET", where)[1]["metadata"])
+        client.ask("DELETE", where, {"gracePeriodSeconds": 0})
+
+    threading.Thread(target=kubelet).start()
+    left = drain.wait(api, "n1", lambda one: not one.service, evict=True, seconds=20, tell=lambda _: None)
+    assert left == ()
+    assert [one.name for one in drain.on_node(api, "n1")] == ["default/plugin"]
+
+
+def test_a_disruption_budget_that_never_allows_it_is_named(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pod(client, "web")
+    asked: list[str] = []
+    budget = "The disruption budget web needs 1 healthy pods and has 1 currently"
+
+    def evict(_: Api, one: dict[str, Any]) -> str:
+        asked.append(one["metadata"]["uid"])
+        return budget
+
+    monkeypatch.setattr(Api, "evict", evict)
+    told: list[str] = []
+    (left,) = drain.wait(api, "n1", lambda one: True, evict=True, seconds=1.5, tell=told.append)
+
+    assert (left.name, left.obstacle) == ("default/web", budget)
+    assert asked == [made["metadata"]["uid"]]  # again only after RETRY
+    assert told[-1] == f"waiting for default/web: default/web may not be evicted: {budget}"
+
+
+# --- one operator ---
+
+
+def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run is refused by the first one's name, and goes on when that has ended."""
+    monkeypatch.setattr(lease, "RENEW", 0.1)
+    monkeypatch.setattr(lease, "LOOK", 0.3)
+    with lease.hold(api, "ada", lambda _: None) as held:
+        with (
+            pytest.raises(ClusterError, match="ada is changing this cluster's nodes"),
+            lease.hold(api, "bob", lambda _: None),
+        ):
+            pass
+        assert not held.lost
+    with lease.hold(api, "bob", lambda _: None):
+        pass
+
+
+def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "SECONDS", 1)
+    monkeypatch.setattr(lease, "LOOK", 0.1)
+    api.delete("Lease", lease.NAME, lease.NAMESPACE)
+    api.create(lease._lease("dead", {}))
+    told: list[str] = []
+    with lease.hold(api, "bob", told.append) as held:
+        assert (held.holder, told) == (
+            "bob",
+            ["dead holds the cluster's lease: waiting to see whether it still works"],
+        )
+
+
+def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW", 0.05)
+    with lease.hold(api, "ada", lambda _: None) as held:
+
+        def take() -> bool:
+            live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+            assert live
+            try:
+                api.replace(lease._lease("bob", live))
+            except ClusterError:
+                return False
+            return True
+
+        until(take)
+        until(lambda: held.lost)
+        assert held.lost == "bob has taken the cluster's lease"
+    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+    assert live
+    assert live["spec"]["holderIdentity"] == "bob"
+    api.replace(lease._lease("", live))

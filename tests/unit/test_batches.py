@@ -1,0 +1,119 @@
+"""Which hosts are worked on together."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.errors import UsageError
+from gpunode.model import (
+    GpuUser,
+    Host,
+    KernelModule,
+    LoadImage,
+    Packages,
+    PackageSpec,
+    Reboot,
+    Service,
+    Ssh,
+    WriteFile,
+)
+from gpunode.rollout import acts, work
+from gpunode.rollout.batches import Size, batches
+
+
+def fleet(**groups: int) -> list[Host]:
+    return [
+        Host(f"{group}{number}", Ssh("x"), groups=(group,))
+        for group, count in groups.items()
+        for number in range(1, count + 1)
+    ]
+
+
+def names(parts: tuple[tuple[Host, ...], ...]) -> list[str]:
+    return [" ".join(host.name for host in part) for part in parts]
+
+
+HOSTS = fleet(a=3, b=2)
+ALL = {host.name for host in HOSTS}
+
+
+@pytest.mark.parametrize(
+    ("disturbing", "size", "canary", "expected"),
+    [
+        (set(), None, 0, ["a1 a2 a3 b1 b2"]),
+        (ALL, None, 0, ["a1 b1", "a2 b2", "a3"]),
+        ({"a2", "a3"}, None, 0, ["a1 b1 b2", "a2", "a3"]),
+        (ALL, "2", 0, ["a1 b1", "a2 b2", "a3"]),
+        (ALL, "1", 0, ["a1", "b1", "a2", "b2", "a3"]),
+        (set(), "2", 0, ["a1 a2", "a3 b1", "b2"]),
+        (set(), "50%", 0, ["a1 a2", "a3 b1", "b2"]),
+        (set(), "1%", 0, ["a1", "a2", "a3", "b1", "b2"]),
+        (set(), "100%", 0, ["a1 a2 a3 b1 b2"]),
+        (set(), "9", 0, ["a1 a2 a3 b1 b2"]),
+        (set(), None, 1, ["a1", "a2 a3 b1 b2"]),
+        (ALL, None, 1, ["a1", "b1", "a2 b2", "a3"]),
+        (ALL, "3", 2, ["a1 b1", "a2 b2 a3"]),
+        (set(), None, 9, ["a1 a2 a3 b1 b2"]),
+    ],
+)
+def test_hosts_are_worked_on_in_batches(
+    disturbing: set[str], size: str | None, canary: int, expected: list[str]
+) -> None:
+    """Every host once; those that disturb work one at a time a group, unless a size says otherwise."""
+    chosen = Size.parse(size) if size else None
+    assert names(batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
+
+
+def test_no_hosts_are_no_batches() -> None:
+    assert batches([], set(), canary=2) == ()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "0%", "101%", "x", "", "%", "1.5", "²"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a number of hosts or a percentage"):
+        Size.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "disturbs", "ends_gpu_work"),
+    [
+        ([WriteFile("/etc/x", "", "why")], False, False),
+        ([LoadImage("x", "sha256:1", "x.tar", "docker", "why")], False, False),
+        ([Reboot("why")], True, True),
+        ([Service("docker.service", "why", restart=True)], True, True),
+        ([Service("containerd.service", "why", restart=True)], True, False),
+        ([Service("kubelet.service", "why", enable=True)], False, False),
+        ([KernelModule("why", load=("nvidia",))], False, False),
+        ([KernelModule("why", unload=("nvidia",), load=("nvidia",))], True, True),
+        ([Packages("why", install=(PackageSpec("nvidia-open", "595.*"),))], True, True),
+        ([Packages("why", install=(PackageSpec("nvidia-container-toolkit"),))], False, False),
+        ([Packages("why", hold=("nvidia-open",))], False, False),
+    ],
+)
+def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool) -> None:
+    """Packages disturb where they replace those of the driver that is there."""
+    found = acts.disturbance(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
+    assert (bool(found), found.ends_gpu_work) == (disturbs, ends_gpu_work)
+
+
+def test_what_was_not_shown_is_named() -> None:
+    """Packages and units by name; other files are no other kind of act."""
+    shown = acts.acts([WriteFile("/a", "", "why"), Packages("why", install=(PackageSpec("x"),))])
+    later = [
+        WriteFile("/b", "", "why"),
+        Packages("why", install=(PackageSpec("x", "2"), PackageSpec("y"))),
+        Reboot("why"),
+    ]
+    assert acts.unshown(later, shown) == "install y, reboot"
+    assert acts.unshown([WriteFile("/b", "", "why")], shown) == ""
+
+
+def test_daemons_of_the_driver_are_no_work() -> None:
+    """Nor are pods of DaemonSets; everything else that has a GPU open is named."""
+    users = [
+        GpuUser(1, "nvidia-persistenced"),
+        GpuUser(2, "python3", container="c" * 64, pod="service"),
+        GpuUser(3, "python3", container="d" * 64, pod="job"),
+        GpuUser(4, "Xorg"),
+    ]
+    assert work._users(users, {"service"}) == "python3 (pid 3), Xorg (pid 4)"

@@ -1,0 +1,61 @@
+"""Which package system a host has, and how its packages are asked for."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from gpunode import compat, packages
+from gpunode.model import Os, PackageSpec
+from gpunode.packages import apt
+from tests import cases
+
+NAMES = compat.PackageNames("apt")
+
+
+@pytest.mark.parametrize(
+    ("os", "system"),
+    [
+        (Os("debian", "12", "Debian 12", arch="amd64"), apt),
+        (Os("ubuntu", "24.04", "Ubuntu 24.04", arch="arm64"), apt),
+        (Os("debian", "12", "Debian 12", arch="riscv64"), None),
+        (Os("debian", "9", "Debian 9", arch="amd64"), None),
+        (Os("rocky", "9.4", "Rocky 9.4", arch="x86_64"), None),
+    ],
+    ids=str,
+)
+def test_the_package_system_is_that_of_a_release_in_the_tables(os: Os, system: object) -> None:
+    """Not that of a release that merely has the program."""
+    over = {"os": {"id": os.id, "version": os.version, "pretty": os.pretty, "arch": os.arch}}
+    assert packages.of(cases.facts("modern", over)) is system
+
+
+def test_what_comes_from_nvidia_is_not_known_by_its_version() -> None:
+    """The pin has none; the headers are the distribution's. What is held at a version may replace a newer one."""
+    assert NAMES.pin(580, "580.178.04") == (PackageSpec("nvidia-driver-pinning-580.178.04", origin="nvidia"),)
+    assert NAMES.headers("6.1.0-40-amd64") == (PackageSpec("linux-headers-6.1.0-40-amd64"),)
+    assert NAMES.driver(580, "open") == (
+        PackageSpec("nvidia-open-580", "580.*", origin="nvidia", downgrade=True),
+    )
+    assert NAMES.driver(595, "open", "595.91.07") == (
+        PackageSpec("nvidia-open", "595.91.07-*", origin="nvidia", downgrade=True),
+    )
+    assert {spec.version for spec in NAMES.toolkit("1.20.1")} == {"1.20.1-1"}
+
+
+@pytest.mark.parametrize("family", packages.SYSTEMS)
+def test_every_package_that_the_tables_know_is_looked_at(family: compat.Family) -> None:
+    """One that no probe asks for would be installed for ever, or stay beside what excludes it."""
+    system = packages.SYSTEMS[family]
+    rows = compat.table("packages")[family]
+    known = [
+        *rows["driver_family"],
+        *rows["accessories"],
+        *rows["fabric"],
+        *rows["retired"],
+        *rows["toolkit"],
+    ]
+    unseen = [name for name in known if not any(fnmatchcase(name, one) for one in system.WATCH.packages)]
+    assert not unseen
+    assert system.NAMES.family == family

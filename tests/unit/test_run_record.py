@@ -1,0 +1,87 @@
+"""The record of a run survives whatever ends the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpunode.errors import GpunodeError
+from gpunode.rollout import record
+from gpunode.rollout.record import Record
+
+
+def begun(tmp_path: Path, *hosts: str) -> Record:
+    inventory = tmp_path / "inventory.yaml"
+    return Record.begin(inventory, hosts, {"batch": "2"}, folder=tmp_path / "runs")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    run = begun(tmp_path, "a", "b", "c")
+    run.host("a", "cordoned")
+    run.host("a", "proven")
+    run.host("b", "failed", "it broke")
+
+    found = record.read(run.path)
+
+    assert {name: (one.state, one.why) for name, one in found.hosts.items()} == {
+        "a": ("proven", ""),
+        "b": ("failed", "it broke"),
+        "c": ("waiting", ""),
+    }
+    assert (found.not_done, found.having("failed"), found.options) == (("b", "c"), ("b",), {"batch": "2"})
+    assert not found.ended
+    run.end()
+    assert record.read(run.path).ended
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path, cut: int) -> None:
+    run = begun(tmp_path, "a")
+    run.host("a", "changing")
+    whole = run.path.read_bytes()
+    run.host("a", "changed")
+    run.path.write_bytes(run.path.read_bytes()[: len(whole) + cut])
+
+    assert record.read(run.path).hosts["a"].state == "changing"
+
+
+def test_records_are_for_their_owner_alone(tmp_path: Path) -> None:
+    run = begun(tmp_path, "a")
+    assert (run.path.stat().st_mode & 0o777, run.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"format": 2, "hosts": []}) + "\n")
+    with pytest.raises(GpunodeError, match="a record of format 2; this gpunode reads up to 1"):
+        record.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"format": 1}'])
+def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(text)
+    with pytest.raises(GpunodeError, match="not the record of a run"):
+        record.read(path)
+
+
+def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
+    """Another inventory's, a newer one's and broken ones are passed over."""
+    runs = tmp_path / "runs"
+    mine = begun(tmp_path, "a")
+    (runs / "99999999T000000Z-0000.jsonl").write_text("broken")
+    (runs / "99999999T000000Z-0001.jsonl").write_text(
+        json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
+    )
+    found = record.last(tmp_path / "inventory.yaml", folder=runs)
+    assert found is not None
+    assert found.id == mine.id
+    assert record.last(tmp_path / "none.yaml", folder=runs) is None
+
+
+def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
+        Record.begin(tmp_path / "inventory.yaml", ["a"], {}, folder=tmp_path / "file/runs")
