@@ -531,6 +531,49 @@ class Plan:
         return any(step.changes for step in self.steps)
 
 
+# --- What a plan disturbs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
+    `packages`: those of the driver that change, so that programs which start meanwhile find libraries that do not fit the
+    loaded module."""
+
+    reboot: bool = False
+    restarts: tuple[str, ...] = ()
+    modules: bool = False
+    packages: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """True if anything that runs on the host may notice."""
+        return self.reboot or self.modules or bool(self.packages) or bool(self.restarts)
+
+    @property
+    def ends_gpu_work(self) -> bool:
+        """True if processes that use the GPUs cannot go on through it."""
+        return self.reboot or self.modules or bool(self.packages) or "docker.service" in self.restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """What a plan interrupts, and whose work that is. `work`: what becomes of it first; `stays`: it goes on. `timeout`:
+    seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
+    None: not known. `processes`: those that use the GPUs outside Kubernetes."""
+
+    what: Disturbance
+    work: Literal["wait", "drain", "kill", "stays"] = "stays"
+    timeout: float = 0.0
+    pods: Mapping[str, int] | None = None
+    processes: tuple[GpuUser, ...] = ()
+
+    @property
+    def anybody(self) -> bool:
+        """Whether work is interrupted, as far as known."""
+        ended = self.what.ends_gpu_work and bool(self.processes)
+        return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
+
+
 # --- Outcome and Event -------------------------------------------------------------------------------
 
 Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", "unreachable", "declined"]
@@ -556,7 +599,7 @@ Layer: TypeAlias = Literal[
 class Outcome:
     """How one host's run ended. `plan` is what is left (or would be done); `error` and `hint` when it failed.
 
-    `layer` is the link of verify's chain that a refusal is about.
+    `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
     """
 
     host: str
@@ -569,6 +612,7 @@ class Outcome:
     hint: str = ""
     layer: Layer | None = None
     seconds: float = 0.0
+    disturbs: Disturbed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rich.table import Table
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
+from gpunode.report import disturbs
 from gpunode.report.headline import headline, notes
 from gpunode.report.live import Live
 from gpunode.report.objects import line_style, planned
@@ -73,6 +74,8 @@ class Human:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in _alike(outcomes, diff=diff):
             self._print(_planned(outcome, width, diff=diff))
+        for number, line in enumerate(disturbs.whose(outcomes)):
+            self._print(((" disturbs  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         self._print(planned(context, differences, diff=diff))
@@ -159,6 +162,8 @@ def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
         yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
         for step in outcome.plan.steps:
             yield from _step(step, diff=diff)
+        if outcome.disturbs:
+            yield from ("   ", ("disturbs   ", "dim"), f"   {disturbs.sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
     elif outcome.error is None:
         yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
-from gpunode.model import Event, Host, Link, Outcome
+from gpunode.model import Disturbed, Event, Host, Link, Outcome
 from gpunode.redaction import redacted
 from gpunode.report.headline import notes
 from gpunode.report.objects import DO
@@ -54,7 +54,13 @@ class Lines:
                 for change in step.changes
             ]
             self._write(
-                {"type": "plan", **self._outcome(outcome), "changes": changes, "notes": notes(outcome)}
+                {
+                    "type": "plan",
+                    **self._outcome(outcome),
+                    "changes": changes,
+                    "disturbs": _disturbs(outcome.disturbs) if outcome.disturbs else None,
+                    "notes": notes(outcome),
+                }
             )
 
     def cluster(
@@ -118,6 +124,19 @@ class Lines:
             sys.stdout.flush()
         except BrokenPipeError:
             closed(sys.stdout)
+
+
+def _disturbs(found: Disturbed) -> dict[str, Any]:
+    return {
+        **asdict(found.what),
+        "anybody": found.anybody,
+        "work": found.work,
+        "timeout": found.timeout,
+        "pods": None
+        if found.pods is None
+        else [{"name": name, "gpus": gpus} for name, gpus in found.pods.items()],
+        "processes": [asdict(one) for one in found.processes],
+    }
 
 
 def _redacted(value: Any) -> Any:

@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpunode.model import Change, KernelModule, LoadImage, Packages, Reboot, RemoveFile, Service, WriteFile
+from gpunode.model import (
+    Change,
+    Disturbance,
+    KernelModule,
+    LoadImage,
+    Packages,
+    Reboot,
+    RemoveFile,
+    Service,
+    WriteFile,
+)
 from gpunode.wording import few
 
 Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")
 
-DOCKER = "docker.service"
 REBOOT = ("reboot", "")
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
-
-
-@dataclass(frozen=True, slots=True)
-class Disturbance:
-    """`restarts`: units, in order. `modules`: kernel modules are unloaded. `driver`: packages of the driver change, so
-    programs that start meanwhile find libraries that do not fit the loaded module."""
-
-    reboot: bool = False
-    restarts: tuple[str, ...] = ()
-    modules: bool = False
-    driver: bool = False
-
-    def __bool__(self) -> bool:
-        """True if anything that runs on the host may notice."""
-        return self.reboot or self.modules or self.driver or bool(self.restarts)
-
-    @property
-    def ends_gpu_work(self) -> bool:
-        """True if processes that use the GPUs cannot go on through it."""
-        return self.reboot or self.modules or self.driver or DOCKER in self.restarts
 
 
 def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> Disturbance:
     """What these changes interrupt. `driver`: the names of installed packages that make up the driver."""
     changes = tuple(changes)
-    touched = {name for change in changes if isinstance(change, Packages) for name in _names(change)}
+    names = [name for change in changes if isinstance(change, Packages) for name in _names(change)]
     return Disturbance(
         reboot=any(isinstance(change, Reboot) for change in changes),
         restarts=tuple(
             dict.fromkeys(one.unit for one in changes if isinstance(one, Service) and one.restart)
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
-        driver=not touched.isdisjoint(driver),
+        packages=tuple(dict.fromkeys(name for name in names if name in driver)),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gpunode import converge
+from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError
-from gpunode.rollout import exit_codes, nodes, planned
-from gpunode.rollout.member import outcomes
+from gpunode.rollout import exit_codes, nodes, planned, stake
+from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
 
@@ -13,22 +14,30 @@ def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
     """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own."""
     listener, inventory = session.listener, session.inventory
     members = session.probed(converge.look)
+    api: Api | None = None
+    found: Members = ()
+    wrong: ClusterError | None = None
+    try:
+        api = nodes.connect(inventory) if inventory.cluster.plugin else None
+        found = stake.located(api, members)
+    except ClusterError as error:  # the hosts' plans are shown and counted
+        wrong = error
+    members = stake.disturbed(api, members, found, strict=False)
     listener.plans(outcomes(members), diff=diff is not False)
     objects: int | None = None  # of the cluster, if it was checked
-    failed = 0
+    conflicts = False
     if inventory.cluster.plugin is None:
         listener.note(nodes.WITHOUT_PLUGIN)
-    else:
-        able = [one for one in members if one.outcome and one.outcome.error is None]
+    elif api is not None and wrong is None:
         try:
-            api = nodes.connect(inventory)
-            found = planned.plan(api, inventory, able, listener, diff=diff, strict=False)
-            objects, failed = found.objects, 1 if found.conflicts else 0
-        except ClusterError as error:  # the hosts' plans are shown and counted
-            listener.problem(error)
-            failed = error.exit_code
+            shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False)
+            objects, conflicts = shown.objects, bool(shown.conflicts)
+        except ClusterError as error:
+            wrong = error
+    if wrong is not None:
+        listener.problem(wrong)
     listener.summary(outcomes(members), cluster=objects)
-    code = failed or exit_codes.worst(members)
+    code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
     if waits and (objects or any(one.outcome and one.outcome.plan for one in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
     return code

@@ -11,7 +11,18 @@ from gpunode.cluster.plugin.capacity import Expected
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd.results import NodeResult
 from gpunode.cluster.vectoradd.target import Target
-from gpunode.model import Change, Facts, Gpu, Host, KernelModule, Outcome, Packages, Reboot
+from gpunode.model import (
+    Change,
+    Disturbance,
+    Disturbed,
+    Facts,
+    Gpu,
+    Host,
+    KernelModule,
+    Outcome,
+    Packages,
+    Reboot,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,12 @@ class Member:
         """What its plan would change, in order."""
         plan = self.outcome.plan if self.outcome else None
         return plan.changes if plan else ()
+
+    @property
+    def disturbs(self) -> Disturbed:
+        """What its plan disturbs; nothing where that was not asked."""
+        known = self.outcome.disturbs if self.outcome else None
+        return known or Disturbed(Disturbance(), pods={})
 
     @property
     def going(self) -> bool:

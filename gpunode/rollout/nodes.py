@@ -69,7 +69,7 @@ def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callab
     end = time.monotonic() + seconds
     hoped = {one.host.name for one in members if one.reason is None}
     while True:
-        there = every(api)
+        there = every(api) if any(one.node is None and one.reason is None for one in members) else ()
         found = _distinct([_placed(one, there) for one in members])
         waiting = [one for one in found if one.host.name in hoped]
         late = [one for one in waiting if one.reason and one.reason.code != ANOTHER_MACHINE]

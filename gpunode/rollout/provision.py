@@ -12,7 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.reason import Reason
 from gpunode.model import Host
-from gpunode.rollout import acts, batch, exit_codes, nodes, prove, rounds, work
+from gpunode.rollout import acts, batch, exit_codes, nodes, planned, prove, rounds, stake, work
 from gpunode.rollout.batch import Run
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
@@ -44,16 +44,22 @@ def provision(session: Session, wish: Wish) -> int:
     """Do it, and tell; the exit code."""
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
-    members, objects = rounds.shown(session, api, rounds.probed(session))
+    members = rounds.probed(session)
+    found = stake.located(api, members)
+    members = stake.disturbed(api, members, found, strict=True)
+    session.listener.plans(outcomes(members))
+    objects = 0
+    if api is None:
+        session.listener.note(nodes.WITHOUT_PLUGIN)
+    elif found:
+        objects = planned.plan(api, session.inventory, found, session.listener).objects
     waiting = [one for one in members if one.waits]
-    stake = work.at_stake(api, waiting)
-    work.show(session.listener, waiting, stake)
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
     able = [one.host for one in members if one.good or one.waits]
     order = batches(
         able,
-        [host for host, pods in stake.items() if pods is None or pods],
+        [one.host.name for one in waiting if one.disturbs.anybody],
         size=wish.size,
         canary=wish.canary,
     )

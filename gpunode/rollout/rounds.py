@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import converge
-from gpunode.cluster.api import Api
 from gpunode.converge import Visit
 from gpunode.model import OnEvent, Outcome
-from gpunode.rollout import acts, nodes, planned
+from gpunode.rollout import acts
 from gpunode.rollout.acts import Act
-from gpunode.rollout.member import Member, Members, outcomes
+from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command
 
@@ -26,21 +25,6 @@ def probed(session: Session) -> Members:
         return converge.follow(visit, converge.look(visit, tell), tell)
 
     return session.probed(story)
-
-
-def shown(session: Session, api: Api | None, members: Members) -> tuple[Members, int]:
-    """Show what would change on the hosts and, with an `api`, in the cluster; the members with their nodes, and how many
-    objects of the cluster change."""
-    session.listener.plans(outcomes(members))
-    if api is None:
-        session.listener.note(nodes.WITHOUT_PLUGIN)
-        return members, 0
-    able = [one for one in members if one.outcome and one.outcome.status in ("right", "planned")]
-    if not able:
-        return members, 0
-    planned_ = planned.plan(api, session.inventory, able, session.listener)
-    node = {one.host.name: one.node for one in planned_.members}
-    return tuple(replace(one, node=node.get(one.host.name)) for one in members), planned_.objects
 
 
 def converged(session: Session, members: Members, accepted: Mapping[str, frozenset[Act]]) -> Members:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gpunode import converge, packages
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode import converge
+from gpunode.cluster.api import Api
 from gpunode.cluster.nodes import cordon, drain
 from gpunode.cluster.nodes.drain import Work
 from gpunode.cluster.reason import Reason, of
 from gpunode.converge import Visit
 from gpunode.errors import ClusterError
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.rollout import acts
-from gpunode.rollout.acts import Disturbance
+from gpunode.rollout import stake
 from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record
@@ -25,53 +23,6 @@ from gpunode.wording import Advice, Command, few
 BUSY = "busy"  # code: work did not end in time
 LOOK = 5.0  # seconds between two looks at the processes of a host
 NAMED = 3
-DAEMONS = (
-    "nvidia-persistenced",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nv-hostengine",
-)  # the driver's, and DCGM
-
-Stake = Mapping[str, tuple[Work, ...] | None]
-
-
-def disturbance(one: Member) -> Disturbance:
-    """What the host's plan interrupts."""
-    system = packages.of(one.facts) if one.facts else None
-    installed = system.NAMES.driver_family(one.facts.packages) if system and one.facts else {}
-    return acts.disturbance(one.changes, driver=installed)
-
-
-def at_stake(api: Api | None, members: Sequence[Member]) -> Stake:
-    """By host, for those whose plans disturb: the pods of its node but DaemonSets'; None where nobody can say."""
-
-    def of_host(one: Member) -> tuple[Work, ...] | None:
-        return None if api is None or one.node is None else _movable(drain.on_node(api, one.node.name))
-
-    disturbed = [one for one in members if disturbance(one)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(of_host, disturbed))
-    return {one.host.name: pods for one, pods in zip(disturbed, found, strict=True)}
-
-
-def show(listener: Listener, members: Sequence[Member], stake: Stake) -> None:
-    """Tell what the plans disturb, and what becomes of the work there."""
-    busy = [one for one in members if stake.get(one.host.name)]
-    if busy:
-        listener.note(
-            f"Disturbs {few([one.host.name for one in busy], NAMED)}, one host at a time per group unless --batch says "
-            f"otherwise: {'; '.join(_words(one, stake[one.host.name] or ()) for one in busy[:NAMED])}."
-        )
-
-
-def _words(one: Member, pods: Sequence[Work]) -> str:
-    heavy, mode = disturbance(one).ends_gpu_work, one.host.work
-    minutes = f"{one.host.work_timeout / 60:.0f} min"
-    concerned = [pod.name for pod in pods if _concerns(mode)(pod)]
-    if not heavy or not concerned:
-        return f"{one.host.name} has {len(pods)} pod{'s' if len(pods) > 1 else ''}, which restart at most"
-    verb = {"wait": f"waits for {minutes} at most for", "drain": "evicts", "kill": "ends"}[mode]
-    return f"{one.host.name} {verb} {few(concerned, NAMED)}"
 
 
 def cleared(
@@ -79,7 +30,7 @@ def cleared(
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
     happen in time, and its cordon is lifted again."""
-    heavy = [one for one in members if one.node is not None and disturbance(one).ends_gpu_work]
+    heavy = [one for one in members if one.node is not None and stake.disturbance(one).ends_gpu_work]
     reasons: dict[str, Reason] = {}
     by_host = {one.host.name: one for one in heavy}
 
@@ -160,16 +111,12 @@ def _ended(
 
 def _users(users: Iterable[GpuUser], services: Collection[str]) -> str:
     """Processes that use the GPUs and are no service's."""
-    work = [one for one in users if one.pod not in services and not one.command.startswith(DAEMONS)]
+    work = [one for one in stake.processes(users) if one.pod not in services]
     return few([f"{one.command} (pid {one.pid})" for one in work], NAMED)
 
 
 def _concerns(mode: str) -> Callable[[Work], bool]:
-    return lambda pod: not pod.service and (pod.gpus or mode == "drain")
-
-
-def _movable(pods: Iterable[Work]) -> tuple[Work, ...]:
-    return tuple(pod for pod in pods if not pod.service)
+    return lambda pod: not pod.service and (pod.gpus > 0 or mode == "drain")
 
 
 def _busy(one: Member, left: str, interrupted: bool) -> Reason:

@@ -90,7 +90,7 @@ def test_bare_hosts_disturb_nobody_and_go_together(
     rows = lines(done, "verified")
     assert [(row["host"], row["result"]) for row in rows] == [(f"gpu-{n}", "verified") for n in (1, 2)]
     assert cordoned(client(demo)) == []
-    assert not any("Disturbs" in line["message"] for line in lines(done, "note"))
+    assert [line["disturbs"]["anybody"] for line in lines(done, "plan")] == [False, False]
 
 
 def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
@@ -176,6 +176,27 @@ def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
     assert run.wait(60) == 0, (busy.folder / "out").read_text()
     assert cordoned(api) == []
     assert docker_since(busy, "gpu-2") > before
+
+
+def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
+    """Before anything is asked, with what becomes of them."""
+    done = gpunode(busy, "plan", "inventory.yaml", "--json")
+    disturbs = {line["host"]: line["disturbs"] for line in lines(done, "plan")}
+    assert disturbs["gpu-1"] is None
+    assert disturbs["gpu-2"] == {
+        "reboot": False,
+        "restarts": ["docker.service"],
+        "modules": False,
+        "packages": [],
+        "anybody": True,
+        "work": "wait",
+        "timeout": 1800.0,
+        "pods": [{"name": "default/job", "gpus": 1}],
+        "processes": [],
+    }
+    shown = gpunode(busy, "plan", "inventory.yaml").stdout
+    assert "restart of docker; cordoned first, work on GPUs waited for, 30 min at most" in shown
+    assert "gpu-2: default/job (1 GPU)" in shown
 
 
 def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:

@@ -121,10 +121,10 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
     found = {one.name: (one.gpus, one.service) for one in drain.on_node(api, "n1")}
 
     assert found == {
-        "default/etcd": (False, True),
-        "default/plugin": (False, True),
-        "default/train": (True, False),
-        "default/web": (False, False),
+        "default/etcd": (0, True),
+        "default/plugin": (0, True),
+        "default/train": (1, False),
+        "default/web": (0, False),
     }
 
 
@@ -162,7 +162,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
     results: list[tuple[drain.Work, ...]] = []
     waiting = threading.Thread(
         target=lambda: results.append(
-            drain.wait(api, "n1", lambda one: one.gpus, evict=False, seconds=30, tell=told.append)
+            drain.wait(api, "n1", lambda one: one.gpus > 0, evict=False, seconds=30, tell=told.append)
         )
     )
     waiting.start()
@@ -176,7 +176,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
 
 def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
     pod(client, "train", gpus=1)
-    left = drain.wait(api, "n1", lambda one: one.gpus, evict=False, seconds=0.2, tell=lambda _: None)
+    left = drain.wait(api, "n1", lambda one: one.gpus > 0, evict=False, seconds=0.2, tell=lambda _: None)
     assert [one.name for one in left] == ["default/train"]
 
 

@@ -14,7 +14,20 @@ from gpunode import cli
 from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError, InventoryError
-from gpunode.model import Event, Host, Link, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import (
+    Disturbance,
+    Disturbed,
+    Event,
+    GpuUser,
+    Host,
+    Link,
+    Outcome,
+    Plan,
+    Service,
+    Ssh,
+    StepPlan,
+    WriteFile,
+)
 from gpunode.report import Named, make
 from gpunode.report.human import Human
 from gpunode.report.live import Live
@@ -374,6 +387,62 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
     assert heads == ["a, c", "b", "d, e  = nothing to do", "f  ✗ refused  no", "g  ✗ refused  no"]
     assert sum("/etc/x" in line for line in lines) == 2
+
+
+REBOOT = Disturbance(reboot=True, restarts=("docker.service", "kubelet.service"))
+XORG = GpuUser(900, "Xorg")
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "names"),
+    [
+        (Disturbed(Disturbance(), pods={}), "nobody", ""),
+        (Disturbed(REBOOT, pods={}), "reboot, restart of docker and kubelet; nobody works there", ""),
+        (
+            Disturbed(REBOOT, "wait", 1800, {"ml/train": 2, "web/1": 0}),
+            "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
+            "ml/train (2 GPUs), web/1",
+        ),
+        (
+            Disturbed(Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": 1}),
+            "reload of the modules, driver packages; drained first, 1.5 min at most",
+            "ml/train (1 GPU)",
+        ),
+        (
+            Disturbed(Disturbance(modules=True), "kill", 1800, {}, (XORG,)),
+            "reload of the modules; cordoned first, work ends with it",
+            "Xorg (pid 900)",
+        ),
+        (
+            Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/train": 1}),
+            "restart of containerd; what works there goes on",
+            "ml/train (1 GPU)",
+        ),
+        (
+            Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, processes=(XORG,)),
+            "restart of containerd; nobody works there",
+            "",
+        ),
+        (Disturbed(REBOOT), "reboot, restart of docker and kubelet; what works there is not known", ""),
+    ],
+)
+def test_a_plan_says_what_it_disturbs(
+    found: Disturbed, words: str, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its kinds with the host, whose work it is once for all."""
+    step = StepPlan("docker", (Service("docker.service", "why", restart=True),))
+    outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=found)
+    make(json=False, quiet=True).plans([outcome])
+    shown = capsys.readouterr().out
+    assert f"   disturbs      {words}\n" in shown
+    assert (f"gpu-1: {names}\n" in shown) if names else ("\n disturbs" not in shown)
+    make(json=True, quiet=True).plans([outcome])
+    line = json.loads(capsys.readouterr().out)["disturbs"]
+    assert line["restarts"] == list(found.what.restarts)
+    assert (line["anybody"], line["work"]) == (found.anybody, found.work)
+    assert line["pods"] == (
+        None if found.pods is None else [{"name": name, "gpus": n} for name, n in found.pods.items()]
+    )
 
 
 def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(

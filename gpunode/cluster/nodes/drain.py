@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, changes
-from gpunode.cluster.pods import MEMORY, OVER
+from gpunode.cluster.pods import MEMORY, OVER, whole
 from gpunode.wording import few
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -20,12 +20,12 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A pod that runs on a node. `gpus`: it asks for GPUs, or shares of them. `service`: a DaemonSet's, or the kubelet's
+    """A pod that runs on a node. `gpus`: how many it asks for, or shares of them. `service`: a DaemonSet's, or the kubelet's
     own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now."""
 
     name: str  # namespace/name
     uid: str
-    gpus: bool
+    gpus: int
     service: bool
     ending: bool = False
     obstacle: str = ""
@@ -99,15 +99,16 @@ def _work(pod: Object) -> Work:
     )
 
 
-def _gpus(pod: Object) -> bool:
+def _gpus(pod: Object) -> int:
+    """As the scheduler counts: init containers run one after the other, and before all others."""
     spec = pod["spec"]
-    limits = [
-        (container.get("resources") or {}).get("limits") or {}
-        for container in (*(spec.get("initContainers") or []), *spec["containers"])
-    ]
-    return any(
-        name.startswith(RESOURCES) and str(amount) != "0" for each in limits for name, amount in each.items()
-    )
+    each = [_limits(one) for one in spec["containers"]]
+    return max([sum(each), *(_limits(one) for one in spec.get("initContainers") or [])])
+
+
+def _limits(container: Object) -> int:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return sum(whole(amount) for name, amount in limits.items() if name.startswith(RESOURCES))
 
 
 def _runs(pod: Object) -> bool:

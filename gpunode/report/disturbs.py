@@ -1,0 +1,73 @@
+"""What plans disturb, in words: what is interrupted, and what becomes of the work there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpunode.model import Disturbance, Disturbed, Outcome
+from gpunode.wording import few
+
+NAMED = 5  # pods and processes of a host
+HOSTS = 10
+
+
+def sentence(found: Disturbed) -> str:
+    """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
+    if not found.what:
+        return "nobody"
+    return f"{kinds(found.what)}; {_treatment(found)}"
+
+
+def kinds(what: Disturbance) -> str:
+    """`reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
+    units = " and ".join(unit.removesuffix(".service") for unit in what.restarts)
+    found = [
+        "reboot" if what.reboot else "",
+        f"restart of {units}" if units else "",
+        "reload of the modules" if what.modules else "",
+        "driver packages" if what.packages else "",
+    ]
+    return ", ".join(filter(None, found))
+
+
+def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A headline, and a line for each host on which work is interrupted; nothing where there is none."""
+    busy = [(one.host, one.disturbs) for one in outcomes if one.disturbs and _victims(one.disturbs)]
+    if not busy:
+        return
+    gpus = [count for _, found in busy for count in (found.pods or {}).values() if count]
+    parts = [_count(len(busy), "host"), _count(len(gpus), "GPU pod")]
+    others = sum(len(found.pods or {}) for _, found in busy) - len(gpus)
+    processes = sum(len(found.processes) for _, found in busy)
+    parts += [_count(others, "other pod")] if others else []
+    parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
+    yield f"{', '.join(parts)}, unless --batch says otherwise one host at a time per group"
+    for host, found in busy[:HOSTS]:
+        yield f"{host}: {few(_victims(found), NAMED)}"
+    if len(busy) > HOSTS:
+        yield f"and {len(busy) - HOSTS} more hosts"
+
+
+def _treatment(found: Disturbed) -> str:
+    minutes = f"{found.timeout / 60:g} min at most"
+    if found.pods is None and not found.processes:
+        return "what works there is not known"
+    if not found.anybody:
+        return "nobody works there"
+    return {
+        "stays": "what works there goes on" if not found.what.ends_gpu_work else "what works there ends",
+        "wait": f"cordoned first, work on GPUs waited for, {minutes}",
+        "drain": f"drained first, {minutes}",
+        "kill": "cordoned first, work ends with it",
+    }[found.work]
+
+
+def _victims(found: Disturbed) -> list[str]:
+    if not found.anybody:
+        return []
+    pods = [f"{name} ({_count(gpus, 'GPU')})" if gpus else name for name, gpus in (found.pods or {}).items()]
+    return [*pods, *(f"{one.command} (pid {one.pid})" for one in found.processes)]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
