@@ -57,7 +57,7 @@ def parse(raw: Raw) -> Facts:
         docker=Docker(**{**docker, "runtimes": tuple(docker["runtimes"])}) if docker else None,
         containerd=Containerd(**containerd) if containerd else None,
         kubelet=_kubelet(kubelet) if kubelet else None,
-        gpu_users=tuple(GpuUser(**user) for user in raw.get("gpu_users") or ()),
+        gpu_users=tuple(_gpu_user(user) for user in raw.get("gpu_users") or ()),
         images=dict(raw.get("images") or {}),
         running=Run(running["run"], float(running["since"]), running["by"]) if running else None,
         errors={**(raw.get("errors") or {}), **_unlisted(gpus, smi.get("list_error"))},
@@ -111,6 +111,10 @@ def _unlisted(gpus: Iterable[Gpu], error: str | None) -> dict[str, str]:
 
 def _unit(name: str, entry: Raw) -> Unit:
     return Unit(name, **{key: value for key, value in entry.items() if key != "pid"})
+
+
+def _gpu_user(entry: Raw) -> GpuUser:
+    return GpuUser(**{**entry, "gpus": tuple(entry.get("gpus") or ())})
 
 
 def _kubelet(entry: Raw) -> Kubelet:

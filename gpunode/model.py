@@ -222,12 +222,24 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class GpuUser:
-    """A process that has a GPU's device file or driver library open. `pod` is a pod's uid, `container` a 64-hex id."""
+    """A process that has a GPU's device file or driver library open. `pod` is a pod's uid, `container` an id. `name`: the
+    pod's namespace/name, else the container's. `gpus`: PCI addresses of those that it has open, as far as known."""
 
     pid: int
     command: str
     container: str | None = None
     pod: str | None = None
+    name: str | None = None
+    gpus: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For people: `python3 (pid 4242, pod ml/train)`."""
+        where = ""
+        if self.pod:
+            where = f", pod {self.name or self.pod}"
+        elif self.container:
+            where = f", container {self.name or self.container[:12]}"
+        return f"{self.command} (pid {self.pid}{where})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,13 +571,18 @@ class Disturbance:
 class Disturbed:
     """What a plan interrupts, and whose work that is. `work`: what becomes of it first; `stays`: it goes on. `timeout`:
     seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
-    None: not known. `processes`: those that use the GPUs outside Kubernetes."""
+    None: not known. `users`: processes that use the GPUs, but the driver's own daemons."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"
     timeout: float = 0.0
     pods: Mapping[str, int] | None = None
-    processes: tuple[GpuUser, ...] = ()
+    users: tuple[GpuUser, ...] = ()
+
+    @property
+    def processes(self) -> tuple[GpuUser, ...]:
+        """Those outside Kubernetes; all where pods are not known."""
+        return tuple(one for one in self.users if one.pod is None or self.pods is None)
 
     @property
     def anybody(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
+from gpunode.agent.containers import owner
 from gpunode.agent.processes import command_of, links
 from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of
 
@@ -85,29 +86,31 @@ def query_gpus(fields: List[str]) -> Answer:
     return run("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits", timeout=15)
 
 
-CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
-
-
 def read_gpu_users() -> List[Dict[str, Any]]:
-    """Processes with a GPU's device file open, or a device file or driver library mapped."""
+    """Processes with a GPU's device file open, or a device file or driver library mapped. `gpus`: the PCI addresses of
+    those that each has open."""
     if not glob.glob(below("/dev/nvidia*")) and not os.path.isdir(below("/sys/module/nvidia")):
         return []
-    found = []
+    found, minors = [], read_minors()
     for name in os.listdir(below("/proc")):
-        if not name.isdigit() or not uses_gpu("/proc/" + name):
+        process = "/proc/" + name
+        if not name.isdigit() or not uses_gpu(process):
             continue
-        cgroup = text_of("/proc/%s/cgroup" % name) or ""
-        container, pod = CONTAINER.findall(cgroup), POD.findall(cgroup)
-        found.append(
-            {
-                "pid": int(name),
-                "command": command_of(int(name)),
-                "container": container[-1] if container else None,
-                "pod": pod[-1].replace("_", "-") if pod else None,
-            }
-        )
+        there = {minors[path] for path in links(process + "/fd") if path in minors}
+        user = {"pid": int(name), "command": command_of(int(name)), "gpus": sorted(there)}
+        found.append(dict(user, **owner(text_of(process + "/cgroup") or "")))
     return sorted(found, key=lambda user: int(user["pid"]))
+
+
+def read_minors() -> Dict[str, str]:
+    """Device file of a GPU -> its PCI address."""
+    base = "/proc/driver/nvidia/gpus"
+    found = {}
+    for address in os.listdir(below(base)) if os.path.isdir(below(base)) else []:
+        minor = re.search(r"Device Minor:\s*(\d+)", text_of("%s/%s/information" % (base, address)) or "")
+        if minor:
+            found["/dev/nvidia" + minor.group(1)] = address
+    return found
 
 
 def uses_gpu(process: str) -> bool:

@@ -66,7 +66,7 @@ def _victims(found: Disturbed) -> list[str]:
     if not found.anybody:
         return []
     pods = [f"{name} ({_count(gpus, 'GPU')})" if gpus else name for name, gpus in (found.pods or {}).items()]
-    return [*pods, *(f"{one.command} (pid {one.pid})" for one in found.processes)]
+    return [*pods, *(str(one) for one in found.processes)]
 
 
 def _count(number: int, what: str) -> str:

@@ -132,11 +132,14 @@ def _disturbs(found: Disturbed) -> dict[str, Any]:
         "anybody": found.anybody,
         "work": found.work,
         "timeout": found.timeout,
-        "pods": None
-        if found.pods is None
-        else [{"name": name, "gpus": gpus} for name, gpus in found.pods.items()],
+        "pods": None if found.pods is None else [_pod(found, name) for name in found.pods],
         "processes": [asdict(one) for one in found.processes],
     }
+
+
+def _pod(found: Disturbed, name: str) -> dict[str, Any]:
+    on = {gpu for one in found.users if one.name == name for gpu in one.gpus}
+    return {"name": name, "gpus": (found.pods or {})[name], "on": sorted(on)}
 
 
 def _redacted(value: Any) -> Any:

@@ -32,7 +32,7 @@ class Run:
 
 def finished(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
-    members = _cleared(run, members)
+    members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.interrupt.set)
     for one in members:
         if one.waits and one.reason is None:
             run.record.host(one.host.name, "changing")
@@ -63,9 +63,3 @@ def end(one: Member) -> tuple[State, str]:
     if status in ("failed", "refused", "unreachable"):
         return status, why
     return ("proven", "") if one.proven else ("failed", why)
-
-
-def _cleared(run: Run, members: Members) -> Members:
-    if run.api is None:
-        return members
-    return work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.interrupt.set)

@@ -29,7 +29,7 @@ def disturbance(one: Member) -> Disturbance:
     return acts.disturbance(one.changes, driver=installed)
 
 
-def processes(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
+def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
     """Those users of GPUs that are work: not the driver's own daemons."""
     return tuple(one for one in users if not one.command.startswith(DAEMONS))
 
@@ -66,7 +66,7 @@ def _disturbed(api: Api | None, one: Member, *, strict: bool) -> Disturbed:
         work=one.host.work if what.ends_gpu_work and one.node else "stays",
         timeout=one.host.work_timeout,
         pods=_pods(api, one, strict=strict),
-        processes=tuple(user for user in processes(users) if user.pod is None),
+        users=work_of(users),
     )
 
 

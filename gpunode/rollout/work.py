@@ -26,24 +26,26 @@ NAMED = 3
 
 
 def cleared(
-    api: Api, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
+    api: Api | None, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
-    happen in time, and its cordon is lifted again."""
-    heavy = [one for one in members if one.node is not None and stake.disturbance(one).ends_gpu_work]
+    happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for."""
+    heavy = [one for one in members if one.waits and stake.disturbance(one).ends_gpu_work]
     reasons: dict[str, Reason] = {}
     by_host = {one.host.name: one for one in heavy}
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         one = by_host[visit.host.name]
-        assert one.node is not None
         assert one.outcome is not None
+        node = one.node.name if api and one.node else ""
         try:
-            cordon.cordon(api, one.node.name, record.owner)
-            record.host(one.host.name, "cordoned")
+            if api and node:
+                cordon.cordon(api, node, record.owner)
+                record.host(one.host.name, "cordoned")
             left, outcome = _ended(api, one, visit, tell, stopped)
             if left:
-                cordon.uncordon(api, one.node.name)
+                if api and node:
+                    cordon.uncordon(api, node)
                 reasons[one.host.name] = _busy(one, left, stopped())
                 return one.outcome
         except ClusterError as error:
@@ -80,12 +82,11 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
 
 
 def _ended(
-    api: Api, one: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]
+    api: Api | None, one: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]
 ) -> tuple[str, Outcome]:
     """What still uses the GPUs when the time is over, in words ("" for nothing), and the host as it was probed then."""
-    assert one.node is not None
     assert one.outcome is not None
-    mode, seconds, name = one.host.work, one.host.work_timeout, one.node.name
+    mode, seconds = one.host.work, one.host.work_timeout
     if mode == "kill":
         return "", one.outcome
 
@@ -93,13 +94,19 @@ def _ended(
         tell(Event("stage", one.host.name, text))
 
     end = time.monotonic() + seconds
-    left = drain.wait(
-        api, name, _concerns(mode), evict=mode == "drain", seconds=seconds, tell=sentence, stopped=stopped
+    services: set[str] | None = (
+        None  # pods, by uid and by name: that of a static pod's processes is not its object's
     )
-    if left:
-        blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
-        return few([pod.name for pod in left], NAMED) + (f" ({blocked})" if blocked else ""), one.outcome
-    services = {pod.uid for pod in drain.on_node(api, name) if pod.service}
+    if api and one.node:
+        node, evict = one.node.name, mode == "drain"
+        left = drain.wait(
+            api, node, _concerns(mode), evict=evict, seconds=seconds, tell=sentence, stopped=stopped
+        )
+        if left:
+            blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
+            names = few([pod.name for pod in left], NAMED)
+            return names + (f" ({blocked})" if blocked else ""), one.outcome
+        services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
     while True:
         outcome = converge.look(visit, tell)
         users = _users(outcome.facts.gpu_users if outcome.facts else (), services)
@@ -109,10 +116,14 @@ def _ended(
         time.sleep(LOOK)
 
 
-def _users(users: Iterable[GpuUser], services: Collection[str]) -> str:
-    """Processes that use the GPUs and are no service's."""
-    work = [one for one in stake.processes(users) if one.pod not in services]
-    return few([f"{one.command} (pid {one.pid})" for one in work], NAMED)
+def _users(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
+    """Processes that use the GPUs and are no service's. `services` None: pods are not known, and none is waited for."""
+    work = [
+        one
+        for one in stake.work_of(users)
+        if (one.pod is None if services is None else one.pod not in services and one.name not in services)
+    ]
+    return few([str(one) for one in work], NAMED)
 
 
 def _concerns(mode: str) -> Callable[[Work], bool]:

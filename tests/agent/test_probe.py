@@ -306,6 +306,97 @@ def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
     assert (user.container, user.pod) == (CONTAINER, POD)
 
 
+UID = POD.replace("-", "_")
+STATIC = "0f5d6a3b7c8e9d1a2b3c4d5e6f708192"  # a static pod's, without dashes
+LOGS = f"/var/log/pods/ml_train-7f9c_{POD}/cuda/0.log"
+BUNDLE = "/run/containerd/io.containerd.runtime.v2.task"
+CRI = {
+    "io.kubernetes.cri.sandbox-namespace": "ml",
+    "io.kubernetes.cri.sandbox-name": "train-7f9c",
+    "io.kubernetes.cri.container-name": "cuda",
+}
+
+
+def docker_container(name: str, **labels: str) -> tuple[str, str]:
+    """Where docker has the container's description, and what is in it."""
+    text = json.dumps({"Name": f"/{name}", "Config": {"Labels": labels}})
+    return f"/var/lib/docker/containers/{CONTAINER}/config.v2.json", text
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "shown"),
+    [
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID}.slice/cri-containerd-{CONTAINER}.scope",
+            (LOGS, ""),
+            "pod ml/train-7f9c",
+        ),
+        (
+            f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID}.slice/crio-{CONTAINER}.scope/container",
+            (LOGS, ""),
+            "pod ml/train-7f9c",
+        ),
+        (f"5:devices:/kubepods/pod{POD}/{CONTAINER}\n0::/", (LOGS, ""), "pod ml/train-7f9c"),
+        (
+            f"1:name=systemd:/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{CONTAINER}.scope",
+            (f"/var/log/pods/kube-system_etcd-n1_{STATIC}/etcd/0.log", ""),
+            "pod kube-system/etcd-n1",
+        ),
+        (
+            f"4:devices:/kubepods/besteffort/pod{POD}/{CONTAINER}",
+            docker_container(
+                "k8s_cuda_train",
+                **{"io.kubernetes.pod.namespace": "ml", "io.kubernetes.pod.name": "train-7f9c"},
+            ),
+            "pod ml/train-7f9c",
+        ),
+        (
+            f"0::/kubepods/pod{POD}/{CONTAINER}",
+            (f"{BUNDLE}/k8s.io/{CONTAINER}/config.json", json.dumps({"annotations": CRI})),
+            "pod ml/train-7f9c",
+        ),
+        (f"0::/kubepods/pod{POD}/{CONTAINER}", None, f"pod {POD}"),
+        (f"4:devices:/docker/{CONTAINER}", docker_container("trainer"), "container trainer"),
+        (f"0::/system.slice/docker-{CONTAINER}.scope", docker_container("trainer"), "container trainer"),
+        (
+            f"0::/system.slice/nerdctl-{CONTAINER}.scope",
+            (
+                f"{BUNDLE}/default/{CONTAINER}/config.json",
+                json.dumps({"annotations": {"nerdctl/name": "notebook"}}),
+            ),
+            "container notebook",
+        ),
+        ("0::/default/my-task", (f"{BUNDLE}/default/my-task/config.json", "{}"), "container my-task"),
+        (
+            f"0::/machine.slice/libpod-{CONTAINER}.scope/container",
+            (
+                "/var/lib/containers/storage/overlay-containers/containers.json",
+                json.dumps([{"id": CONTAINER, "names": ["jovial_kepler"]}]),
+            ),
+            "container jovial_kepler",
+        ),
+        (f"0::/docker/{CONTAINER}", None, f"container {CONTAINER[:12]}"),
+        (f"0::/docker/{CONTAINER}", (docker_container("x")[0], '"torn'), f"container {CONTAINER[:12]}"),
+        ("0::/user.slice/user-1000.slice/session-3.scope", None, ""),
+    ],
+)
+def test_a_gpu_user_is_named_as_its_owner_knows_it(
+    host: Host, cgroup: str, file: tuple[str, str] | None, shown: str
+) -> None:
+    """A pod by namespace and name, a container by its name, as far as any file of the host has it."""
+    host.write("/dev/nvidia0", "")
+    host.write("/proc/9/cgroup", f"{cgroup}\n")
+    host.write("/proc/9/cmdline", "train\0")
+    host.path("/proc/9/fd").mkdir()
+    host.path("/proc/9/fd/3").symlink_to("/dev/nvidia0")
+    host.write("/proc/driver/nvidia/gpus/0000:3b:00.0/information", "Model: P100\nDevice Minor: \t 0\n")
+    if file:
+        host.write(*file)
+    (user,) = facts.parse(host.probe()).gpu_users
+    assert str(user) == f"train (pid 9{', ' if shown else ''}{shown})"
+    assert user.gpus == ("0000:3b:00.0",)
+
+
 def test_images_of_containerd_are_known_by_their_config_through_an_index(host: Host) -> None:
     """An index is resolved to this machine's platform; names are completed as docker does."""
     host.write("/run/containerd/containerd.sock", "")

@@ -191,7 +191,7 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
         "anybody": True,
         "work": "wait",
         "timeout": 1800.0,
-        "pods": [{"name": "default/job", "gpus": 1}],
+        "pods": [{"name": "default/job", "gpus": 1, "on": []}],
         "processes": [],
     }
     shown = gpunode(busy, "plan", "inventory.yaml").stdout

@@ -113,7 +113,9 @@ def test_daemons_of_the_driver_are_no_work() -> None:
     users = [
         GpuUser(1, "nvidia-persistenced"),
         GpuUser(2, "python3", container="c" * 64, pod="service"),
-        GpuUser(3, "python3", container="d" * 64, pod="job"),
+        GpuUser(3, "python3", container="d" * 64, pod="job", name="ml/train"),
         GpuUser(4, "Xorg"),
     ]
-    assert work._users(users, {"service"}) == "python3 (pid 3), Xorg (pid 4)"
+    assert work._users(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
+    assert work._users(users, {"service", "ml/train"}) == "Xorg (pid 4)"
+    assert work._users(users, None) == "Xorg (pid 4)"

@@ -419,7 +419,7 @@ XORG = GpuUser(900, "Xorg")
             "ml/train (1 GPU)",
         ),
         (
-            Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, processes=(XORG,)),
+            Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, users=(XORG,)),
             "restart of containerd; nobody works there",
             "",
         ),
@@ -441,7 +441,9 @@ def test_a_plan_says_what_it_disturbs(
     assert line["restarts"] == list(found.what.restarts)
     assert (line["anybody"], line["work"]) == (found.anybody, found.work)
     assert line["pods"] == (
-        None if found.pods is None else [{"name": name, "gpus": n} for name, n in found.pods.items()]
+        None
+        if found.pods is None
+        else [{"name": name, "gpus": n, "on": []} for name, n in found.pods.items()]
     )
 
 
