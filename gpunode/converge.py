@@ -10,14 +10,26 @@ import getpass
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode import desired, diff, facts, pipeline, reach, wire
 from gpunode.agent.failures import HINTS
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
-from gpunode.model import Change, Event, Facts, Host, LoadImage, OnEvent, Outcome, PluginImage, Reboot
+from gpunode.model import (
+    Change,
+    Event,
+    Facts,
+    Host,
+    LoadImage,
+    OnEvent,
+    Outcome,
+    PluginImage,
+    Reboot,
+    Service,
+)
 from gpunode.password import Password
 from gpunode.wording import Advice, Command
 
@@ -25,6 +37,7 @@ ROUNDS = 3
 REBOOT_SECONDS = 900.0
 PROVISION = Command("provision")
 RECONNECT_SECONDS = 60.0
+CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
 
 Dial = Callable[[Host], reach.Connection]
 
@@ -42,7 +55,9 @@ class Visit:
         self._password = password
         self._connection: reach.Connection | None = None
 
-    def ask(self, job: Mapping[str, Any], archives: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    def ask(
+        self, job: Mapping[str, Any], archives: Sequence[str] = ()
+    ) -> Generator[dict[str, Any], None, None]:
         """Run one job with the agent; yields its messages. Raises AgentFailed when the agent refuses the job."""
         if self._connection is None:
             self._connection = self._dial(self.host)
@@ -82,6 +97,16 @@ def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     return look(visit, tell)
 
 
+def confirm(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `look`."""
+    runs = sorted({one.run for one in outcome.facts.unconfirmed}) if outcome.facts else []
+    if runs:
+        tell(Event("stage", visit.host.name, "confirm what an earlier apply could not"))
+        for _ in visit.ask(wire.confirm_job(runs)):
+            pass
+    return outcome
+
+
 def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     """Apply `outcome.plan`, then plan again from the new state.
 
@@ -92,12 +117,14 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     if not plan or outcome.facts is None:
         return outcome
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
-    job = wire.apply_job(run, f"{getpass.getuser()}@{socket.gethostname()}", plan.changes, visit.watch)
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS)
     archives = [change.archive for change in plan.changes if isinstance(change, LoadImage)]
     seen: Facts | None = None
     error: HostError | None = None
     applied: list[Change] = []
-    for message in _messages(visit, job, run, tell, archives):
+    guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
+    for message in _messages(visit, job, run, tell, archives, guarded=guarded):
         kind = message["type"]
         if kind == "start":
             n = message["n"]
@@ -180,24 +207,43 @@ def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> HostErro
 
 
 def _messages(
-    visit: Visit, job: Mapping[str, Any], run: str, tell: OnEvent, archives: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """The messages of an apply to its end, across lost connections."""
+    visit: Visit,
+    job: Mapping[str, Any],
+    run: str,
+    tell: OnEvent,
+    archives: Sequence[str] = (),
+    *,
+    guarded: bool = True,
+) -> Generator[dict[str, Any], None, None]:
+    """The messages of an apply to its end, across lost connections, and those that are opened to confirm a restart.
+
+    `guarded`: it may have cut the host from its network, and will put its files back then.
+    """
+    patience = RECONNECT_SECONDS + (CONFIRM_SECONDS if guarded else 0)
     count = 0
     deadline = None
+    confirms: int | None = None
     while True:
         skip = count  # `follow` sends the messages from the first one
         try:
-            for message in visit.ask(job, archives):
-                if skip:
-                    skip -= 1
-                    continue
-                count += 1
-                deadline = None
-                yield message
-            return
+            with closing(visit.ask(job, archives)) as messages:
+                for message in messages:
+                    if skip:
+                        skip -= 1
+                        continue
+                    count += 1
+                    deadline = None
+                    if message["type"] == "confirm":
+                        confirms = message["n"]
+                        break
+                    yield message
+                else:
+                    return
+            tell(Event("stage", visit.host.name, f"confirm {message['unit']} over a new connection"))
+            visit.close()
+            job, archives = wire.follow_job(run, confirms), ()
         except Unreachable as error:
-            deadline = deadline or time.monotonic() + RECONNECT_SECONDS
+            deadline = deadline or time.monotonic() + patience
             if time.monotonic() > deadline:
                 raise ConnectionLost(
                     visit.host.name,
@@ -209,7 +255,7 @@ def _messages(
             if isinstance(error, ConnectionLost):
                 tell(Event("stage", visit.host.name, "connection lost; the apply continues; reconnecting"))
             time.sleep(1)
-            job, archives = wire.follow_job(run), ()
+            job, archives = wire.follow_job(run, confirms), ()
 
 
 def _reboot(visit: Visit, run: str, boot_id: str, tell: OnEvent) -> tuple[Facts, Mapping[str, Any] | None]:

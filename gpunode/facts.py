@@ -20,6 +20,7 @@ from gpunode.model import (
     Package,
     PciDevice,
     Run,
+    Unconfirmed,
     Unit,
 )
 
@@ -60,6 +61,7 @@ def parse(raw: Raw) -> Facts:
         gpu_users=tuple(_gpu_user(user) for user in raw.get("gpu_users") or ()),
         images=dict(raw.get("images") or {}),
         running=Run(running["run"], float(running["since"]), running["by"]) if running else None,
+        unconfirmed=tuple(Unconfirmed(**entry) for entry in raw.get("unconfirmed") or ()),
         errors={**(raw.get("errors") or {}), **_unlisted(gpus, smi.get("list_error"))},
     )
 

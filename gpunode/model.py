@@ -283,6 +283,17 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """A restart that an earlier apply kept, though gpunode did not connect to the host after it. `code`: why it did."""
+
+    code: Literal["api-server-answered"]
+    run: str
+    unit: str
+    by: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything one probe of one host saw, at `time` (seconds since the epoch, the host's clock)."""
 
@@ -309,6 +320,7 @@ class Facts:
     gpu_users: tuple[GpuUser, ...] = ()
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None
+    unconfirmed: tuple[Unconfirmed, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read
     machine_id: str = ""  # of /etc/machine-id; "" where it is not known
     product_uuid: str = ""  # of the firmware

@@ -37,7 +37,8 @@ class Remote(Protocol):
 
 
 class Connection(Protocol):
-    """A host that runs commands, one at a time."""
+    """A host that runs commands, one at a time. Each that is dialled has a login of its own: a restart on the host is
+    confirmed by the next one."""
 
     def start(
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
@@ -45,7 +46,9 @@ class Connection(Protocol):
         """Start a command. `heard` is called with chunks of standard error, in another thread."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it, and what it is multiplexed over, so that the next one dialled is new."""
+        ...
 
 
 class LocalRemote:

@@ -204,8 +204,13 @@ def probe_job(watch: Watch) -> dict[str, Any]:
     return {"op": "probe", "nonce": secrets.token_hex(8), "watch": asdict(watch)}
 
 
-def apply_job(run: str, by: str, changes: Sequence[Change], watch: Watch | None) -> dict[str, Any]:
-    """Make the changes in order, then probe. Reads the archives of LoadImage changes for their digests."""
+def apply_job(
+    run: str, by: str, changes: Sequence[Change], watch: Watch | None, confirm: float = 0.0
+) -> dict[str, Any]:
+    """Make the changes in order, then probe. Reads the archives of LoadImage changes for their digests.
+
+    `confirm`: seconds that a guarded restart waits for its confirmation from outside; 0: it needs none.
+    """
     payloads: list[dict[str, Any]] = []
     encoded = []
     for change in changes:
@@ -222,12 +227,21 @@ def apply_job(run: str, by: str, changes: Sequence[Change], watch: Watch | None)
         "changes": encoded,
         "then": asdict(watch) if watch else None,
         "payloads": payloads,
+        "confirm": confirm,
     }
 
 
-def follow_job(run: str) -> dict[str, Any]:
-    """Send the messages of a running or ended apply, from its first to its last."""
-    return {"op": "follow", "nonce": secrets.token_hex(8), "run": run}
+def follow_job(run: str, confirms: int | None = None) -> dict[str, Any]:
+    """Send the messages of a running or ended apply, from its first to its last.
+
+    `confirms`: the index of a restart after which the connection was opened that this job is sent over.
+    """
+    return {"op": "follow", "nonce": secrets.token_hex(8), "run": run, "confirms": confirms}
+
+
+def confirm_job(runs: Sequence[str]) -> dict[str, Any]:
+    """Confirm the restarts that these runs, which have ended, kept unconfirmed."""
+    return {"op": "confirm", "nonce": secrets.token_hex(8), "runs": list(runs)}
 
 
 def abort_job() -> dict[str, Any]:

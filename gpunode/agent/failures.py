@@ -24,6 +24,7 @@ HINTS = {
     "changed-underneath": "It was changed after the plan was made: run again for a new plan.",
     "check-failed": "The file is unchanged; fix the error that its program reports.",
     "unit-failed": "Fix the error (`journalctl -u` on the host shows more), then run again.",
+    "cut-off": "Find what in the change takes the host from its network, and leave that out; then run again.",
     "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",

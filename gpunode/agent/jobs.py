@@ -10,6 +10,7 @@ from gpunode.agent.abort import ABORT_SECONDS, abort
 from gpunode.agent.apply import apply
 from gpunode.agent.failures import Failure
 from gpunode.agent.follow import BEAT_SECONDS, follow
+from gpunode.agent.outside import confirm
 from gpunode.agent.probe import PROBE_SECONDS, probe
 from gpunode.agent.record import Run
 from gpunode.agent.restore import restore_later
@@ -36,7 +37,16 @@ def answer_apply(program: bytes, job: Message) -> Iterator[Message]:
 
 
 def answer_follow(_program: bytes, job: Message) -> Iterator[Message]:
-    return follow(Run(job["run"]), job.get("beat", BEAT_SECONDS))
+    this = Run(job["run"])
+    if job.get("confirms") is not None:
+        confirm(this, job["confirms"])
+    return follow(this, job.get("beat", BEAT_SECONDS))
+
+
+def answer_confirm(_program: bytes, job: Message) -> Iterator[Message]:
+    for name in job["runs"]:
+        confirm(Run(name))
+    yield {"type": "end", "ok": True}
 
 
 def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:
@@ -51,6 +61,7 @@ OPERATIONS: Dict[str, Callable[[bytes, Message], Iterator[Message]]] = {
     "probe": answer_probe,
     "apply": answer_apply,
     "follow": answer_follow,
+    "confirm": answer_confirm,
     "abort": answer_abort,
 }
 

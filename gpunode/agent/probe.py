@@ -13,6 +13,7 @@ from gpunode.agent.images import read_images
 from gpunode.agent.kubelet import read_kubelet, read_watched_files
 from gpunode.agent.lock import lock_holder
 from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot
+from gpunode.agent.outside import unconfirmed
 from gpunode.agent.packages import read_packages
 from gpunode.agent.system import Message, line_of
 from gpunode.agent.systemd import read_units
@@ -43,6 +44,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "containerd": begin(read_containerd),
         "kubelet": kubelet,
         "gpu_users": users,
+        "unconfirmed": begin(unconfirmed),
         "images": begin(read_images, watch["images"]),
         "files": begin(read_watched_files, watch["files"], kubelet),
     }

@@ -5,16 +5,21 @@ import time
 from gpunode.agent.failures import Failure
 from gpunode.agent.guard import disarm, read_guard, settling
 from gpunode.agent.health import node_units, reasons, restart, what_worked
+from gpunode.agent.outside import judged
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, last, run
 from gpunode.agent.systemd import journal
 
 
 def service(this: Run, change: Message) -> Message:
-    """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work."""
+    """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work.
+
+    Where files were changed for it, the host must also be reachable from outside.
+    """
     unit = change["unit"]
     guard = read_guard(this)
-    if guard is None or guard["unit"] != unit:
+    guarded = guard is not None and guard["unit"] == unit
+    if guard is None or not guarded:
         guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
@@ -24,8 +29,9 @@ def service(this: Run, change: Message) -> Message:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
     if not lost:
+        detail = judged(this, unit) if guarded else {}
         disarm(this)
-        return {}
+        return detail
     printed = journal(unit, 100, started)
     parts = [name.split()[-1] for name in lost if not name.endswith(".service")]
     about = [line for line in printed if any(part in line for part in parts)]

@@ -60,6 +60,7 @@ NEEDED = (
     "units",
     "kubelet",
     "gpu_users",
+    "unconfirmed",
 )
 
 

@@ -24,10 +24,23 @@ def headline(facts: Facts, wish: Desired | None = None) -> str:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Notes on a host beside its changes: the planner's, and another apply that is running."""
-    wish = outcome.desired.notes if outcome.desired else ()
-    run = outcome.facts.running if outcome.facts else None
+    """Notes on a host beside its changes: the planner's, what was kept unconfirmed, and another apply that is running."""
+    found = outcome.desired.notes if outcome.desired else ()
+    if outcome.facts is None:
+        return found
+    found += tuple(
+        f"unconfirmed: after the restart of {one.unit} by {one.by} at {_clock(one.since, date=True)} gpunode did not "
+        "connect again; it was kept, as the API server answered"
+        for one in outcome.facts.unconfirmed
+    )
+    run = outcome.facts.running
     if run is None:
-        return wish
-    since = time.strftime("%H:%M:%S", time.localtime(run.since))
-    return (*wish, f"{run.by} is changing this host since {since}: this plan may be outdated soon")
+        return found
+    return (
+        *found,
+        f"{run.by} is changing this host since {_clock(run.since)}: this plan may be outdated soon",
+    )
+
+
+def _clock(since: float, *, date: bool = False) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S", time.localtime(since))

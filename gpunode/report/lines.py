@@ -53,15 +53,16 @@ class Lines:
                 for step in steps
                 for change in step.changes
             ]
-            self._write(
-                {
-                    "type": "plan",
-                    **self._outcome(outcome),
-                    "changes": changes,
-                    "disturbs": _disturbs(outcome.disturbs) if outcome.disturbs else None,
-                    "notes": notes(outcome),
-                }
-            )
+            line = {
+                "type": "plan",
+                **self._outcome(outcome),
+                "changes": changes,
+                "disturbs": _disturbs(outcome.disturbs) if outcome.disturbs else None,
+                "notes": notes(outcome),
+            }
+            if outcome.facts and outcome.facts.unconfirmed:
+                line["unconfirmed"] = [asdict(one) for one in outcome.facts.unconfirmed]
+            self._write(line)
 
     def cluster(
         self,

@@ -19,10 +19,11 @@ AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan 
 
 
 def probed(session: Session) -> Members:
-    """Every host, probed and planned, once an apply that is still under way there has ended."""
+    """Every host, probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
+    kept unconfirmed are confirmed."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
-        return converge.follow(visit, converge.look(visit, tell), tell)
+        return converge.confirm(visit, converge.follow(visit, converge.look(visit, tell), tell), tell)
 
     return session.probed(story)
 

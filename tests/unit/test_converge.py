@@ -40,8 +40,10 @@ class Agent:
     def __init__(self, *answers: Answer | Exception) -> None:
         self.answers = list(answers)
         self.jobs: list[dict[str, Any]] = []
+        self.dials: list[int] = []  # how many jobs there had been at each
 
     def dial(self, host: Host) -> reach.Connection:
+        self.dials.append(len(self.jobs))
         if self.answers and isinstance(self.answers[0], Exception):
             raise self.answers.pop(0)  # type: ignore[misc]
         return self
@@ -115,6 +117,50 @@ def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_
     assert [event.data["n"] for event in events if event.type == "change"] == [0, 1, 2]
     assert [job["op"] for job in agent.jobs] == ["apply", "follow"]
     assert agent.jobs[1]["run"] == agent.jobs[0]["run"]
+
+
+CONFIRM = {"type": "confirm", "n": 1, "unit": "docker.service", "seconds": 120}
+
+
+def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw: dict[str, Any]) -> None:
+    """The old one is given up: it may work where no new one does. A dial that fails is tried again."""
+    story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
+    rest = [{"type": "done", "n": 1}, *done(2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    agent = Agent((story, True), Unreachable(HOST.name, "no route"), ([*story, *rest], True))
+    outcome, events = apply(agent, planned(raw, *FILES))
+
+    assert outcome.applied == FILES
+    assert [event.data["n"] for event in events if event.type == "change"] == [0, 1, 2]
+    assert [(job["op"], job.get("confirms")) for job in agent.jobs] == [("apply", None), ("follow", 1)]
+    assert agent.dials == [0, 1, 1]
+    assert "confirm docker.service over a new connection" in [event.message for event in events]
+
+
+def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_that_does(
+    raw: dict[str, Any],
+) -> None:
+    """It may be older than the restart."""
+    story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
+    rest = [{"type": "done", "n": 1}, {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    agent = Agent((done(0), False), (story, True), ([*story, *rest], True))
+    outcome, _ = apply(agent, planned(raw, *FILES))
+
+    assert outcome.applied == FILES[:2]
+    assert [job.get("confirms") for job in agent.jobs] == [None, None, 1]
+    assert agent.dials == [0, 1, 2]
+
+
+def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: dict[str, Any]) -> None:
+    """One job for a host that has such; none for any other."""
+    kept = {"code": "api-server-answered", "run": "r1", "unit": "docker.service", "by": "ann", "since": 0.0}
+    agent = Agent(([{"type": "end", "ok": True}], True))
+    visit = converge.Visit(HOST, agent.dial, None)
+    right = Outcome(HOST.name, "right", facts.parse(raw))
+    assert converge.confirm(visit, right, lambda _: None) is right
+    assert agent.jobs == []
+    later = Outcome(HOST.name, "right", facts.parse({**raw, "unconfirmed": [kept, kept]}))
+    assert converge.confirm(visit, later, lambda _: None) is later
+    assert [(job["op"], job["runs"]) for job in agent.jobs] == [("confirm", ["r1"])]
 
 
 def test_a_connection_that_stays_lost_says_that_the_work_goes_on(

@@ -1,0 +1,294 @@
+"""A restart that works is kept when gpunode connects to the host again, or else its API server answers; else it is undone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode import facts, wire
+from gpunode.agent.failures import HINTS
+from gpunode.model import Reboot, Unconfirmed, WriteFile
+from gpunode.sim.apiserver import tls
+from tests.agent.conftest import DAEMON, DOCKER, Host, wait_until
+from tests.agent.guarded import BOOT_UNIT, GUARDED, RECORD, RESTART, as_unit, goes_down, told, worker, write
+
+MARK = f"{RECORD}/unconfirmed-1.json"
+KUBECONFIG = "/etc/kubernetes/kubelet.conf"
+SOON, LATE = 0.4, 60.0  # seconds until a host gives up; LATE: a test does not wait for it
+
+
+@contextlib.contextmanager
+def serving(answer: bytes, secure: ssl.SSLContext | None, away: int) -> Iterator[int]:
+    """A port that gives every connection this answer, over TLS if `secure`, and none to the first `away`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for number in itertools.count():
+                try:
+                    plain, _ = listener.accept()
+                except OSError:
+                    return
+                with plain, contextlib.suppress(OSError):
+                    if number < away:
+                        continue
+                    plain.settimeout(5)
+                    connection = secure.wrap_socket(plain, server_side=True) if secure else plain
+                    with connection:
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def kubeconfig(host: Host, port: int, ca: str, path: str = KUBECONFIG, extra: str = "") -> None:
+    """As kubeadm writes it."""
+    data = base64.b64encode(ca.encode()).decode()
+    host.write(
+        path,
+        "apiVersion: v1\nclusters:\n- cluster:\n"
+        f"    certificate-authority-data: {data}\n{extra}    server: https://127.0.0.1:{port}\n  name: default\n",
+    )
+
+
+def http(status: str) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+OK = http("200 OK")
+
+
+@pytest.fixture
+def api(docker: Host, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Puts an API server beside the host, and its kubeconfig onto it."""
+    with contextlib.ExitStack() as stack:
+
+        def made(
+            answer: bytes = OK, *, secured: bool = True, ca: str = "", away: int = 0, **given: str
+        ) -> None:
+            secure, own = tls.server(tmp_path / "api.pem")
+            port = stack.enter_context(serving(answer, secure if secured else None, away))
+            kubeconfig(docker, port, ca or own, **given)
+
+        yield made
+
+
+def changed(host: Host, *more: Any, seconds: float = SOON) -> list[dict[str, Any]]:
+    """A guarded restart whose operator is gone."""
+    return host.ask(host.job(write('{"a": 1}'), GUARDED, *more, confirm=seconds))
+
+
+def asked(host: Host) -> int:
+    """How often the apply has asked to be confirmed."""
+    path = host.path(f"{RECORD}/messages.jsonl")
+    return path.read_text().count('"confirm"') if path.exists() else 0
+
+
+def waits(host: Host) -> None:
+    """Begin a guarded restart and wait until it asks to be confirmed."""
+    host.start(host.job(write('{"a": 1}'), GUARDED, confirm=LATE))
+    wait_until(lambda: asked(host) == 1)
+
+
+def kept(host: Host) -> bool:
+    """Whether the change stays, with nothing armed that would undo it; else that it is undone."""
+    stays = host.read(DAEMON) == '{"a": 1}'
+    assert host.calls().count(RESTART) == (1 if stays else 2)
+    assert not host.path(f"{RECORD}/guard.json").exists()
+    assert not host.path(BOOT_UNIT).exists()
+    return stays
+
+
+def test_a_new_connection_confirms(docker: Host) -> None:
+    """It says which restart it was opened after; the change is done then, and nothing is marked."""
+    job = docker.job(write('{"a": 1}'), GUARDED, confirm=LATE)
+    first = docker.start(job)
+    wait_until(lambda: asked(docker) == 1)
+    messages = docker.ask(wire.follow_job("run1", confirms=1))
+    assert [message["type"] for message in messages] == ["start", "done", "start", "confirm", "done", "end"]
+    assert messages[3] == {"type": "confirm", "n": 1, "unit": DOCKER, "seconds": LATE}
+    assert messages[4]["detail"] == {"outside": "confirmed"}
+    assert kept(docker)
+    assert docker.probe()["unconfirmed"] == []
+    first.kill()
+
+
+def test_a_connection_that_only_follows_confirms_nothing(docker: Host) -> None:
+    """It may be older than the restart; so may one that confirms an earlier restart."""
+    waits(docker)
+    for confirms in (None, 0):
+        job = wire.follow_job("run1", confirms)
+        follower = docker.start({**job, "beat": 0.1})
+        assert follower.stdout
+        wait_until(lambda: b"alive" in follower.stdout.readline())  # type: ignore[union-attr]  # noqa: B023
+        follower.kill()
+    assert docker.path(f"{RECORD}/guard.json").exists()
+    docker.ask(wire.follow_job("run1", confirms=1))
+    assert kept(docker)
+
+
+@pytest.mark.parametrize(
+    "status", ["200 OK", "401 Unauthorized", "403 Forbidden", "500 Internal Server Error"]
+)
+def test_without_the_operator_any_answer_of_the_api_server_keeps_it_unconfirmed(
+    docker: Host, api: Callable[..., None], status: str
+) -> None:
+    """The next run's probe tells; a job that says so confirms."""
+    api(http(status))
+    messages = changed(docker)
+    assert messages[-1]["ok"]
+    assert messages[-2]["detail"] == {"outside": "api-server-answered"}
+    assert kept(docker)
+    (found,) = facts.parse(docker.probe()).unconfirmed
+    assert found == Unconfirmed("api-server-answered", "run1", DOCKER, "anna@desk", found.since)
+    assert docker.ask(wire.confirm_job(["run1"])) == [{"type": "end", "ok": True}]
+    assert facts.parse(docker.probe()).unconfirmed == ()
+
+
+def other_ca(tmp_path: Path) -> str:
+    (tmp_path / "other").mkdir()
+    return tls.server(tmp_path / "other/api.pem")[1]
+
+
+@pytest.mark.parametrize(
+    "case", ["not joined", "refused", "another CA", "no TLS", "no HTTP", "control plane"]
+)
+def test_without_either_it_is_put_back(
+    docker: Host, api: Callable[..., None], tmp_path: Path, case: str
+) -> None:
+    """A server that does not prove to be the cluster's is no answer; nor is one on the host itself."""
+    if case == "refused":
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            port = gone.getsockname()[1]
+        kubeconfig(docker, port, tls.server(tmp_path / "api.pem")[1])
+    elif case == "another CA":
+        api(ca=other_ca(tmp_path))
+    elif case == "no TLS":
+        api(secured=False)
+    elif case == "no HTTP":
+        api(b"220 mail.example ESMTP\r\n")
+    elif case == "control plane":
+        api()
+        docker.write("/proc/4712/comm", "kube-apiserver\n")
+    *_, failed, end = changed(docker)
+    assert (failed["code"], failed["n"], failed["restored"]) == ("cut-off", 1, [DAEMON])
+    assert failed["detail"] == [f"with its files restored, {DOCKER} runs again"]
+    assert HINTS["cut-off"]
+    assert end == {"type": "end", "ok": False}
+    assert not kept(docker)
+    assert docker.probe()["unconfirmed"] == []
+
+
+def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: Callable[..., None]) -> None:
+    """The path that it runs with; JSON is YAML, and a certificate has another name than its address."""
+    docker.unit("kubelet.service", MainPID=77)
+    docker.write("/proc/77/cmdline", "kubelet\0--bootstrap-kubeconfig=/etc/b\0--kubeconfig=/var/lib/k/conf\0")
+    docker.write(KUBECONFIG, "clusters: []\n")
+    api(path="/var/lib/k/conf", extra="    tls-server-name: 127.0.0.1\n")
+    assert changed(docker)[-1]["ok"]
+    assert kept(docker)
+
+
+def test_an_api_server_that_comes_back_within_the_time_is_waited_for(
+    docker: Host, api: Callable[..., None]
+) -> None:
+    """A restart of docker may have ended the load balancer before it."""
+    api(away=3)
+    assert changed(docker, seconds=6)[-1]["ok"]
+    assert kept(docker)
+
+
+def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(
+    docker: Host, api: Callable[..., None]
+) -> None:
+    """Two in one apply: what the first kept unconfirmed, the confirmation of the second confirms."""
+    other = "/etc/default/kubelet"
+    docker.unit(
+        "kubelet.service", 'printf "LoadState=loaded\\nActiveState=active\\nMainPID=$$\\n" > "$units/$2"\n'
+    )
+    api()
+    kubelet = type(GUARDED)("kubelet.service", "why", restart=True, guards=(other,))
+    job = docker.job(
+        write('{"a": 1}'), GUARDED, WriteFile(other, "x", "why"), kubelet, Reboot("why"), confirm=8
+    )
+    docker.start(job)
+    wait_until(docker.path(MARK).exists)
+    docker.path(KUBECONFIG).unlink()
+    wait_until(lambda: asked(docker) == 2)
+    assert "systemctl reboot" not in docker.calls()
+    messages = docker.ask(wire.follow_job("run1", confirms=3))
+    assert [message["detail"] for message in messages if message["type"] == "done"][1:4:2] == [
+        {"outside": "api-server-answered"},
+        {"outside": "confirmed"},
+    ]
+    assert not docker.path(MARK).exists()
+    wait_until(lambda: "systemctl reboot" in docker.calls())
+    assert kept(docker)
+
+
+@pytest.mark.parametrize("verb", ["restore", "boot", "next", "abort"])
+def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: str) -> None:
+    """By the timer, at a boot, by the next apply or by an abort: nobody has confirmed it."""
+    waits(docker)
+    if verb == "abort":
+        assert DAEMON in str(docker.ask(wire.abort_job()))
+        assert not kept(docker)
+        return
+    os.kill(worker(docker), signal.SIGKILL)
+    if verb == "next":
+        assert f"put back {DAEMON}" in told(docker.apply(WriteFile("/etc/x", "x", "why")))
+    else:
+        if verb == "boot":
+            goes_down(docker)
+        assert f"put back {DAEMON}" in as_unit(docker, verb).stdout
+    assert docker.read(DAEMON) == "{}"
+    assert not docker.path(BOOT_UNIT).exists()
+
+
+def test_a_later_confirmation_takes_the_mark_away(docker: Host, api: Callable[..., None]) -> None:
+    """An operator whose line was down for longer follows the apply, which has ended."""
+    api()
+    changed(docker)
+    assert docker.path(MARK).exists()
+    assert docker.ask(wire.follow_job("run1", confirms=1))[-1]["ok"]
+    assert not docker.path(MARK).exists()
+
+
+def test_a_newer_gpunodes_mark_is_refused_by_name(docker: Host, api: Callable[..., None]) -> None:
+    """An older one, from before there were versions, is read."""
+    api()
+    changed(docker)
+    mark = json.loads(docker.read(MARK))
+    assert mark.pop("version") == 1
+    docker.write(MARK, json.dumps({**mark, "version": 2}))
+    seen = docker.probe()
+    assert seen["unconfirmed"] is None
+    assert f"{MARK} was written by a newer gpunode, in format 2" in seen["errors"]["unconfirmed"]
+    docker.write(MARK, json.dumps(mark))
+    assert [entry["run"] for entry in docker.probe()["unconfirmed"]] == ["run1"]
+
+
+def test_a_restart_that_reads_no_changed_file_waits_for_nobody(docker: Host) -> None:
+    """There is nothing to put back. Nor does an apply of an older gpunode, whose job has no such time."""
+    messages = docker.ask(docker.job(GUARDED, confirm=LATE))
+    assert [message["type"] for message in messages] == ["start", "done", "end"]
+    job = docker.job(write('{"a": 1}'), GUARDED)
+    del job["confirm"]
+    assert [message["type"] for message in docker.ask(job)] == ["start", "done", "start", "done", "end"]
