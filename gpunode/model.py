@@ -42,7 +42,7 @@ class Host:
     name: str
     ssh: Ssh
     groups: tuple[str, ...] = ()
-    connection: Literal["ssh", "local"] = "ssh"
+    connection: Literal["ssh", "openssh", "local"] = "ssh"
     sudo: bool = True
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)

@@ -1,13 +1,12 @@
 """Runs the agent on a host: the Connection protocol, and `talk`, which sends one job and yields its messages.
 
-A Connection starts one command and returns its output: `ssh.SshConnection` over SSH, `Local` on this machine.
+A Connection starts one command and returns its output: `ssh.SshConnection` and `openssh.Connection` over SSH, `Local` on
+this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpunode import streams, wire
+from gpunode.child import Child
 from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host
 from gpunode.password import Password, Question
@@ -23,7 +23,6 @@ from gpunode.password import Password, Question
 CHUNK = 256 * 1024
 # The agent limits its own commands to half of that, and reports every ten seconds that an apply continues.
 SILENT_SECONDS = 120.0
-HANGS_SECONDS = 2.0  # a killed command has ended by then, or hangs
 
 
 class Remote(Protocol):
@@ -51,92 +50,11 @@ class Connection(Protocol):
         ...
 
 
-class LocalRemote:
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        stdin: Iterable[bytes],
-        heard: Callable[[bytes], None] | None,
-    ) -> None:
-        self._process = process
-        self._errors = streams.Errors()
-        self._wake, self._waker = os.pipe()
-        self._lock = threading.Lock()
-        self._given_up = self._ended = False
-        self._threads = [
-            threading.Thread(target=self._feed, args=(stdin,), daemon=True),
-            threading.Thread(target=self._drain, args=(heard,), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _feed(self, stdin: Iterable[bytes]) -> None:
-        assert self._process.stdin is not None
-        try:
-            for chunk in stdin:
-                self._process.stdin.write(chunk)
-                self._process.stdin.flush()
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # the command ended early; its status says why
-
-    def _drain(self, heard: Callable[[bytes], None] | None) -> None:
-        assert self._process.stderr is not None
-        while chunk := os.read(self._process.stderr.fileno(), CHUNK):
-            if not self._errors.add(chunk):
-                self.give_up()
-            if heard is not None:
-                heard(chunk)
-
-    def lines(self) -> Iterator[bytes]:
-        """Lines of standard output; ends early after `give_up`. Raises Flood."""
-        yield from streams.lines(self._chunks())
-        self._errors.check()
-
-    def _chunks(self) -> Iterator[bytes]:
-        assert self._process.stdout is not None
-        out = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as ready:
-            ready.register(out, selectors.EVENT_READ)
-            ready.register(self._wake, selectors.EVENT_READ)
-            while [key.fd for key, _ in ready.select()] == [out] and (chunk := os.read(out, CHUNK)):
-                yield chunk
-
-    def end(self) -> tuple[int | None, str]:
-        """Exit status and standard error; after `give_up` the status is None and a hanging process is left alone."""
-        status = None
-        while status is None and not self._given_up:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self._process.wait(1)
-        for thread in self._threads:
-            thread.join(HANGS_SECONDS if self._given_up else None)
-        with self._lock:
-            self._ended = True
-            os.close(self._wake)
-            os.close(self._waker)
-        if not any(thread.is_alive() for thread in self._threads):
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):  # input that it never read
-                        stream.close()
-        return (None if self._given_up else status), self._errors.text()
-
-    def give_up(self) -> None:
-        """Stop reading, and kill the command if that is possible: it may hang in the kernel or belong to root."""
-        with self._lock:
-            if not self._ended:
-                self._given_up = True
-                os.write(self._waker, b"x")
-                with contextlib.suppress(OSError):
-                    self._process.kill()
-
-
 class Local:
     """`connection: local`: this machine, for a node that runs gpunode on itself."""
 
     def __init__(self) -> None:
-        self._remote: LocalRemote | None = None
+        self._remote: Child | None = None
 
     def start(
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
@@ -147,7 +65,7 @@ class Local:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self._remote = LocalRemote(process, stdin, heard)
+        self._remote = Child(process, stdin, heard)
         return self._remote
 
     def close(self) -> None:
@@ -199,6 +117,7 @@ def talk(
             status, stderr = remote.end()
         except streams.Flood as flood:
             connection.close()
+            remote.end()
             raise AgentFailed(
                 host.name,
                 f"the host sent {flood} instead of an answer",

@@ -176,7 +176,7 @@ def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Men
     seen: dict[tuple[str | None, ...], str] = {}
     for one in made:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]
-        if one.connection == "ssh":
+        if one.connection != "local":
             keys = [(f"is reached at {one.ssh.address} port {one.ssh.port or 22}", one.ssh.jump or "none")]
         if one.node:
             keys.append((f"is node {one.node}",))

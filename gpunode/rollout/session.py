@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from gpunode import fleet, reach
+from gpunode import fleet, openssh, reach
 from gpunode.converge import Visit
 from gpunode.model import Host, Inventory, OnEvent, Outcome
 from gpunode.password import Password
@@ -54,6 +55,14 @@ class Session:
         return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
 
 
+class Dialer(Protocol):
+    """Connects to hosts."""
+
+    def connect(self, host: Host) -> reach.Connection: ...
+
+    def close(self) -> None: ...
+
+
 @contextmanager
 def opened(
     inventory: Inventory,
@@ -64,16 +73,18 @@ def opened(
     password: Password | None = None,
 ) -> Iterator[Session]:
     """A session; each host is dialled when it is first asked, and every connection is closed at the end."""
-    dialer = None
-    if any(host.connection == "ssh" for host in hosts):
-        from gpunode.ssh import Dialer
+    kinds = {host.connection for host in hosts}
+    dialers: dict[str, Dialer] = {}
+    if "ssh" in kinds:
+        from gpunode import ssh  # imports paramiko
 
-        dialer = Dialer(proven=password is not None)
+        dialers["ssh"] = ssh.Dialer(proven=password is not None)
+    if "openssh" in kinds:
+        dialers["openssh"] = openssh.Dialer(proven=password is not None)
 
     def dial(host: Host) -> reach.Connection:
-        if host.connection == "local" or dialer is None:
-            return reach.Local()
-        return dialer.connect(host)
+        dialer = dialers.get(host.connection)
+        return reach.Local() if dialer is None else dialer.connect(host)
 
     visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
     try:
@@ -81,5 +92,5 @@ def opened(
     finally:
         for visit in visits.values():
             visit.close()
-        if dialer is not None:
+        for dialer in dialers.values():
             dialer.close()

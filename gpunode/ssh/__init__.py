@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import socket
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
 from gpunode.model import Host, Ssh
+from gpunode.openssh import resolve
 from gpunode.ssh.channel import SshConnection
 from gpunode.ssh.config import Config
 from gpunode.ssh.failures import JumpFailed, SshRefusal, explain, may_pass
@@ -161,21 +160,11 @@ def _kind(algorithm: str) -> str:
 
 
 def _jump(ssh: Ssh, jump: str) -> Ssh:
-    """The jump host `[user@]host[:port]` of a host, with the host's key; an IPv6 address is in brackets."""
-    user, _, place = jump.rpartition("@")
-    match = re.fullmatch(
-        r"\[(?P<six>[^]]+)\](?::(?P<sixport>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", place
-    )
-    if match is None:
-        raise paramiko.SSHException("it is not [user@]host[:port]")
-    port = match["sixport"] or match["port"]
-    return replace(
-        ssh,
-        address=match["six"] or match["name"],
-        port=int(port) if port else None,
-        user=user or None,
-        jump=None,
-    )
+    """The jump host of a host, with the host's key."""
+    try:
+        return resolve.hop(ssh, jump)
+    except resolve.Unresolved as error:
+        raise SshRefusal(str(error), hint=error.hint) from error
 
 
 def _last(target: Target) -> Target:

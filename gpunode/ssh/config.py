@@ -8,18 +8,18 @@ import pwd
 import re
 import shutil
 import socket
-import subprocess
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import paramiko
 
 from gpunode.model import Ssh
+from gpunode.openssh import resolve
+from gpunode.openssh.resolve import Options
 from gpunode.ssh.failures import SshRefusal
 from gpunode.ssh.target import Target
 
 SYSTEM = Path("/etc/ssh/ssh_config")
-ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
 # Directives that only ssh itself can evaluate.
 _NEEDS_SSH = re.compile(r"^[ \t]*(include\b|match\b.*\b(?:exec|tagged|localnetwork|version)\b)", re.I | re.M)
 _ALGORITHMS = {
@@ -29,8 +29,6 @@ _ALGORITHMS = {
     "keys": "hostkeyalgorithms",
     "pubkeys": "pubkeyacceptedalgorithms",
 }
-
-Options = Mapping[str, Sequence[str]]
 
 
 class Config:
@@ -45,10 +43,7 @@ class Config:
         """The target for one host. Raises SshRefusal for options that gpunode does not support."""
         options = self._ask(ssh) if self._ssh else self._read(ssh)
 
-        def one(name: str, default: str = "") -> str:
-            values = options.get(name, ())
-            return values[0] if values and values[0].lower() != "none" else default
-
+        one = partial(resolve.one, options)
         address, port = one("hostname", ssh.address), ssh.port or int(one("port", "22"))
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
@@ -125,38 +120,10 @@ class Config:
 
     def _ask(self, ssh: Ssh) -> Options:
         """The options by `ssh -G`, which evaluates Include, Match and canonical names."""
-        words = [str(self._ssh), "-G"]
-        if self._file is not None:
-            words += ["-F", str(self._file) if self._file.exists() else "none"]
-        words += ["-l", ssh.user] if ssh.user else []
-        words += ["-p", str(ssh.port)] if ssh.port else []
-        words += ["-o", f"ProxyJump={ssh.jump}"] if ssh.jump else []
         try:
-            done = subprocess.run(
-                [*words, "--", ssh.address],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWERS_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SshRefusal(
-                f"`ssh -G {ssh.address}` did not end within {ANSWERS_SECONDS:.0f} s",
-                hint="Run it by hand; a `Match exec` may hang.",
-            ) from error
-        if done.returncode:
-            remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
-            raise SshRefusal(
-                f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'no message'}",
-                hint=f"Try `ssh -G {ssh.address}`.",
-            )
-        options: dict[str, list[str]] = {}
-        for line in done.stdout.splitlines():
-            name, _, value = line.partition(" ")
-            options.setdefault(name.lower(), []).append(value)
-        return options
+            return resolve.ask(str(self._ssh), ssh, self._file)
+        except resolve.Unresolved as error:
+            raise SshRefusal(str(error), hint=error.hint) from error
 
     def _read(self, ssh: Ssh) -> Options:
         """The options from the configuration files, without ssh."""

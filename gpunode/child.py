@@ -1,0 +1,101 @@
+"""A command that runs as a child process: its input, its lines and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from gpunode import streams
+
+CHUNK = 256 * 1024
+HANGS_SECONDS = 2.0  # a killed command has ended by then, or hangs
+
+
+class Child:
+    """A `reach.Remote` that is a process of this machine; it has three pipes."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        stdin: Iterable[bytes],
+        heard: Callable[[bytes], None] | None,
+    ) -> None:
+        self._process = process
+        self._errors = streams.Errors()
+        self._wake, self._waker = os.pipe()
+        self._lock = threading.Lock()
+        self._given_up = self._ended = False
+        self._threads = [
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True),
+            threading.Thread(target=self._drain, args=(heard,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _feed(self, stdin: Iterable[bytes]) -> None:
+        assert self._process.stdin is not None
+        try:
+            for chunk in stdin:
+                self._process.stdin.write(chunk)
+                self._process.stdin.flush()
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # the command ended early; its status says why
+
+    def _drain(self, heard: Callable[[bytes], None] | None) -> None:
+        assert self._process.stderr is not None
+        while chunk := os.read(self._process.stderr.fileno(), CHUNK):
+            if not self._errors.add(chunk):
+                self.give_up()
+                return
+            if heard is not None:
+                heard(chunk)
+
+    def lines(self) -> Iterator[bytes]:
+        """Lines of standard output; ends early after `give_up`. Raises Flood."""
+        yield from streams.lines(self._chunks())
+        self._errors.check()
+
+    def _chunks(self) -> Iterator[bytes]:
+        assert self._process.stdout is not None
+        out = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as ready:
+            ready.register(out, selectors.EVENT_READ)
+            ready.register(self._wake, selectors.EVENT_READ)
+            while [key.fd for key, _ in ready.select()] == [out] and (chunk := os.read(out, CHUNK)):
+                yield chunk
+
+    def end(self) -> tuple[int | None, str]:
+        """Exit status and standard error; after `give_up` the status is None and a hanging process is left alone."""
+        status = None
+        while status is None and not self._given_up:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(1)
+        if self._given_up and self._process.stdout is not None:
+            self._process.stdout.close()  # what the command has started writes there no more, and ends
+        for thread in self._threads:
+            thread.join(HANGS_SECONDS if self._given_up else None)
+        with self._lock:
+            self._ended = True
+            os.close(self._wake)
+            os.close(self._waker)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):  # input that it never read
+                        stream.close()
+        return (None if self._given_up else status), self._errors.text()
+
+    def give_up(self) -> None:
+        """Stop reading, and kill the command if that is possible: it may hang in the kernel or belong to root."""
+        with self._lock:
+            if not self._ended and not self._given_up:
+                self._given_up = True
+                os.write(self._waker, b"x")
+                with contextlib.suppress(OSError):
+                    self._process.kill()
