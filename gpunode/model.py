@@ -105,12 +105,21 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class GateCommand:
+    """A shell command of the operator's machine that must succeed before each batch, within `timeout` seconds."""
+
+    command: str
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """A validated inventory file: hosts in the order they were written."""
+    """A validated inventory file: hosts and gates in the order they were written."""
 
     path: str
     hosts: tuple[Host, ...]
     cluster: Cluster
+    gates: tuple[GateCommand, ...] = ()
 
 
 # --- Watch: what a probe reads ------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from gpunode.inventory import archive, expand
 from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
-from gpunode.inventory.values import need_file
-from gpunode.model import Cluster, Inventory, PluginConfig, PluginImage, PluginPublish
+from gpunode.inventory.values import need_file, seconds
+from gpunode.model import Cluster, GateCommand, Inventory, PluginConfig, PluginImage, PluginPublish
 
 __all__ = ["load", "select"]
 
@@ -39,7 +39,15 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
     source.stop()
     if archived:
         cluster = replace(cluster, plugin=PluginImage("", archive=archived))
-    return Inventory(str(path), hosts, cluster)
+    return Inventory(str(path), hosts, cluster, tuple(gate(one) for one in source.data.get("gate", ())))
+
+
+def gate(item: str | dict[str, str]) -> GateCommand:
+    """One entry of `gate`."""
+    if isinstance(item, str):
+        return GateCommand(item)
+    timeout = {"timeout": seconds(item["timeout"])} if "timeout" in item else {}
+    return GateCommand(item["command"], **timeout)
 
 
 def drop_keys(data: dict[str, Any]) -> str | None:

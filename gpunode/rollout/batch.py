@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpunode.cluster.api import Api
 from gpunode.cluster.reason import of
 from gpunode.errors import ClusterError
-from gpunode.rollout import bring_up, rounds, work
+from gpunode.rollout import bring_up, gate, rounds, work
 from gpunode.rollout.acts import Act
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.member import Member, Members
@@ -57,7 +57,7 @@ def finished(run: Run, members: Members) -> Members:
 def end(one: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
     why = one.wrong.words if one.wrong else (one.outcome.error or "" if one.outcome else "")
-    if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED):
+    if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
         return "skipped", why
     status = one.outcome.status if one.outcome else "failed"
     if status in ("failed", "refused", "unreachable"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError
-from gpunode.rollout import exit_codes, nodes, planned, stake
+from gpunode.rollout import exit_codes, gate, nodes, planned, stake
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
@@ -36,6 +36,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
             wrong = error
     if wrong is not None:
         listener.problem(wrong)
+    gate.show(inventory, listener)
     listener.summary(outcomes(members), cluster=objects)
     code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
     if waits and (objects or any(one.outcome and one.outcome.plan for one in members)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpunode.rollout import gate
 from gpunode.rollout.member import Member, outcomes
 
+REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
 
 
@@ -15,12 +17,14 @@ def worst(members: Iterable[Member]) -> int:
     if "failed" in statuses:
         return 1
     if statuses & {"refused", "declined"}:
-        return 4
+        return REFUSED
     return 3 if "unreachable" in statuses else 0
 
 
 def of_run(members: Iterable[Member]) -> int:
-    """Of a run that was to prove every host: 1 where one that was able is not, else as `worst`."""
+    """Of a run that was to prove every host: 1 where one that was able is not, 4 where but a gate kept it, else as `worst`."""
     members = tuple(members)
-    able = [one for one in members if one.good or one.waits]
-    return 1 if any(not one.proven for one in able) else worst(members)
+    missed = [one for one in members if (one.good or one.waits) and not one.proven]
+    if any(one.reason is None or one.reason.code != gate.CLOSED for one in missed):
+        return 1
+    return REFUSED if missed and worst(members) != 1 else worst(members)

@@ -12,7 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.reason import Reason
 from gpunode.model import Host
-from gpunode.rollout import acts, batch, exit_codes, nodes, planned, prove, rounds, stake, work
+from gpunode.rollout import acts, batch, exit_codes, gate, nodes, planned, prove, rounds, stake, work
 from gpunode.rollout.batch import Run
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
@@ -23,6 +23,7 @@ from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command, few, lines
 
 NAMED = 5
+INTERRUPTED = "it was interrupted"
 RESUME = Advice("`", Command("resume"), "` goes on with them.")
 
 
@@ -53,6 +54,7 @@ def provision(session: Session, wish: Wish) -> int:
         session.listener.note(nodes.WITHOUT_PLUGIN)
     elif found:
         objects = planned.plan(api, session.inventory, found, session.listener).objects
+    gate.show(session.inventory, session.listener)
     waiting = [one for one in members if one.waits]
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
@@ -73,10 +75,17 @@ def provision(session: Session, wish: Wish) -> int:
         work.show_left(api, session.listener, members)
         shown = {one.host.name: acts.acts(one.changes) for one in waiting}
         run = Run(session, api, record, stop, shown, prove=wish.run)
-        for part in order:
+        shut = ""
+        for number, part in enumerate(order, 1):
             now = tuple(one for one in members if one.host in part)
-            why = held.lost or _too_many(members, able, wish.max_fail) or (stop.set and "it was interrupted")
-            now = _not_begun(run, now, str(why)) if why else batch.finished(run, now)
+            why = held.lost or _too_many(members, able, wish.max_fail) or (INTERRUPTED if stop.set else "")
+            if not why and not shut:
+                where = (number, len(order))
+                shut = gate.closed(session.inventory, now, where, record, session.listener)
+                why = held.lost or (INTERRUPTED if stop.set else "")  # meanwhile
+            code = gate.CLOSED if shut and not why else rounds.STOPPED
+            why = why or shut
+            now = _not_begun(run, now, code, why) if why else batch.finished(run, now)
             after = {one.host.name: one for one in now}
             members = tuple(after.get(one.host.name, one) for one in members)
     record.end()
@@ -102,11 +111,9 @@ def _too_many(members: Members, able: Sequence[Host], most: int | None) -> str:
     return f"{len(bad)} host{'s' if len(bad) > 1 else ''} ended badly ({few(bad, NAMED)})"
 
 
-def _not_begun(run: Run, members: Members, why: str) -> Members:
+def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, out before anything was changed there."""
-    out = tuple(
-        one.out(Reason(rounds.STOPPED, f"{one.host.name}: not begun: {why}", fix=RESUME)) for one in members
-    )
+    out = tuple(one.out(Reason(code, f"{one.host.name}: not begun: {why}", fix=RESUME)) for one in members)
     for one in out:
         run.record.host(one.host.name, "skipped", one.reason.words if one.reason else "")
     names = few([one.host.name for one in out], NAMED)

@@ -103,6 +103,10 @@ class Record:
         """The host has come to this state."""
         self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
 
+    def gate(self, seen: Mapping[str, Any]) -> None:
+        """How a gate ended before a batch."""
+        self._write(time=time.time(), **seen)
+
     def end(self) -> None:
         """Nothing is left to resume, but by a new run."""
         self._write(ended=time.time())

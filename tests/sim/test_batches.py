@@ -116,6 +116,29 @@ def test_no_batch_begins_after_a_host_that_ended_badly(demo: Demo) -> None:
     assert rows["gpu-2"].startswith("gpu-2: not begun: 1 host ended badly (gpu-1)")
 
 
+def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path: Path) -> None:
+    """The host before it is finished, the rest is resumed. `plan` shows gates and runs none."""
+    demo, _ = provisioned
+    written = demo.inventory.read_text()
+    command = f'test "$GPUNODE_BATCH" = 1 || test -e {tmp_path}/open'
+    demo.inventory.write_text(yaml.safe_dump({**yaml.safe_load(written), "gate": [command]}))
+    try:
+        plan = gpunode(demo, "plan", "inventory.yaml", "--json")
+        assert [line["gate"] for line in lines(plan, "gate")] == [command]
+        options = ("inventory.yaml", "--yes", "--json")
+        done = gpunode(demo, "provision", *options, "--batch", "1")
+        assert done.returncode == 4, done.stdout + done.stderr
+        rows = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+        assert rows["gpu-1"][0] == "verified"
+        assert rows["gpu-2"] == ("not verified", f"gpu-2: not begun: gate `{command}` exited with 1")
+        (tmp_path / "open").touch()
+        done = gpunode(demo, "resume", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [row["host"] for row in lines(done, "verified")] == ["gpu-2"]
+    finally:
+        demo.inventory.write_text(written)
+
+
 # --- hosts that carry work ---
 
 

@@ -17,7 +17,7 @@ from gpunode.cluster.reason import Reason
 from gpunode.converge import Visit
 from gpunode.errors import ClusterError, UsageError
 from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
-from gpunode.rollout import nodes, planned
+from gpunode.rollout import nodes, planned, stake
 from gpunode.rollout.member import Member
 from gpunode.verify import coverage
 from tests.unit.test_verify import right
@@ -108,7 +108,8 @@ def test_drift_of_the_cluster_is_told_as_that_of_hosts(
             raise ClusterError("it does not answer")
         return planned.Planned(objects, (REFUSED,) if conflict else ())
 
-    monkeypatch.setattr(nodes, "connect", lambda _: None)
+    monkeypatch.setattr(nodes, "connect", lambda _: object())
+    monkeypatch.setattr(stake, "located", lambda *_: ())
     monkeypatch.setattr(planned, "plan", waiting)
     ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
     assert ended.exit_code == code

@@ -12,7 +12,17 @@ import pytest
 
 from gpunode.errors import InventoryError
 from gpunode.inventory import load
-from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, PluginPublish, Repository, Ssh
+from gpunode.model import (
+    Cluster,
+    GateCommand,
+    Host,
+    Inventory,
+    PluginConfig,
+    PluginImage,
+    PluginPublish,
+    Repository,
+    Ssh,
+)
 
 ROOT = Path(__file__).parents[2]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ==\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -32,6 +42,12 @@ def test_the_smallest_inventory_takes_every_default_of_the_model(tmp_path):
         hosts=(Host(name="gpu-01", ssh=Ssh(address="gpu-01"), groups=("gpu",)),),
         cluster=Cluster(),
     )
+
+
+def test_gates_are_commands_with_a_timeout(tmp_path):
+    """A text is a command with the usual one."""
+    text = "gate: [./a.sh, {command: b c, timeout: 2m}]\ngroups:\n  gpu:\n    hosts: [gpu-01]\n"
+    assert loaded(tmp_path, text).gates == (GateCommand("./a.sh", 60.0), GateCommand("b c", 120.0))
 
 
 def test_every_variable_reaches_its_place_in_the_host(tmp_path):

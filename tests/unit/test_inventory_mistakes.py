@@ -573,3 +573,17 @@ def test_each_of_several_configurations_is_looked_at(tmp_path, plugin, told):
         (tmp_path / f"{name}.yaml").write_text(text)
     (found,) = mistakes(tmp_path, HOSTS + f"cluster: {{plugin: {{image: a, {plugin}}}}}\n")
     assert told in found
+
+
+GATES = {
+    "'true'": '1:7: gate: expected a list, got the text "true"; a list of one is ["true"]',
+    "[true]": '1:8: gate[0]: expected text or a mapping, got `true`; in quotes it is text: "true"',
+    "[{comand: x}]": "1:9: gate[0].comand: unknown key; did you mean `command`?",
+    "[{timeout: 1m}]": "1:8: gate[0]: `command` is missing; add `command: ./no-alerts.sh`",
+    "[{command: x, timeout: 90}]": '1:30: gate[0].timeout: expected a duration such as 90s, 30m or 2h; this one is "90"',
+}
+
+
+@pytest.mark.parametrize(("written", "expected"), GATES.items())
+def test_a_gate_that_is_none_is_named(tmp_path: Path, written: str, expected: str) -> None:
+    assert mistakes(tmp_path, f"gate: {written}\n{HOSTS}") == [expected]
