@@ -6,15 +6,15 @@ a line between `@gpunode-begin NONCE` and `@gpunode-end NONCE`.
 
 Every path is taken below GPUNODE_ROOT (default `/`) and every command is found by PATH. A job may set, in seconds: how long
 a restarted unit must stay up (`settle`), when its files are restored if the restart was not verified (`restore`), how long
-to wait for apt's locks (`apt_wait`), for the facts (`patience`) and for a confirmation from outside (`confirm`; 0: none is
-needed), and the silence after which `alive` is sent (`beat`).
+to wait for the package manager's locks (`apt_wait`), for the facts (`patience`) and for a confirmation from outside
+(`confirm`; 0: none is needed), and the silence after which `alive` is sent (`beat`).
 
 An apply runs in a process of its own, a transient systemd unit where there is systemd, and writes its messages to a file.
 The process that the connection started only follows that file, so a lost connection stops nothing.
 
     /run/gpunode/lock              held by the running apply, through its reboot; names its owner
-    /run/gpunode/RUN/              program, job, messages.jsonl and apt.log of a running apply, gone when it has ended
-    /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt,
+    /run/gpunode/RUN/              program, job, messages.jsonl and packages.log of a running apply, gone when it has ended
+    /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt or dnf,
                                    unconfirmed-N.json of a restart; of the last KEPT_RUNS applies
 
 job.json, guard.json, unconfirmed-N.json, each line of journal.jsonl and the first of messages.jsonl carry the version of their format. Older

@@ -5,18 +5,28 @@ from typing import Any, Dict, Iterable, Optional
 # What the user does next, by code. Every failure has one of these codes.
 HINTS = {
     "apt-locked": "Let the other package manager finish, then run again.",
+    "dnf-locked": "Let the other package manager finish, then run again.",
     "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
     "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
     "repository-expired": "The mirror is stale, or the host's clock is wrong.",
     "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
-    "sources-broken": "Fix the list file that apt reports, then run again.",
+    "sources-broken": "Fix the list file that is reported, then run again.",
+    "no-repositories": "Enable the distribution's repositories (RHEL: `subscription-manager register`), then run again.",
+    "modules-filtered": "`dnf module list nvidia-driver` on the host shows the streams; a mirror must have NVIDIA's module "
+    "metadata and all of the branch.",
+    "version-locked": "See `dnf versionlock list` and `excludepkgs` on the host, remove what hides it, then run again.",
+    "dependency-missing": "Enable the repository that has it (EPEL, CodeReady Builder) on the host, then run again.",
+    "file-conflict": "Remove the other package or file, then run again.",
     "package-missing": "Check `repositories` in the inventory: they do not hold this package.",
     "version-missing": "Choose an available version, or leave the version open.",
-    "dependencies": "An installed package conflicts: run `apt-get install` of these packages on the host to see which.",
+    "dependencies": "An installed package conflicts: try to install these packages by hand on the host to see which.",
     "would-remove": "gpunode removes only what the plan names: remove the packages by hand if you do not need them.",
     "would-downgrade": "To have that version, set it in the inventory (`driver`, `toolkit`).",
     "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
     "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
+    "dnf-failed": "Try `dnf makecache` and the installation by hand on the host, and fix the error.",
+    "rpm-failed": "Fix the error of the package's script, `dnf reinstall` that package on the host, then run again.",
+    "rpmdb-broken": "Repair it on the host (`rpm --rebuilddb`), then run again.",
     "headers-missing": "Install the running kernel's headers, or boot a kernel that has them.",
     "disk-full": "Free space on that file system, then run again.",
     "read-only": "The file system is mounted read-only, often after an I/O error: see `dmesg` on the host.",
@@ -30,15 +40,15 @@ HINTS = {
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
     "reboot-failed": "Reboot the host by hand, or fix the error of `systemctl reboot`; then run again.",
-    "packages-hang": "Find what it waits for (`dpkg --audit`, `journalctl` on the host), then run again: an interrupted "
-    "dpkg is finished first.",
+    "packages-hang": "Find what it waits for (`journalctl` on the host, `dpkg --audit` with apt), then run again: an "
+    "interrupted dpkg is finished first.",
     "aborted": "Run again: it plans from the current state.",
     "interrupted": "Run again: it plans from the current state.",
     "newer-record": "Use that gpunode or a newer one for this host.",
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
     "internal": "Please report it with these lines; the earlier changes stay made.",
-    "unsupported-package-manager": "gpunode installs packages with apt only; install them by hand and set `driver: none`.",
+    "unsupported-package-manager": "gpunode installs packages with apt or dnf; install them by hand and set `driver: none`.",
 }
 
 

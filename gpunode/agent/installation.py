@@ -1,11 +1,11 @@
 """apt-get install: the dry run before it, and its failures."""
 
 import glob
-import os
 import re
-from typing import Dict, List, Tuple
+from typing import Iterator, List, Tuple
 
-from gpunode.agent.apt import SAID, apt_get, attend, wait_for_apt
+from gpunode.agent.apt import SAID, apt_get, wait_for_apt
+from gpunode.agent.attendance import attend, room
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, last, run, text_of
@@ -39,7 +39,7 @@ def dry_run(this: Run, wanted: List[str], specs: List[Message], remove: List[str
         if extra:
             sentence = "apt would also %s %s, which was not planned" % (code, " ".join(extra))
             raise Failure("would-" + code, sentence, last(text, 12))
-    room(text)
+    room(needs(text))
 
 
 def listed(text: str, heading: str) -> List[str]:
@@ -47,34 +47,16 @@ def listed(text: str, heading: str) -> List[str]:
     return [name.rstrip("*") for name in block.group(1).split()] if block else []
 
 
-def room(text: str) -> None:
-    """Raises Failure if apt needs more space than is free."""
-    needs: Dict[int, Tuple[str, float]] = {}
+def needs(text: str) -> Iterator[Tuple[str, float]]:
+    """The folders in which apt needs space, and how much in bytes."""
     for path, pattern in (
         ("/var/cache/apt/archives", r"^Need to get ([\d.,]+ \w*B)"),
         ("/usr", r"^After this operation, ([\d.,]+ \w*B) of additional"),
     ):
         needed = re.search(pattern, text, re.M)
-        if needed is None:
-            continue
-        number, unit = needed.group(1).replace(",", "").split()
-        amount = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
-        where = path
-        while not os.path.exists(below(where)):
-            where = os.path.dirname(where)
-        device = os.stat(below(where)).st_dev
-        needs[device] = (where, amount + needs.get(device, ("", 0.0))[1])
-    for where, amount in needs.values():
-        system = os.statvfs(below(where))
-        free = system.f_bavail * system.f_frsize
-        if amount > free:
-            # rounded up and down, so that the need is always printed as larger
-            sentence = "the packages need %d MB, and %s has %d MB free" % (
-                -(-amount // 1e6),
-                where,
-                free // 1e6,
-            )
-            raise Failure("disk-full", sentence)
+        if needed is not None:
+            number, unit = needed.group(1).replace(",", "").split()
+            yield path, float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
 
 def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:

@@ -5,7 +5,7 @@ import os
 import shlex
 from typing import Dict, Optional
 
-from gpunode.agent.system import below, run, text_of
+from gpunode.agent.system import below, have, run, text_of
 
 
 def read_os() -> Dict[str, str]:
@@ -16,6 +16,17 @@ def read_os() -> Dict[str, str]:
         if equals and not key.startswith("#"):
             found[key.strip()] = " ".join(shlex.split(value))
     return found
+
+
+def package_system() -> Optional[str]:
+    """`apt` or `dnf`: what the distribution itself is made of, whatever other package managers are installed on it."""
+    found = read_os()
+    names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
+    if names & {"debian", "ubuntu"}:
+        return "apt"
+    if names & {"rhel", "fedora", "centos"}:
+        return "dnf"
+    return "apt" if have("apt-get") else "dnf" if have("dnf") else None
 
 
 def read_arch() -> str:

@@ -2,12 +2,13 @@
 
 from typing import Any, Dict, List
 
+from gpunode.agent import dnf, repositories, transaction
 from gpunode.agent.apt import apt_get, wait_for_apt
 from gpunode.agent.failures import Failure
 from gpunode.agent.installation import argument, dry_run, finish_interrupted, install_failure
-from gpunode.agent.machine import read_arch
+from gpunode.agent.machine import package_system, read_arch
 from gpunode.agent.record import Run
-from gpunode.agent.repositories import refresh
+from gpunode.agent.rpm import read_rpms
 from gpunode.agent.system import Message, have, last, run
 
 
@@ -16,13 +17,8 @@ def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[s
     found: Dict[str, Dict[str, Any]] = {}
     if not patterns:
         return found
-    if have("dpkg-query") is None:
-        shape = "%{NAME}\t%{VERSION}-%{RELEASE}\n"
-        lines = run("rpm", "-qa", "--qf", shape, *patterns).out.splitlines()
-        return {
-            name: {"version": version, "held": False}
-            for name, version in (line.split("\t") for line in lines)
-        }
+    if package_system() == "dnf" or have("dpkg-query") is None:
+        return read_rpms(patterns)
     shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
     native = read_arch()
     for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines():
@@ -34,15 +30,26 @@ def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[s
 
 
 def packages(this: Run, change: Message) -> Message:
-    if have("apt-get") is None:
+    names = [spec["name"] for spec in change["install"]]
+    system = package_system()
+    program = {"apt": "apt-get", "dnf": "dnf"}.get(system or "")
+    if program is None or have(program) is None:
         raise Failure(
             "unsupported-package-manager",
-            "this host has no apt-get, the only package manager that gpunode uses",
+            "this host has no %s" % program if program else "this host has neither apt-get nor dnf",
         )
+    if system == "apt":
+        with_apt(this, change, names)
+    else:
+        with_dnf(this, change, names)
+    there = read_packages(names)
+    return {"packages": {name: there[name]["version"] for name in there}}
+
+
+def with_apt(this: Run, change: Message, names: List[str]) -> None:
     if change["refresh"]:
-        refresh(this)
+        repositories.refresh(this)
     specs = change["install"]
-    names = [spec["name"] for spec in specs]
     installed = read_packages(change["remove"], broken=True) if change["remove"] else {}
     remove = [name for name in sorted(installed) if name not in names]
     if specs or remove:
@@ -57,5 +64,12 @@ def packages(this: Run, change: Message) -> Message:
         answer = run("apt-mark", "hold", *change["hold"], timeout=180)
         if answer.status:
             raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
-    there = read_packages(names)
-    return {"packages": {name: there[name]["version"] for name in there}}
+
+
+def with_dnf(this: Run, change: Message, names: List[str]) -> None:
+    if change["refresh"]:
+        dnf.refresh(this)
+    gone = read_packages(change["remove"])
+    transaction.make(this, change["install"], [name for name in sorted(gone) if name not in names])
+    if change["hold"]:
+        transaction.hold(this, change["hold"])

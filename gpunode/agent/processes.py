@@ -27,7 +27,11 @@ def command_of(pid: int) -> str:
         return line_of("/proc/%d/comm" % pid) or "?"
     names = [os.path.basename(word) for word in words[:2] if word]
     script = len(names) > 1 and not words[1].startswith("-")
-    return " ".join(names) if script and re.match(r"(python|perl|ruby|bash|sh\b)", names[0]) else names[0]
+    return (
+        " ".join(names)
+        if script and re.match(r"(python|platform-python|perl|ruby|bash|sh\b)", names[0])
+        else names[0]
+    )
 
 
 def started_at(pid: int) -> Optional[str]:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpunode.agent import installation, repositories, system
+from gpunode.agent import attendance, installation, repositories, system
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.model import Packages, PackageSpec
@@ -144,9 +144,9 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(host: Host)
 def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """In words too, whose figures are rounded."""
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
-    monkeypatch.setattr(installation.os, "statvfs", lambda _: full)
+    monkeypatch.setattr(attendance.os, "statvfs", lambda _: full)
     with pytest.raises(Failure, match=r"^the packages need 1 MB, and /\S* has 0 MB free"):
-        installation.room("Need to get 2,052 B of archives.\n")
+        attendance.room(installation.needs("Need to get 2,052 B of archives.\n"))
 
 
 REFRESH: list[tuple[str, str, int, str, str]] = [
@@ -542,7 +542,7 @@ def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host) -
     """A machine may lose power at any time: until then its words are in memory, for root alone."""
     host.apt(dry=f"echo \"'{SECRET}'\"\n" + 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n')
     host.start(host.job(Packages("why", install=(PackageSpec("hello"),))))
-    live = host.path("/run/gpunode/run1/apt.log")
+    live = host.path("/run/gpunode/run1/packages.log")
     wait_until(lambda: live.exists() and "s3cr3t" in live.read_text())
     assert stat.S_IMODE(live.parent.stat().st_mode) == 0o700
     assert not host.path("/var/lib/gpunode/runs/run1/output.log").exists()

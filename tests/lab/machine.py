@@ -28,8 +28,9 @@ PACKAGES = (
     "gcc",
     "libc6-dev",
     "python3-pip",
-    "createrepo-c",  # these: to compare the simulation's RPM host with
+    "createrepo-c",  # these: for the agent on real RPMs, and to compare the simulation's RPM host with
     "dnf",
+    "dnf-plugins-core",
     "rpm",
 )
 MEMORY_GIB = 3  # the running lab takes 1.5, what its tests start the rest

@@ -1,0 +1,143 @@
+"""Running a package manager: waiting for its locks, and for as long as it prints something."""
+
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import time
+from typing import Callable, Dict, Iterable, List, Optional, Tuple
+
+from gpunode.agent import system
+from gpunode.agent.failures import Failure
+from gpunode.agent.processes import command_of
+from gpunode.agent.record import Run, without_passwords
+from gpunode.agent.system import below, have, text_of
+
+SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
+
+
+def lock_free(this: Run, name: str, holder: Callable[[], Optional[int]]) -> Optional[int]:
+    """Wait until nobody holds a lock; every 5 s a progress message names who does. Returns who still does in the end."""
+    deadline = time.monotonic() + this.load().get("apt_wait", 120)
+    reported = 0.0
+    while True:
+        pid = holder()
+        if pid is None or time.monotonic() > deadline:
+            return pid
+        if time.monotonic() - reported > 5:
+            reported = time.monotonic()
+            this.progress("waiting for %s: %s (pid %d) is using it" % (name, command_of(pid), pid))
+        time.sleep(0.25)
+
+
+def posix_holder(path: str) -> Optional[int]:
+    """The process that holds the lock on a file, without trying to take it."""
+    try:
+        descriptor = os.open(below(path), os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        return None if kind == fcntl.F_UNLCK else pid
+    finally:
+        os.close(descriptor)
+
+
+def attend(
+    this: Run,
+    command: List[str],
+    pass_fds: Tuple[int, ...] = (),
+    heard: Callable[[str], None] = lambda _text: None,
+) -> Tuple[int, str]:
+    """Run a package manager for as long as it prints something: its status, and its output without passwords.
+
+    The output is in memory, for root alone, until it has ended; then it goes into output.log. `heard` gets it as it comes.
+    """
+    patience = this.load().get("apt_silence", SILENCE)
+    path = below(this.live + "/packages.log")
+    with open(path, "wb") as log:  # a file, not a pipe: a daemon that a package starts may keep it open
+        process = subprocess.Popen(
+            command,
+            executable=have(command[0]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=system.ENV,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    size, this.last_output = 0, time.monotonic()
+    try:
+        while process.poll() is None:
+            if os.path.getsize(path) != size:
+                with open(path, "rb") as log:
+                    log.seek(size)
+                    news = log.read()
+                size, this.last_output = size + len(news), time.monotonic()
+                heard(news.decode("utf-8", "replace"))
+            if time.monotonic() - this.last_output > patience:
+                raise hangs(process, patience)
+            time.sleep(0.05)
+    finally:  # also of an abort
+        end(process)
+        with open(path, "rb") as log:
+            text = without_passwords(log.read().decode("utf-8", "replace"))
+        try:
+            with open(below(this.record + "/output.log"), "ab") as kept:
+                kept.write(text.encode())
+        except OSError:
+            pass  # a full disk; the caller still gets the output
+    return process.returncode, text
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a program that runs, and all that it started; dpkg gets time to record its state."""
+    if process.poll() is not None:
+        return  # a daemon that a package has started goes on
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + 10
+        try:
+            os.killpg(process.pid, number)
+            while time.monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)  # apt-get may end before its children
+                time.sleep(0.05)
+        except ProcessLookupError:
+            return
+
+
+def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:
+    """The failure of a silent package manager, with the chain of processes that it waits for."""
+    names: List[str] = []
+    children = [str(process.pid)]
+    pid = process.pid
+    while children:
+        pid = int(children[-1])
+        names.append(command_of(pid))
+        children = (text_of("/proc/%d/task/%d/children" % (pid, pid)) or "").split()
+    sentence = "the package manager printed nothing for %d minutes and was ended; it waited for %s (pid %d)"
+    return Failure("packages-hang", sentence % (patience // 60, " > ".join(names), pid))
+
+
+def room(needs: Iterable[Tuple[str, float]]) -> None:
+    """Raises Failure if a file system has less space than these folders need together, in bytes."""
+    by_device: Dict[int, Tuple[str, float]] = {}
+    for path, amount in needs:
+        where = path
+        while not os.path.exists(below(where)):
+            where = os.path.dirname(where)
+        device = os.stat(below(where)).st_dev
+        by_device[device] = (where, amount + by_device.get(device, ("", 0.0))[1])
+    for where, amount in by_device.values():
+        mounted = os.statvfs(below(where))
+        free = mounted.f_bavail * mounted.f_frsize
+        if amount > free:
+            # rounded up and down, so that the need is always printed as larger
+            sentence = "the packages need %d MB, and %s has %d MB free" % (
+                -(-amount // 1e6),
+                where,
+                free // 1e6,
+            )
+            raise Failure("disk-full", sentence)

@@ -1,0 +1,111 @@
+"""Running dnf: one at a time, for as long as it prints something, and reading anew what its repositories hold."""
+
+import os
+import re
+import time
+from typing import Callable, Optional, Tuple
+
+from gpunode.agent.attendance import attend, lock_free, posix_holder
+from gpunode.agent.failures import Failure
+from gpunode.agent.processes import command_of
+from gpunode.agent.record import Run
+from gpunode.agent.system import below, last, line_of
+
+# Nothing recommended (a display server), no clean-up of what others may use; a repository that does not answer is left
+# out, as hosts have old ones.
+DNF = (
+    "--setopt=exit_on_lock=1 --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0"
+    " --setopt=*.skip_if_unavailable=1 --color=never"
+).split()
+PID_FILES = (
+    "/var/cache/dnf/metadata_lock.pid",
+    "/var/cache/dnf/download_lock.pid",
+    "/var/lib/dnf/rpmdb_lock.pid",
+)
+RPM_LOCKS = ("/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
+OWN = "gpunode-"  # how the names of gpunode's repositories begin
+
+
+def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
+    """Wait for dnf's locks and run dnf: its status, and its output without passwords."""
+    pid = lock_free(this, "dnf", holder)
+    if pid is not None:
+        raise dnf_locked(pid)
+    status, text = attend(this, ["dnf", *DNF, *arguments], heard=follow(this))
+    taken = re.search(r"already locked by (\d+)", text) if status else None
+    if taken:
+        raise dnf_locked(int(taken.group(1)))
+    return status, text
+
+
+def holder() -> Optional[int]:
+    """The process that holds a lock of dnf's, whose files hold its pid, or of rpm's."""
+    for path in PID_FILES:
+        pid = line_of(path)
+        if pid.isdigit() and os.path.isdir(below("/proc/" + pid)):
+            return int(pid)
+    return next((pid for pid in map(posix_holder, RPM_LOCKS) if pid), None)
+
+
+def dnf_locked(pid: int) -> Failure:
+    return Failure("dnf-locked", "dnf is in use by %s (pid %d)" % (command_of(pid), pid))
+
+
+def follow(this: Run) -> Callable[[str], None]:
+    """Turns dnf's lines (`Installing : NEVRA  3/12`) into at most two progress messages a second."""
+    sent = [0.0]
+
+    def heard(text: str) -> None:
+        steps = re.findall(r"^  ([A-Z][a-z ]+?) +: +(\S+) +(\d+)/(\d+) *$", text, re.M)
+        if steps and time.monotonic() - sent[0] > 0.5:
+            sent[0] = time.monotonic()
+            word, package, number, count = steps[-1]
+            this.progress("%s %s" % (word, package), round(100.0 * int(number) / int(count), 1))
+
+    return heard
+
+
+def refresh(this: Run) -> None:
+    """`dnf makecache`, which also imports keys. A repository that is not gpunode's only causes warnings."""
+    status, text = dnf(this, "-y", "--refresh", "makecache")
+    if "There are no enabled repositories" in text:
+        raise Failure("no-repositories", "dnf has no enabled repository", last(text, 5))
+    for name in re.findall(r"^Warning: failed loading '(\S+?)'", text, re.M):
+        if OWN in name:
+            raise Failure("sources-broken", "dnf cannot read %s" % name, last(text, 12))
+    for names in re.findall(r"^Ignoring repositories: (.*)", text, re.M):
+        for name in names.split(", "):
+            failure = unavailable(name, text)
+            if name.startswith(OWN):
+                raise failure
+            this.warnings.append(failure.error)
+            this.progress(failure.error)
+    if status:
+        raise Failure("dnf-failed", "dnf makecache failed: " + words_of(text), last(text, 12))
+
+
+def unavailable(name: str, text: str) -> Failure:
+    """Why dnf reads nothing of a repository."""
+    found = re.search(
+        r"^Error: Failed to download metadata for repo '%s': (.*)" % re.escape(name), text, re.M
+    )
+    words = found.group(1) if found else "no reason given"
+    if re.search(r"GPG|signature", words):
+        sentence = "dnf does not trust the signature of the repository %s: %s" % (name, words)
+        return Failure("repository-unsigned", sentence, last(text, 12))
+    block = re.search(
+        r"^Errors during downloading metadata for repository '%s':\n((?: +- .*\n?)+)" % re.escape(name),
+        text,
+        re.M,
+    )
+    if block:
+        words = last(block.group(1), 1)[0].strip(" -")
+    return Failure(
+        "repository-unreachable", "dnf could not read the repository %s: %s" % (name, words), last(text, 12)
+    )
+
+
+def words_of(text: str) -> str:
+    """dnf's own error, else its last line."""
+    errors = re.findall(r"^Error: *(\S.*)", text, re.M) or last(text, 1) or ["no output"]
+    return str(errors[-1])

@@ -1,0 +1,101 @@
+"""The database of rpm, and the list of dnf's plugin versionlock: what is installed, and what is held."""
+
+import os
+import re
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set
+
+from gpunode.agent.files import put
+from gpunode.agent.machine import read_arch
+from gpunode.agent.system import below, last, run, text_of
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+VERSIONLOCK = "/etc/dnf/plugins/versionlock.conf"
+LOCKS = "/etc/dnf/plugins/versionlock.list"
+ENTRY = re.compile(r"([^*?\[!#]+)-(\d+:[^*?\[]+)\.\*")  # as `dnf versionlock add` writes it
+
+
+def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
+    """Installed packages whose name matches, with their epoch.
+
+    Packages of kernels, which are installed side by side, are called NAME-VERSION-RELEASE; those of another
+    architecture NAME.ARCH.
+    """
+    wanted = list(patterns)
+    answer = run("rpm", "-qa", "--qf", "%{NAME}\t%{EVR}\t%{ARCH}\n")
+    if answer.status not in (0, 127):
+        raise OSError("rpm -qa: " + last(answer.words, 1)[0])
+    native = MACHINES.get(read_arch(), os.uname().machine)
+    locks = list(locked(text_of(locklist()) or ""))
+    found = {}
+    for line in answer.out.splitlines():
+        name, version, arch = line.split("\t")
+        key = name if arch in (native, "noarch", "(none)") else name + "." + arch
+        if name.startswith("kernel"):
+            key = name + "-" + version
+        if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
+            found[key] = {"version": version, "held": is_locked(locks, name, version, arch)}
+    return found
+
+
+def locklist() -> str:
+    """The path of versionlock's list."""
+    named = re.search(r"^\s*locklist\s*=\s*(/\S+)", text_of(VERSIONLOCK) or "", re.M)
+    return named.group(1) if named else LOCKS
+
+
+def locked(text: str) -> Iterator[str]:
+    """The packages that a list locks."""
+    for line in text.splitlines():
+        entry = line.strip()
+        if entry and not entry.startswith(("#", "!")):
+            yield entry
+
+
+def is_locked(locks: List[str], name: str, version: str, arch: str) -> bool:
+    """Whether one of the locks names this version: the plugin reads both spellings of a missing epoch."""
+    epoch, _, plain = version.rpartition(":")
+    shapes = [name + "-" + (epoch or "0") + ":" + plain] + [name + "-" + plain] * (epoch in ("", "0"))
+    names = shapes + [shape + "." + arch for shape in shapes]
+    return any(fnmatchcase(shape, lock) for lock in locks for shape in names)
+
+
+def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
+    """Remove versionlock's own entries of these packages, and add those of their installed versions.
+
+    The parts of a driver, which all have its epoch and version, go with it: with one of them free, `dnf upgrade` would
+    fail. Other lines stay: entries with wildcards in the version are a user's. Returns the list as it was, None without one.
+    """
+    before = text_of(locklist())
+    entries = [(line, ENTRY.fullmatch(line.strip())) for line in (before or "").splitlines()]
+    versions = {entry.group(2) for _, entry in entries if entry and entry.group(1) in names}
+    lines = [
+        line
+        for line, entry in entries
+        if not entry or not goes_with(entry.group(1), entry.group(2), names, versions)
+    ]
+    if add:
+        there = {name: with_epoch(package["version"]) for name, package in read_rpms(["*"]).items()}
+        versions = {there[name] for name in names if name in there}
+        lines += ["%s-%s.*" % (n, v) for n, v in sorted(there.items()) if goes_with(n, v, names, versions)]
+    write_locks(run_name, "".join(line + "\n" for line in lines), before)
+    return before
+
+
+def goes_with(name: str, version: str, names: List[str], versions: Set[str]) -> bool:
+    """Whether a package is one of these, or a part of one: they have these versions."""
+    return name in names or (version in versions and not version.startswith("0:"))
+
+
+def with_epoch(version: str) -> str:
+    return version if ":" in version else "0:" + version
+
+
+def write_locks(run_name: str, text: Optional[str], before: Optional[str]) -> None:
+    """Write the list, where it is not so already."""
+    if text is None or text == (before or ""):
+        return
+    folder = os.path.dirname(below(locklist()))
+    if not os.path.isdir(folder):
+        os.makedirs(folder)
+    put(locklist(), text.encode(), 0o644, None, run_name)

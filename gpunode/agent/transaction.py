@@ -1,0 +1,196 @@
+"""dnf install and dnf remove: the dry run before them, and their failures."""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Iterator, List, NamedTuple, Tuple
+
+from gpunode.agent.attendance import room
+from gpunode.agent.dnf import dnf, unavailable, words_of
+from gpunode.agent.failures import Failure
+from gpunode.agent.record import Run
+from gpunode.agent.rpm import change_locks, write_locks
+from gpunode.agent.system import Message, last, run, text_of
+
+SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+class Row(NamedTuple):
+    """A package of a transaction, below one of dnf's headings: Installing, Upgrading, Removing …, replacing."""
+
+    heading: str
+    name: str
+    version: str
+
+
+def make(this: Run, specs: List[Message], remove: List[str]) -> None:
+    """Remove, then install, each after a dry run. What a user has locked stays as it is."""
+    names = [spec["name"] for spec in specs]
+    locks = change_locks(this.name, [*names, *remove], add=False) if names or remove else None
+    try:
+        if remove:
+            transact(this, "remove", remove, specs, remove)
+        if specs:
+            transact(this, "install", [argument(spec) for spec in specs], specs, remove)
+    except BaseException:
+        write_locks(this.name, locks, None)
+        raise
+
+
+def argument(spec: Message) -> str:
+    """A package as dnf takes it: `nvidia-driver-cuda-3:580.*`."""
+    return "-".join(filter(None, (spec["name"], spec["version"])))
+
+
+def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
+    """Raises Failure if dnf would remove or downgrade packages that the plan does not name, or fill the disk."""
+    status, text = dnf(this, verb, "--assumeno", *arguments)
+    if not status:
+        return  # nothing to do
+    if "Operation aborted." not in text:
+        raise failure_of_dnf(this, text, specs)
+    rows = list(table(text))
+    gone = [row.name for row in rows if row.heading.startswith(("Removing", "replacing"))]
+    back = [row for row in rows if row.heading == "Downgrading"]
+    for code, extra in (
+        ("remove", [name for name in gone if name not in remove]),
+        ("downgrade", [row.name for row in back if not any(is_wished(row, spec) for spec in specs)]),
+    ):
+        if extra:
+            sentence = "dnf would also %s %s, which was not planned" % (code, " ".join(extra))
+            raise Failure("would-" + code, sentence, last(text, 12))
+    room(needs(text))
+    status, text = dnf(this, verb, "-y", *arguments)
+    if status:
+        raise failure_of_dnf(this, text, specs)
+    check_scripts(this, text, specs)
+
+
+def is_wished(row: Row, spec: Message) -> bool:
+    """Whether a downgrade is the spec's: of it, or of a part of the same version."""
+    version = row.version.rpartition(":")[2]
+    fits = not spec["version"] or fnmatchcase(version, spec["version"].rpartition(":")[2])
+    return bool(spec["downgrade"]) and fits
+
+
+def table(text: str) -> Iterator[Row]:
+    """The packages of the transaction that dnf shows. It wraps rows that are too long."""
+    heading = ""
+    words: List[str] = []
+    for line in [*text.splitlines(), ""]:
+        begins = re.match(r"((?:Installing|Upgrading|Downgrading|Reinstalling|Removing)[\w ]*):$", line)
+        if line.startswith("  ") and words and not line.startswith("     replacing "):
+            words += line.split()
+            continue
+        if heading and len(words) > 2:
+            yield Row(heading, words[0], words[2])
+        words = []
+        if begins:
+            heading = begins.group(1)
+        elif line.startswith("     replacing "):
+            name, version = line.split()[1:3]
+            yield Row("replacing", name.rpartition(".")[0], version)
+        elif line.startswith(" ") and heading:
+            words = line.split()
+        else:
+            heading = ""
+
+
+def needs(text: str) -> Iterator[Tuple[str, float]]:
+    """The folders in which dnf needs space, and how much in bytes."""
+    for path, name in (("/var/cache/dnf", "Total download size"), ("/usr", "Installed size")):
+        needed = re.search(r"^%s: ([\d.]+) ?([kMG]?)" % name, text, re.M)
+        if needed:
+            yield path, float(needed.group(1)) * SIZES[needed.group(2)]
+
+
+def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
+    """Why dnf failed, from its output."""
+    detail = last(text, 12) + this.warnings
+    if re.search(r"No space left on device|more space needed on|needs \d+\w?B (?:more space )?on the ", text):
+        space = re.search(r"^.*(?:No space left|more space needed|needs \d+\w?B).*", text, re.M)
+        return Failure("disk-full", space.group(0).strip() if space else "the disk is full", detail)
+    if re.search(r"rpmdb open failed|DB_RUNRECOVERY|disk image is malformed|^error: rpmdb", text, re.M):
+        return Failure("rpmdb-broken", "rpm's database is damaged: " + words_of(text), detail)
+    hidden = re.findall(r"filtered out by modular filtering for argument: (\S+)", text)
+    if hidden:
+        sentence = "module filtering hides %s: the enabled stream does not have it" % ", ".join(hidden)
+        return Failure("modules-filtered", sentence, detail)
+    hidden = re.findall(r"filtered out by exclude filtering for argument: (\S+)", text)
+    hidden += re.findall(r"package (\S+) is filtered out by exclude filtering", text)
+    if hidden:
+        sentence = "a version lock or an exclude of the host hides " + ", ".join(dict.fromkeys(hidden))
+        return Failure("version-locked", sentence, detail)
+    if "There are no enabled repositories" in text:
+        return Failure("no-repositories", "dnf has no enabled repository", detail)
+    missing = re.findall(r"^No match for argument: (\S+)", text, re.M)
+    if missing:
+        return absent(this, missing, specs)
+    if re.search(r"GPG check FAILED|GPG signature|NOKEY|Couldn't read a file:// file", text):
+        cause = re.findall(r"^(?:Public key for|Package \S+ is not signed|Curl error).*", text, re.M)
+        words = cause[-1] if cause else words_of(text)
+        return Failure("repository-unsigned", "dnf cannot check the signature: " + words, detail)
+    repository = re.search(r"Failed to download metadata for repo '([^']*)'", text)
+    if repository:
+        return unavailable(repository.group(1), text)
+    fetch = re.search(r"^(?:Error: )?Error downloading packages:\n *(.*)", text, re.M)
+    if fetch:
+        return Failure("repository-unreachable", "dnf could not fetch a package: " + fetch.group(1), detail)
+    nothing = re.findall(r"nothing provides (.+?) needed by (\S+)", text)
+    if nothing:
+        sentence = "no repository of this host has %s, which %s needs" % nothing[0]
+        return Failure("dependency-missing", sentence, detail)
+    problem = re.search(r"^ Problem[^:]*: (.*)", text, re.M)
+    if problem:
+        return Failure("dependencies", "dnf cannot satisfy this: " + problem.group(1), detail)
+    conflict = re.search(r"^ *(file \S+ (?:from install of|conflicts between) .*)", text, re.M)
+    if conflict:
+        return Failure("file-conflict", conflict.group(1), detail)
+    what = " ".join(argument(spec) for spec in specs)
+    return Failure(
+        "dnf-failed", ("dnf failed (%s): " % what if what else "dnf failed: ") + words_of(text), detail
+    )
+
+
+def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
+    """The failure for packages, or versions of them, that no repository has."""
+    if any(re.match(r"kernel\S*-devel-\d", name) for name in missing):
+        sentence = "no repository of this host has the headers of its running kernel: " + ", ".join(missing)
+        return Failure("headers-missing", sentence, this.warnings)
+    for spec in specs:
+        if argument(spec) in missing and spec["version"]:
+            listed = run(
+                "dnf", "-q", "-C", "list", "--showduplicates", "--available", spec["name"], timeout=60
+            ).out
+            there = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
+            if there:
+                others = ", ".join(list(dict.fromkeys(reversed(there)))[:8])
+                sentence = "no repository has %s %s; available: %s" % (spec["name"], spec["version"], others)
+                return Failure("version-missing", sentence, this.warnings)
+    sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
+    return Failure("package-missing", sentence, this.warnings)
+
+
+def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
+    """Raises Failure if a module could not be built, or a script of a requested package failed: dnf goes on then."""
+    headers = re.search(r"kernel headers for kernel (\S+) cannot be found", text)
+    if headers:
+        sentence = "dkms found no headers of the kernel %s to build its module with" % headers.group(1)
+        raise Failure("headers-missing", sentence, last(text[: headers.start()], 6))
+    log = re.search(r"[Cc]onsult (\S+make\.log)", text)
+    failed = list(re.finditer(r"(?:Error in \w+ scriptlet in rpm package |warning: %\w+\()([^\s)]+)", text))
+    names = [spec["name"] for spec in specs]
+    own = [
+        one for one in failed if any(re.match(re.escape(name) + r"(-\d|$)", one.group(1)) for name in names)
+    ]
+    if log or own:
+        detail = last((text_of(log.group(1)) or "") if log else text[: own[0].start()], 12)
+        who = "a script of %s" % own[0].group(1) if own else "the build of the module"
+        raise Failure("rpm-failed", "%s failed: %s" % (who, (detail or ["no output"])[-1].strip()), detail)
+    this.warnings += [
+        "a script of %s failed" % name for name in dict.fromkeys(one.group(1) for one in failed)
+    ]
+
+
+def hold(this: Run, names: List[str]) -> None:
+    """Lock the installed versions."""
+    change_locks(this.name, names, add=True)

@@ -1,0 +1,257 @@
+"""The agent with the real dnf and rpm, in a folder: signed repositories with NVIDIA's names, epochs and module streams."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpunode.model import Packages, PackageSpec
+from tests import rpms
+from tests.agent.conftest import Host
+from tests.rpms import Key, Package
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(bool(rpms.MISSING), reason=f"not installed: {', '.join(rpms.MISSING)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="dnf installs into a folder as root only"),
+]
+LOCKS = "/etc/dnf/plugins/versionlock.list"
+STREAM = "/etc/dnf/modules.d/nvidia-driver.module"
+PLUGINS = Path("/usr/lib/python3/dist-packages/dnf-plugins")
+RELEASES = ("570.195.03", "580.95.05", "580.178.04")
+
+
+def parts(release: str) -> tuple[Package, ...]:
+    """A release of the driver."""
+    version, full = f"3:{release}", f"3:{release}-1.el9"
+    return (
+        Package("nvidia-driver-cuda", full, (f"Requires: libnvidia-ml = {version}",), "x86_64"),
+        Package("libnvidia-ml", full, (), "x86_64"),
+        Package("kmod-nvidia-open-dkms", full, ("Requires: dkms", f"Provides: nvidia-kmod = {version}")),
+    )
+
+
+@dataclass(frozen=True)
+class Repositories:
+    """Two repositories, the key that signs them, and one that does not."""
+
+    folder: Path
+    key: Key
+    other: Key
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositories]:
+    """NVIDIA's with streams, and the distribution's with dkms and two kernels' headers."""
+    folder = tmp_path_factory.mktemp("rpms")
+    key, other = Key(folder / "keys", "lab"), Key(folder / "keys", "other")
+    drivers = {release: parts(release) for release in RELEASES}
+    streams = {"570-open": drivers["570.195.03"], "580-open": drivers["580.95.05"] + drivers["580.178.04"]}
+    rpms.build(folder / "driver", [one for release in drivers.values() for one in release], key, streams)
+    kernels = [
+        Package("kernel-devel", v, ("Provides: installonlypkg(kernel)",), "x86_64") for v in ("5-1", "5-2")
+    ]
+    script = "%post -p <lua>\nerror('no module was built')"
+    broken = (Package("broken", "1-1", (script,)), Package("lonely", "1-1", ("Requires: nowhere",)))
+    user = Package("user", "1-1", ("Requires: dkms",))
+    rpms.build(folder / "base", [Package("dkms", "3.3.0-1.el9"), user, *kernels, *broken], key)
+    yield Repositories(folder, key, other)
+    key.close()
+    other.close()
+
+
+@pytest.fixture
+def rocky(host: Host, repositories: Repositories) -> Host:
+    """A host whose dnf and rpm are the real ones, below its root."""
+    host.write("/etc/os-release", 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\n')
+    host.write(
+        "/etc/dnf/dnf.conf",
+        "[main]\ngpgcheck=1\nbest=True\nskip_if_unavailable=False\nclean_requirements_on_remove=1\n",
+    )
+    host.write("/plugins/conf/versionlock.conf", f"[main]\nenabled=1\nlocklist={host.root}{LOCKS}\n")
+    host.write(LOCKS, "")
+    host.write("/plugins/versionlock.py", (PLUGINS / "versionlock.py").read_text())
+    host.write("/key.asc", repositories.key.text)
+    host.write("/other.asc", repositories.other.text)
+    options = (
+        f"--installroot={host.root} --releasever=9 --setopt=module_platform_id=platform:el9"
+        f" --setopt=pluginpath={host.root}/plugins --setopt=pluginconfpath={host.root}/plugins/conf"
+    )
+    path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin; export PATH;"
+    host.program("dnf", f'{path} exec /usr/bin/dnf {options} "$@"')
+    host.program("rpm", f'{path} exec /usr/bin/rpm --root={host.root} "$@"')
+    repository(host, "gpunode-driver", repositories.folder / "driver")
+    repository(host, "base", repositories.folder / "base")
+    return host
+
+
+def repository(
+    host: Host, name: str, place: Path | str, key: str = "key.asc", check: str = "gpgcheck"
+) -> None:
+    """A file of a repository: what is checked with which key."""
+    uri = place if isinstance(place, str) else place.as_uri()
+    unchecked = {"gpgcheck": "repo_gpgcheck", "repo_gpgcheck": "gpgcheck"}[check]
+    lines = f"baseurl={uri}\nenabled=1\n{check}=1\n{unchecked}=0\ngpgkey=file://{host.root}/{key}\n"
+    host.write(f"/etc/yum.repos.d/{name}.repo", f"[{name}]\nname={name}\n{lines}")
+
+
+def stream(host: Host, name: str) -> None:
+    """Enable a stream, as gpunode writes it."""
+    host.write(STREAM, f"[nvidia-driver]\nname=nvidia-driver\nstream={name}\nprofiles=\nstate=enabled\n")
+
+
+def driver(version: str) -> Packages:
+    """A driver as it is planned."""
+    specs = [
+        PackageSpec(name, version, downgrade=True) for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms")
+    ]
+    return Packages("why", install=tuple(specs), hold=tuple(spec.name for spec in specs))
+
+
+def versions(host: Host) -> dict[str, str]:
+    """What is installed."""
+    found = host.probe(packages=("*",))["packages"]
+    return {name: package["version"] for name, package in found.items() if "gpg-pubkey" not in name}
+
+
+REFRESH = Packages("why", refresh=True)
+
+
+def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky: Host) -> None:
+    """Its epoch is 3; dnf upgrade leaves it alone; what gpunode itself plans goes through."""
+    stream(rocky, "580-open")
+    headers = Packages("why", install=(PackageSpec("kernel-devel-5-1"),))
+    assert rocky.apply(REFRESH, headers, driver("3:580.95.*"))[-1]["ok"]
+    full = "3:580.95.05-1.el9"
+    driven = dict.fromkeys(("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml"), full)
+    assert versions(rocky) == {**driven, "dkms": "3.3.0-1.el9", "kernel-devel-5-1": "5-1"}
+    held = rocky.probe(packages=("nvidia-driver-cuda",))["packages"]["nvidia-driver-cuda"]["held"]
+    assert held is True
+    text = rocky.read(STREAM)
+    command = [str(rocky.bin / "dnf"), "-y", "upgrade"]
+    done = subprocess.run(command, env=rocky.environment, check=True, capture_output=True, text=True)
+    assert {versions(rocky)[name] for name in driven} == {full}, done.stdout + done.stderr
+    assert rocky.apply(driver("3:580.*"))[-1]["ok"]
+    assert {versions(rocky)[name] for name in driven} == {"3:580.178.04-1.el9"}
+    assert rocky.read(LOCKS).count("580.178.04") == 3
+    assert "580.95" not in rocky.read(LOCKS)
+    assert rocky.apply(driver("3:580.95.*"))[-1]["ok"]
+    assert {versions(rocky)[name] for name in driven} == {full}
+    assert rocky.read(STREAM) == text
+
+
+def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host) -> None:
+    """What others use, and what was brought along, stays."""
+    stream(rocky, "570-open")
+    assert rocky.apply(REFRESH, driver("3:570.*"))[-1]["ok"]
+    stream(rocky, "580-open")
+    gone = Packages("why", remove=("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml"))
+    assert rocky.apply(gone)[-1]["ok"]
+    assert versions(rocky) == {"dkms": "3.3.0-1.el9"}
+    assert rocky.apply(driver("3:580.*"))[-1]["ok"]
+    assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
+
+
+def test_headers_of_the_running_kernel_go_in_beside_those_of_another(rocky: Host) -> None:
+    """dnf takes a kernel's packages side by side."""
+    for release in ("2", "1"):
+        assert rocky.apply(Packages("why", install=(PackageSpec(f"kernel-devel-5-{release}"),)))[-1]["ok"]
+    assert set(versions(rocky)) == {"kernel-devel-5-1", "kernel-devel-5-2"}
+
+
+def test_packages_and_metadata_are_checked_with_the_key_of_their_repository(
+    rocky: Host, repositories: Repositories
+) -> None:
+    """NVIDIA signs its driver's packages, and its toolkit's metadata."""
+    one = Packages("why", install=(PackageSpec("dkms"),))
+    place = repositories.folder / "base"
+    repository(rocky, "base", place, "other.asc")
+    failed = rocky.fail(REFRESH, one)
+    assert (failed["code"], "Public key for dkms" in failed["error"]) == ("repository-unsigned", True)
+    rocky.path("/etc/yum.repos.d/base.repo").unlink()
+    repository(rocky, "gpunode-toolkit", place, "other.asc", "repo_gpgcheck")
+    assert rocky.fail(REFRESH)["code"] == "repository-unsigned"
+    assert versions(rocky) == {}
+    repository(rocky, "gpunode-toolkit", place, "key.asc", "repo_gpgcheck")
+    assert rocky.apply(REFRESH, one)[-1]["ok"]
+
+
+def test_a_repository_that_does_not_answer_stops_it_only_if_it_is_gpunodes(rocky: Host) -> None:
+    """Nothing listens on port 9."""
+    repository(rocky, "old", "http://127.0.0.1:9/x")
+    messages = rocky.apply(REFRESH, Packages("why", install=(PackageSpec("dkms"),)))
+    assert messages[-1]["ok"]
+    assert "could not read the repository old: Curl error (7)" in str(messages)
+    repository(rocky, "gpunode-toolkit", "http://127.0.0.1:9/x")
+    assert rocky.fail(REFRESH)["code"] == "repository-unreachable"
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "words"),
+    [
+        (PackageSpec("nvidia-driver-cuda", "3:580.*"), "modules-filtered", "nvidia-driver-cuda-3:580.*"),
+        (PackageSpec("nosuch"), "package-missing", "nosuch"),
+        (PackageSpec("dkms", "9.*"), "version-missing", "available: 3.3.0-1.el9"),
+        (PackageSpec("kernel-devel-5-3"), "headers-missing", "kernel-devel-5-3"),
+        (PackageSpec("lonely"), "dependency-missing", "nowhere, which lonely-1-1.noarch needs"),
+    ],
+)
+def test_what_cannot_be_installed_has_its_cause(
+    rocky: Host, spec: PackageSpec, code: str, words: str
+) -> None:
+    """In the words of the real one. Nothing was changed."""
+    stream(rocky, "570-open")
+    failed = rocky.fail(REFRESH, Packages("why", install=(spec,)))
+    assert (failed["code"], words in failed["error"]) == (code, True), failed
+    assert versions(rocky) == {}
+
+
+def test_without_repositories_it_says_so(rocky: Host) -> None:
+    """As on RHEL without a subscription."""
+    for path in rocky.path("/etc/yum.repos.d").iterdir():
+        path.unlink()
+    assert rocky.fail(REFRESH)["code"] == "no-repositories"
+
+
+def test_a_version_that_the_user_has_locked_stays_locked(rocky: Host) -> None:
+    """The lock is named, and the list is as it was."""
+    stream(rocky, "580-open")
+    rocky.write(LOCKS, "libnvidia-ml-3:580.95*\n")
+    failed = rocky.fail(REFRESH, driver("3:580.178*"))
+    assert failed["code"] == "version-locked"
+    assert "libnvidia-ml-3:580.178.04" in failed["error"]
+    assert rocky.read(LOCKS) == "libnvidia-ml-3:580.95*\n"
+
+
+def test_nothing_is_removed_that_was_not_planned(rocky: Host) -> None:
+    """The package `user` needs dkms."""
+    assert rocky.apply(REFRESH, Packages("why", install=(PackageSpec("user"),)))[-1]["ok"]
+    failed = rocky.fail(Packages("why", remove=("dkms",)))
+    assert (failed["code"], failed["error"]) == (
+        "would-remove",
+        "dnf would also remove user, which was not planned",
+    )
+    assert set(versions(rocky)) == {"dkms", "user"}
+
+
+def test_a_script_that_fails_is_told_though_dnf_goes_on(rocky: Host) -> None:
+    """rpm counts the package as installed."""
+    failed = rocky.fail(REFRESH, Packages("why", install=(PackageSpec("broken"),)))
+    assert (failed["code"], failed["error"][:24]) == ("rpm-failed", "a script of broken faile")
+    assert "no module was built" in failed["error"]
+
+
+def test_the_real_lock_is_told_with_its_holder(rocky: Host) -> None:
+    """dnf's own words, where its file appeared after the agent had looked."""
+    rocky.write("/state/late", "")
+    wrapper = rocky.bin / "dnf"
+    late = 'echo 1 > "$GPUNODE_ROOT/var/cache/dnf/metadata_lock.pid"\n'
+    wrapper.write_text(wrapper.read_text().replace("PATH=", f"{late}PATH=", 1))
+    rocky.path("/var/cache/dnf").mkdir(parents=True)
+    failed = rocky.fail(REFRESH)
+    assert (failed["code"], "(pid 1)" in failed["error"]) == ("dnf-locked", True), failed
