@@ -26,9 +26,10 @@ class Child:
     ) -> None:
         self._process = process
         self._errors = streams.Errors()
-        self._wake, self._waker = os.pipe()
-        self._lock = threading.Lock()
-        self._given_up = self._ended = False
+        self._pipe: tuple[int, ...] = os.pipe()  # wakes the reader
+        self._lock, self._ending = threading.Lock(), threading.Lock()
+        self._given_up = self._reading = False
+        self._ended: tuple[int | None, str] | None = None
         self._threads = [
             threading.Thread(target=self._feed, args=(stdin,), daemon=True),
             threading.Thread(target=self._drain, args=(heard,), daemon=True),
@@ -50,14 +51,21 @@ class Child:
         assert self._process.stderr is not None
         while chunk := os.read(self._process.stderr.fileno(), CHUNK):
             if not self._errors.add(chunk):
-                self.give_up()
+                self._give_up()
                 return
             if heard is not None:
                 heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
-        """Lines of standard output; ends early after `give_up`. Raises Flood."""
-        yield from streams.lines(self._chunks())
+        """Lines of standard output; ends early after `close`. Raises Flood."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._reading = True
+        try:
+            yield from streams.lines(self._chunks())
+        finally:
+            self._reading = False
         self._errors.check()
 
     def _chunks(self) -> Iterator[bytes]:
@@ -65,12 +73,27 @@ class Child:
         out = self._process.stdout.fileno()
         with selectors.DefaultSelector() as ready:
             ready.register(out, selectors.EVENT_READ)
-            ready.register(self._wake, selectors.EVENT_READ)
+            ready.register(self._pipe[0], selectors.EVENT_READ)
             while [key.fd for key, _ in ready.select()] == [out] and (chunk := os.read(out, CHUNK)):
                 yield chunk
 
     def end(self) -> tuple[int | None, str]:
-        """Exit status and standard error; after `give_up` the status is None and a hanging process is left alone."""
+        """Exit status and standard error; after `close` the status is None and a hanging process is left alone."""
+        with self._ending:
+            ended = self._ended or self._wait()
+            with self._lock:
+                self._ended = ended
+        return ended
+
+    def close(self) -> None:
+        """Stop reading and waiting, and kill the command if that is possible."""
+        self._give_up()
+        with self._lock:
+            idle = not self._reading
+        if idle:  # else the reader ends it
+            self.end()
+
+    def _wait(self) -> tuple[int | None, str]:
         status = None
         while status is None and not self._given_up:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -80,9 +103,9 @@ class Child:
         for thread in self._threads:
             thread.join(HANGS_SECONDS if self._given_up else None)
         with self._lock:
-            self._ended = True
-            os.close(self._wake)
-            os.close(self._waker)
+            for end in self._pipe:
+                os.close(end)
+            self._pipe = ()
         if not any(thread.is_alive() for thread in self._threads):
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -91,11 +114,11 @@ class Child:
                         stream.close()
         return (None if self._given_up else status), self._errors.text()
 
-    def give_up(self) -> None:
-        """Stop reading, and kill the command if that is possible: it may hang in the kernel or belong to root."""
+    def _give_up(self) -> None:
+        """It may hang in the kernel, or belong to root."""
         with self._lock:
-            if not self._ended and not self._given_up:
+            if self._pipe and not self._given_up:
                 self._given_up = True
-                os.write(self._waker, b"x")
+                os.write(self._pipe[1], b"x")
                 with contextlib.suppress(OSError):
                     self._process.kill()

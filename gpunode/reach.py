@@ -70,7 +70,7 @@ class Local:
 
     def close(self) -> None:
         if self._remote is not None:
-            self._remote.give_up()
+            self._remote.close()
 
 
 def talk(

@@ -94,7 +94,7 @@ class Connection:
 
     def _end(self) -> None:
         if self._remote is not None:
-            self._remote.give_up()
+            self._remote.close()
         self._master.close()
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gpunode import converge, fleet, inventory, wire
+from gpunode import converge, fleet, inventory, ssh, wire
 from gpunode.converge import Visit
 from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
+from gpunode.rollout.session import Dialer
 from gpunode.sim import cleanup, folder
 from gpunode.sim.host import hosts, sshd
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
-from gpunode.ssh import Dialer
 
 SETTLE = 0.4  # seconds that a restarted unit must stay up here
 
@@ -72,7 +72,9 @@ def _provisioned(visit: Visit, tell: OnEvent) -> Outcome:
 
 
 @contextlib.contextmanager
-def serving(demo: Path, machines: Sequence[Machine]) -> Iterator[Fleet]:
+def serving(
+    demo: Path, machines: Sequence[Machine], dials: Callable[[Path], Dialer] = ssh.Dialer
+) -> Iterator[Fleet]:
     """Make the machines and serve them until the block ends; then nothing of them runs."""
     hosts.lay_out(demo)
     states = {machine.name: hosts.create(demo, machine) for machine in machines}
@@ -83,7 +85,7 @@ def serving(demo: Path, machines: Sequence[Machine]) -> Iterator[Fleet]:
     served = sshd.Server(states.values(), key)
     (demo / "known_hosts").write_text(served.known_hosts())
     folder.write(demo, {name: served.port(name) for name in states})
-    dialer = Dialer(Path("/dev/null"))
+    dialer = dials(Path("/dev/null"))
     ask = wire.apply_job
 
     def soon(*arguments: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(
 
 def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
     """`strict` connects to nobody whose key is not known."""
-    with pytest.raises(Unreachable, match="is not in|is in no known_hosts file"):
+    with pytest.raises(Unreachable, match=r"is not in|is in no known_hosts file"):
         dialer.connect(sshd.host(known_hosts=str(tmp_path / "empty")))
 
     assert not (tmp_path / "empty").exists()

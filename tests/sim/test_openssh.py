@@ -1,0 +1,72 @@
+"""`connection: openssh` on simulated hosts: the same stories as with gpunode's own client."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpunode import converge, openssh
+from gpunode.converge import Visit
+from gpunode.model import Event, OnEvent, Outcome
+from gpunode.sim.host import kinds
+from tests.sim.fleets import Fleet, serving
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Two hosts; afterwards no master of ssh is left."""
+    with serving(tmp_path, [kinds.old("old"), kinds.nouveau("new")], openssh.Dialer) as served:
+        yield served
+    left = subprocess.run(["pgrep", "-f", f"ssh.*{tmp_path}"], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def test_hosts_are_provisioned_and_rebooted(fleet: Fleet) -> None:
+    """To an empty plan; a host that rebooted is reached by a new master."""
+    events: list[Event] = []
+    for outcome in fleet.provision(tell=events.append).values():
+        assert (outcome.status, outcome.error) == ("changed", None)
+        assert not outcome.plan
+    assert any(event.message == "reboot" for event in events)
+    assert {outcome.status for outcome in fleet.look().values()} == {"right"}
+
+
+def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
+    """A new master follows it to its end."""
+    cut = []
+
+    def tell(event: Event) -> None:
+        if event.type == "change" and not cut:
+            cut.append(event)
+            fleet.server.cut("old")
+
+    outcome = fleet.each(lambda visit, _: _applied(visit, tell), "old")["old"]
+    assert (outcome.status, outcome.error) == ("changed", None)
+    assert cut
+
+
+def test_an_apply_is_aborted(fleet: Fleet) -> None:
+    """By another operator, over a master of its own."""
+    ended: list[converge.Ended] = []
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        ended.append(converge.abort(visit, tell))
+        return Outcome("old", "right")
+
+    def tell(event: Event) -> None:
+        if event.type == "change" and event.message.startswith("restart docker") and not ended:
+            fleet.each(story, "old")
+
+    outcome = fleet.provision("old", tell=tell)["old"]
+    assert outcome.status == "failed"
+    assert ended[0].doing == "restart docker.service"
+
+
+def _applied(visit: Visit, tell: OnEvent) -> Outcome:
+    return converge.apply(visit, converge.look(visit, tell), tell)
