@@ -219,6 +219,10 @@ def _class(item: Object) -> list[Any]:
     return [_name(item), item.get("handler", ""), _age(item)]
 
 
+def _lease(item: Object) -> list[Any]:
+    return [_name(item), item.get("spec", {}).get("holderIdentity", ""), _age(item)]
+
+
 ENDED: Mapping[str, str] = MappingProxyType(
     {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
 )
@@ -252,6 +256,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
         ),
         "RoleBinding": BINDING,
         "ClusterRoleBinding": BINDING,
+        "Lease": ("Name, Holder, Age", _lease),
         "RuntimeClass": ("Name, Handler, Age", _class),
     }
 )

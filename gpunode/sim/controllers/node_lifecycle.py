@@ -54,19 +54,18 @@ def _tainted(node: Object) -> None:
     """The taints of `node.kubernetes.io` that follow from Ready and cordoning; other taints stay."""
     conditions = {one["type"]: one["status"] for one in node["status"].get("conditions") or []}
     kind = {"True": "", "Unknown": "unreachable"}.get(conditions.get("Ready", "False"), "not-ready")
-    ours = {"not-ready", "unreachable", "unschedulable"}
-    others = [
-        one
-        for one in node["spec"].get("taints") or []
-        if one["key"] not in {f"node.kubernetes.io/{name}" for name in ours}
-    ]
-    effects = ("NoSchedule", "NoExecute") if kind else ()
-    taints = [{"key": f"node.kubernetes.io/{kind}", "effect": effect} for effect in effects]
+    ours = {f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")}
+    before = node["spec"].pop("taints", None) or []
+    added = {(one["key"], one["effect"]): one.get("timeAdded") for one in before}
+    wanted = [(kind, effect) for effect in ("NoSchedule", "NoExecute") if kind]
     if node["spec"].get("unschedulable"):
-        taints.append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
-    node["spec"].pop("taints", None)
-    if others or taints:
-        node["spec"]["taints"] = [*others, *taints]
+        wanted.append(("unschedulable", "NoSchedule"))
+    taints = [one for one in before if one["key"] not in ours]
+    for name, effect in wanted:
+        key = f"node.kubernetes.io/{name}"
+        taints.append({"key": key, "effect": effect, "timeAdded": added.get((key, effect)) or now()})
+    if taints:
+        node["spec"]["taints"] = taints
 
 
 def _ready(condition: Object) -> bool:
