@@ -44,7 +44,7 @@ def headline(change: Change) -> str:
 def _packages(change: Packages) -> str:
     parts = ["read the package lists anew"] if change.refresh else []
     if change.remove:
-        parts.append(f"remove {', '.join(change.remove)}")
+        parts.append(f"{'purge' if change.purge else 'remove'} {', '.join(change.remove)}")
     names = [spec.name for spec in change.install]
     held = (
         f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""

@@ -396,13 +396,15 @@ class PackageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Install, remove, hold; `hold` is done after installing. `refresh` reads what the sources hold first."""
+    """Install, remove, hold; `hold` is done after installing. `refresh` reads what the sources hold first. `purge` removes
+    the configuration of what is removed, too."""
 
     why: str
     install: tuple[PackageSpec, ...] = ()
     remove: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
     refresh: bool = False
+    purge: bool = False
     fault: str | None = None
 
 

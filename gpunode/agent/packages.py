@@ -56,7 +56,8 @@ def with_apt(this: Run, change: Message, names: List[str]) -> None:
         finish_interrupted(this)
         wanted = [argument(spec) for spec in specs] + [name + "-" for name in remove]
         dry_run(this, wanted, specs, remove)
-        status, text = apt_get(this, "install", "--allow-downgrades", "--allow-change-held-packages", *wanted)
+        allow = ["--allow-downgrades", "--allow-change-held-packages"] + ["--purge"] * change["purge"]
+        status, text = apt_get(this, "install", *allow, *wanted)
         if status:
             raise install_failure(this, text, specs)
     if change["hold"]:

@@ -229,7 +229,8 @@ def _own_driver(host: Host, facts: Facts, system: PackageSystem) -> None:
             hint=f"Remove it with `nvidia-uninstall`, {LEAVE}",
             layer="module",
         )
-    if not family and "nvidia" in facts.modules:
+    # A branch is kept, but no package there: a change of branch was cut off half way, and goes on.
+    if not family and "nvidia" in facts.modules and not system.keeps_branch(facts):
         raise Refused(
             host.name,
             f"an nvidia module {facts.modules['nvidia'].version} is loaded that no package brought: "

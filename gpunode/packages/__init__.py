@@ -36,6 +36,9 @@ class PackageSystem(Protocol):
     def plan_sources(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Add `desired.sources` with their keys, and remove sources that conflict. A refresh is planned elsewhere."""
 
+    def keeps_branch(self, facts: Facts) -> bool:
+        """Whether the host is kept on a driver branch, as `plan_branch` does before any package of a driver changes."""
+
     def plan_branch(self, facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
         """Keep the package system on the desired driver branch."""
 

@@ -15,10 +15,11 @@ def change(
     install: tuple[PackageSpec, ...] = (),
     remove: tuple[str, ...] = (),
     hold: tuple[str, ...] = (),
+    purge: bool = False,
 ) -> Packages:
     """A change of packages, with its faults one a line."""
     fault = "\n".join(_faults(facts, why, install, remove, hold))
-    return Packages(why, install=install, remove=remove, hold=hold, fault=fault)
+    return Packages(why, install=install, remove=remove, hold=hold, purge=purge, fault=fault)
 
 
 def _faults(

@@ -45,9 +45,15 @@ def acts(changes: Iterable[Change]) -> frozenset[Act]:
 
 def unshown(changes: Iterable[Change], accepted: Collection[Act]) -> str:
     """Those acts that were not accepted, in words; "" when all were."""
-    milder = MODULES if REBOOT in accepted else frozenset()  # of a reboot that is not needed any more
-    new = sorted(acts(changes) - frozenset(accepted) - milder)
+    new = sorted(
+        act for act in acts(changes) - frozenset(accepted) if REBOOT not in accepted or not _milder(act)
+    )
     return few([" ".join(filter(None, act)) for act in new], 5)
+
+
+def _milder(act: Act) -> bool:
+    """True if a reboot does as much: it loads modules anew and restarts every unit."""
+    return act in MODULES or act[0] == "restart"
 
 
 def _acts(change: Change) -> Iterable[Act]:

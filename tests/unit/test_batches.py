@@ -108,6 +108,12 @@ def test_what_was_not_shown_is_named() -> None:
     assert acts.unshown([WriteFile("/b", "", "why")], shown) == ""
 
 
+def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> None:
+    later = [Service("kubelet.service", "why", restart=True), KernelModule("nvidia", "why")]
+    assert acts.unshown(later, {("reboot", "")}) == ""
+    assert acts.unshown(later, {("write", "files")}) == "load modules, restart kubelet.service"
+
+
 def test_daemons_of_the_driver_are_no_work() -> None:
     """Nor are pods of DaemonSets; everything else that has a GPU open is named."""
     users = [

@@ -337,6 +337,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "remove": [],
             "hold": [],
             "refresh": True,
+            "purge": False,
         },
     ),
     (

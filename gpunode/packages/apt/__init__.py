@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpunode.model import Watch
 from gpunode.packages.apt import branch, lists, sources
 from gpunode.packages.apt.branch import NAMES
+from gpunode.packages.apt.branch import keeps as keeps_branch
 from gpunode.packages.apt.branch import plan as plan_branch
 from gpunode.packages.apt.lists import place
 from gpunode.packages.apt.sources import offers
@@ -27,4 +28,15 @@ WATCH = Watch(
 PURGE = "apt-get purge"
 REINSTALL = "apt install --reinstall"
 
-__all__ = ["NAME", "NAMES", "PURGE", "REINSTALL", "WATCH", "offers", "place", "plan_branch", "plan_sources"]
+__all__ = [
+    "NAME",
+    "NAMES",
+    "PURGE",
+    "REINSTALL",
+    "WATCH",
+    "keeps_branch",
+    "offers",
+    "place",
+    "plan_branch",
+    "plan_sources",
+]

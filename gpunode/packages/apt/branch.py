@@ -11,6 +11,12 @@ NAMES = PackageNames("apt")
 PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"
 
 
+def keeps(facts: Facts) -> bool:
+    """Whether a pin package or the file is there."""
+    preference = facts.files.get(PREFERENCE)
+    return bool(NAMES.pins(facts.packages)) or (preference is not None and preference.exists)
+
+
 def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     """The desired pin package and no other; without one, the file."""
     why = f"keeps apt on driver branch {wish.branch}"
@@ -19,7 +25,9 @@ def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     wished = [spec.name for spec in wish.pin]
     others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in wished))
     if absent or others:
-        changes.append(packaging.change(facts, why, install=absent, remove=others))
+        # A pin is its file in preferences.d: as a configuration file it would outlive a mere removal, and still pin.
+        purge = bool(others)
+        changes.append(packaging.change(facts, why, install=absent, remove=others, purge=purge))
     before = files.text(facts, PREFERENCE)
     if not wish.pin:
         path = PREFERENCE.lstrip("/")
