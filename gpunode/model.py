@@ -56,6 +56,7 @@ class Host:
         "wait"  # what becomes of pods and processes that a change would end
     )
     work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
+    control_plane: bool = False  # may be disturbed though it is of the control plane
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +580,17 @@ class Disturbance:
     restarts: tuple[str, ...] = ()
     modules: bool = False
     packages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
+        units = " and ".join(unit.removesuffix(".service") for unit in self.restarts)
+        found = [
+            "reboot" if self.reboot else "",
+            f"restart of {units}" if units else "",
+            "reload of the modules" if self.modules else "",
+            "driver packages" if self.packages else "",
+        ]
+        return ", ".join(filter(None, found))
 
     def __bool__(self) -> bool:
         """True if anything that runs on the host may notice."""

@@ -7,6 +7,8 @@ from gpunode.model import Facts, Place, Watch
 from gpunode.planning import services
 
 PLACES = (kubeadm.PLACE,)
+MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
+CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")
 
 
 def of(facts: Facts) -> Place:
@@ -15,6 +17,7 @@ def of(facts: Facts) -> Place:
 
 
 def watch() -> Watch:
-    """What a probe reads to find each kind."""
+    """What a probe reads to find each kind, and whether the host is of the control plane."""
     files = ((*one.variable_files, *one.files, one.config, *units.patterns(one.unit)) for one in PLACES)
-    return Watch(tuple(path for paths in files for path in paths), tuple(one.unit for one in PLACES))
+    every = (*(path for paths in files for path in paths), *CONTROL_PLANE)
+    return Watch(every, tuple(one.unit for one in PLACES))

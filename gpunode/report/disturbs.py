@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpunode.model import Disturbance, Disturbed, Outcome
+from gpunode.model import Disturbed, Outcome
 from gpunode.wording import few
 
 NAMED = 5  # pods and processes of a host
@@ -15,19 +15,7 @@ def sentence(found: Disturbed) -> str:
     """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
     if not found.what:
         return "nobody"
-    return f"{kinds(found.what)}; {_treatment(found)}"
-
-
-def kinds(what: Disturbance) -> str:
-    """`reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
-    units = " and ".join(unit.removesuffix(".service") for unit in what.restarts)
-    found = [
-        "reboot" if what.reboot else "",
-        f"restart of {units}" if units else "",
-        "reload of the modules" if what.modules else "",
-        "driver packages" if what.packages else "",
-    ]
-    return ", ".join(filter(None, found))
+    return f"{found.what}; {_treatment(found)}"
 
 
 def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpunode.cluster.api import Api
 from gpunode.cluster.reason import of
 from gpunode.errors import ClusterError
-from gpunode.rollout import bring_up, gate, rounds, work
+from gpunode.rollout import bring_up, control_plane, gate, rounds, work
 from gpunode.rollout.acts import Act
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.member import Member, Members
@@ -32,22 +32,24 @@ class Run:
 
 def finished(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
+    listener, masters = run.session.listener, control_plane.disturbed(members)
+    members = control_plane.healthy_before(run.api, members, masters, listener)
     members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.interrupt.set)
     for one in members:
         if one.waits and one.reason is None:
             run.record.host(one.host.name, "changing")
+    begun = [one.host.name for one in members if one.host.name in masters and one.reason is None]
     members = rounds.converged(run.session, members, run.accepted)
+    members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(one.good for one in members):
         for one in members:
             if one.good:
                 run.record.host(one.host.name, "changed")
         try:
-            members = bring_up.bring_up(
-                run.api, run.session.inventory, members, run.session.listener, run=run.prove
-            )
+            members = bring_up.bring_up(run.api, run.session.inventory, members, listener, run=run.prove)
             work.released(run.api, members)
         except ClusterError as error:
-            run.session.listener.problem(error)
+            listener.problem(error)
             members = tuple(one.out(of(FAILED, error)) if one.good else one for one in members)
     for one in members:
         run.record.host(one.host.name, *end(one))
@@ -58,6 +60,8 @@ def end(one: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
     why = one.wrong.words if one.wrong else (one.outcome.error or "" if one.outcome else "")
     if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
+        return "skipped", why
+    if one.reason is not None and one.reason.code == control_plane.UNHEALTHY and one.waits:
         return "skipped", why
     status = one.outcome.status if one.outcome else "failed"
     if status in ("failed", "refused", "unreachable"):

@@ -38,14 +38,22 @@ class Size:
 
 
 def batches(
-    hosts: Sequence[Host], disturbing: Collection[str], *, size: Size | None = None, canary: int = 0
+    hosts: Sequence[Host],
+    disturbing: Collection[str],
+    *,
+    alone: Collection[str] = (),
+    size: Size | None = None,
+    canary: int = 0,
 ) -> tuple[tuple[Host, ...], ...]:
     """The hosts in the order in which they are worked on, each once, batch by batch.
 
     `disturbing`: the names of hosts on which work is interrupted. Without a size these go one at a time per group, a
     group being the first that the inventory names a host in; all others go first and together. A size counts for all
-    alike. The `canary` first hosts of that order are a batch of their own.
+    alike. The `canary` first hosts of that order are a batch of their own. Those `alone` are always by themselves, at the
+    end.
     """
+    last = [(host,) for host in hosts if host.name in alone]
+    hosts = [host for host in hosts if host.name not in alone]
     quiet = [host for host in hosts if host.name not in disturbing]
     waves = [
         *([quiet] if quiet else []),
@@ -59,7 +67,7 @@ def batches(
     elif first:
         early = {host.name for host in first}
         waves = [[host for host in wave if host.name not in early] for wave in waves]
-    return tuple(tuple(wave) for wave in ([first] if first else []) + waves if wave)
+    return (*(tuple(wave) for wave in ([first] if first else []) + waves if wave), *last)
 
 
 def _one_per_group(hosts: Sequence[Host]) -> list[list[Host]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError
-from gpunode.rollout import exit_codes, gate, nodes, planned, stake
+from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, stake
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
@@ -22,7 +22,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
         found = stake.located(api, members)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
-    members = stake.disturbed(api, members, found, strict=False)
+    members = control_plane.guarded(inventory, stake.disturbed(api, members, found, strict=False))
     listener.plans(outcomes(members), diff=diff is not False)
     objects: int | None = None  # of the cluster, if it was checked
     conflicts = False

@@ -12,7 +12,19 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.reason import Reason
 from gpunode.model import Host
-from gpunode.rollout import acts, batch, exit_codes, gate, nodes, planned, prove, rounds, stake, work
+from gpunode.rollout import (
+    acts,
+    batch,
+    control_plane,
+    exit_codes,
+    gate,
+    nodes,
+    planned,
+    prove,
+    rounds,
+    stake,
+    work,
+)
 from gpunode.rollout.batch import Run
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
@@ -47,7 +59,7 @@ def provision(session: Session, wish: Wish) -> int:
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
     members = rounds.probed(session)
     found = stake.located(api, members)
-    members = stake.disturbed(api, members, found, strict=True)
+    members = control_plane.guarded(session.inventory, stake.disturbed(api, members, found, strict=True))
     session.listener.plans(outcomes(members))
     objects = 0
     if api is None:
@@ -62,6 +74,7 @@ def provision(session: Session, wish: Wish) -> int:
     order = batches(
         able,
         [one.host.name for one in waiting if one.disturbs.anybody],
+        alone=control_plane.disturbed(members),
         size=wish.size,
         canary=wish.canary,
     )
@@ -78,7 +91,8 @@ def provision(session: Session, wish: Wish) -> int:
         shut = ""
         for number, part in enumerate(order, 1):
             now = tuple(one for one in members if one.host in part)
-            why = held.lost or _too_many(members, able, wish.max_fail) or (INTERRUPTED if stop.set else "")
+            why = held.lost or _unhealthy(members) or _too_many(members, able, wish.max_fail)
+            why = why or (INTERRUPTED if stop.set else "")
             if not why and not shut:
                 where = (number, len(order))
                 shut = gate.closed(session.inventory, now, where, record, session.listener)
@@ -100,6 +114,12 @@ def _operator(api: Api | None, session: Session, record: Record) -> AbstractCont
     if api is None:
         return nullcontext(Held(record.owner))
     return lease.hold(api, record.owner, progress(session.listener))
+
+
+def _unhealthy(members: Members) -> str:
+    """Why no further batch is begun: the control plane; "" while it may go on."""
+    found = [one.reason for one in members if one.reason and one.reason.code == control_plane.UNHEALTHY]
+    return found[0].words if found else ""
 
 
 def _too_many(members: Members, able: Sequence[Host], most: int | None) -> str:

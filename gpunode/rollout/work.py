@@ -30,7 +30,8 @@ def cleared(
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
     happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for."""
-    heavy = [one for one in members if one.waits and stake.disturbance(one).ends_gpu_work]
+    going = [one for one in members if one.waits and one.reason is None]
+    heavy = [one for one in going if stake.disturbance(one).ends_gpu_work]
     reasons: dict[str, Reason] = {}
     by_host = {one.host.name: one for one in heavy}
 

@@ -270,3 +270,63 @@ def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None
     run.send_signal(signal.SIGINT)
     assert run.wait(60) == 1
     assert cordoned(api) == []
+
+
+# --- the control plane ---
+
+
+@pytest.fixture
+def master(busy: Demo) -> Iterator[Demo]:
+    """The host that is to change is of the control plane, and has an etcd."""
+    api = client(busy)
+    delete(api, "job")
+    label(api, "gpu-2", {"node-role.kubernetes.io/control-plane": ""})
+    yield busy
+    label(api, "gpu-2", {"node-role.kubernetes.io/control-plane": None})
+    api.ask("DELETE", "/api/v1/namespaces/kube-system/pods/etcd-other", {"gracePeriodSeconds": 0})
+
+
+def label(api: Client, node: str, labels: dict[str, str | None]) -> None:
+    body = {"metadata": {"labels": labels}}
+    code, answer = api.ask("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json")
+    assert code == 200, answer
+
+
+def name_the_master(demo: Demo) -> None:
+    """As `control_plane: true` of that host."""
+    written = yaml.safe_load(demo.inventory.read_text())
+    for group in written["groups"].values():
+        group["hosts"] = [
+            {**one, "control_plane": True} if one["name"] == "gpu-2" else one for one in group["hosts"]
+        ]
+    demo.inventory.write_text(yaml.safe_dump(written))
+
+
+def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo) -> None:
+    """Then it is changed while API server and etcd are healthy."""
+    before = docker_since(master, "gpu-2")
+    done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 4, done.stdout + done.stderr
+    outcome = next(line for line in lines(done, "plan") if line["host"] == "gpu-2")
+    assert outcome["error"] == "it is of the control plane, and the plan disturbs it: restart of docker"
+    assert "`control_plane: true`" in outcome["hint"]
+    assert docker_since(master, "gpu-2") == before
+
+    name_the_master(master)
+    api = client(master)
+    body = {
+        "kind": "Pod",
+        "metadata": {"name": "etcd-other", "namespace": "kube-system", "labels": {"tier": "control-plane"}},
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "etcd", "image": "i"}]},
+    }
+    code, answer = api.ask("POST", "/api/v1/namespaces/kube-system/pods", body)
+    assert code == 201, answer
+    done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the control plane is not healthy: not Ready: etcd-other" in done.stdout
+    assert (docker_since(master, "gpu-2"), cordoned(api)) == (before, [])
+
+    api.ask("DELETE", "/api/v1/namespaces/kube-system/pods/etcd-other", {"gracePeriodSeconds": 0})
+    done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert docker_since(master, "gpu-2") > before

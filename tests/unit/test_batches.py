@@ -64,6 +64,23 @@ def test_hosts_are_worked_on_in_batches(
     assert names(batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "canary", "expected"),
+    [
+        (None, 0, ["a2 a3", "b1", "a1", "b2"]),
+        ("9", 0, ["a2 a3 b1", "a1", "b2"]),
+        ("1", 2, ["a2 a3", "b1", "a1", "b2"]),
+    ],
+)
+def test_hosts_of_the_control_plane_go_alone_after_all_others(
+    size: str | None, canary: int, expected: list[str]
+) -> None:
+    """Over all groups, whatever the size of batches."""
+    chosen = Size.parse(size) if size else None
+    found = batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
+    assert names(found) == expected
+
+
 def test_no_hosts_are_no_batches() -> None:
     assert batches([], set(), canary=2) == ()
 

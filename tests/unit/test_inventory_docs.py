@@ -35,7 +35,9 @@ def test_defaults_groups_and_hosts_take_the_same_variables():
     group = schema()["properties"]["groups"]["additionalProperties"]["properties"]
     host = schema()["$defs"]["host"]["properties"]
     assert {name: part for name, part in group.items() if name != "hosts"} == VARIABLES
-    assert {name: part for name, part in host.items() if name not in {"name", "address", "node"}} == VARIABLES
+    assert {
+        name: part for name, part in host.items() if name not in {"name", "address", "node", "control_plane"}
+    } == VARIABLES
 
 
 def test_every_key_is_documented_and_nothing_else_is():
@@ -43,7 +45,7 @@ def test_every_key_is_documented_and_nothing_else_is():
     text = (ROOT / "docs/inventory.md").read_text()
     documented = re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
     top = keys(schema()) - {f"defaults.{name}" for name in keys({"properties": VARIABLES})}
-    host = {"name", "address", "node"}
+    host = {"name", "address", "node", "control_plane"}
     expected = top | {"groups.<name>.hosts"} | host | keys({"properties": VARIABLES})
     assert sorted(documented) == sorted(expected)
 

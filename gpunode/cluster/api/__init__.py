@@ -68,6 +68,12 @@ class Api:
         """What the API server answers at this path: what it has, for instance."""
         return self._object("GET", where)
 
+    def health(self, where: str) -> tuple[int, str]:
+        """HTTP's status and the answer at a path such as /readyz, which is text; any status is an answer."""
+        with refusal.translated(self.access):
+            response = self._send("GET", where, {}, None, "", READ)
+            return int(response.status), response.data.decode(errors="replace")
+
     def find(
         self, kind: str | Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> tuple[list[Object], str]:

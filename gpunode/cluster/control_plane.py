@@ -1,0 +1,72 @@
+"""The control plane: which nodes are of it, and whether its API server and etcd are healthy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from http import HTTPStatus
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.pods import ready
+from gpunode.errors import ClusterError
+from gpunode.wording import few
+
+LABELS = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
+# The check, and its name before Kubernetes 1.16; then etcd's part of it, which not every user may read.
+CHECKS = (("/readyz", "/healthz"), ("/readyz/etcd", "/healthz/etcd"))
+PARTS = "tier=control-plane"  # kubeadm's label of its static pods
+NAMED = 3
+LOOK = 1.0
+
+
+def has_label(labels: Collection[str]) -> bool:
+    """Whether a node with these labels is of the control plane."""
+    return not LABELS.isdisjoint(labels)
+
+
+def problem(api: Api, but: Collection[str] = ()) -> str:
+    """Why API server or etcd are not healthy on every node of the control plane `but` these; "" where they are."""
+    try:
+        for where, older in CHECKS:
+            if why := _unready(api, where, older):
+                return why
+        pods, _ = api.find("Pod", "kube-system", labels=PARTS)
+        nodes, _ = api.find("Node")
+    except ClusterError as error:
+        return error.message
+    down = [name for node in nodes if _of_it(node) and not ready(node) and (name := _name(node)) not in but]
+    broken = [_name(pod) for pod in pods if not ready(pod) and pod["spec"].get("nodeName") not in but]
+    return f"not Ready: {few(sorted(down or broken), NAMED)}" if down or broken else ""
+
+
+def wait(api: Api, seconds: float, tell: OnProgress, but: Collection[str] = ()) -> str:
+    """Wait until there is no `problem`; what it is after `seconds`, "" for none."""
+    end = time.monotonic() + seconds
+    while True:
+        why = problem(api, but)
+        if not why or time.monotonic() >= end:
+            return why
+        tell(f"waiting for the control plane: {why}")
+        time.sleep(LOOK)
+
+
+def _of_it(node: Object) -> bool:
+    return has_label(node["metadata"].get("labels") or {})
+
+
+def _name(item: Object) -> str:
+    return str(item["metadata"]["name"])
+
+
+def _unready(api: Api, where: str, older: str) -> str:
+    status, text = api.health(where)
+    if status == HTTPStatus.OK:
+        return ""
+    if status == HTTPStatus.NOT_FOUND and older:
+        return _unready(api, older, "")
+    if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND) and where.endswith("/etcd"):
+        return ""  # its pods say it, and /readyz holds it
+    failed = [line for line in text.splitlines() if line.startswith("[-]")] or text.splitlines()[:1]
+    return f"{where} answers {status}: {few(failed, NAMED)}"
