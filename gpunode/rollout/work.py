@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from gpunode import converge
 from gpunode.cluster.api import Api
-from gpunode.cluster.nodes import cordon, drain
+from gpunode.cluster.nodes import GPU_LABEL, cordon, drain
 from gpunode.cluster.nodes.drain import Work
+from gpunode.cluster.plugin import pause
 from gpunode.cluster.reason import Reason, of
 from gpunode.converge import Visit
 from gpunode.errors import ClusterError
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.rollout import stake
+from gpunode.rollout import nodes, stake
 from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record
@@ -49,6 +51,8 @@ def cleared(
                     cordon.uncordon(api, node)
                 reasons[one.host.name] = _busy(one, left, stopped())
                 return one.outcome
+            if api and one.node:
+                outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
         except ClusterError as error:
             reasons[one.host.name] = of(BUSY, error)
             return one.outcome
@@ -71,15 +75,26 @@ def released(api: Api, members: Members) -> None:
 def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) -> None:
     """Tell of nodes that an earlier run cordoned and did not finish; those of this run are taken over."""
     here = {one.node.name for one in members if one.node}
-    left = {node: owner for node, owner in cordon.left(api).items() if node not in here} if api else {}
-    for node, owner in left.items():
-        listener.note(
-            Advice(
-                f"{node} is still cordoned by {owner}, which did not finish. `",
-                Command("resume"),
-                f"` goes on with it; `kubectl uncordon {node}` gives it back as it is.",
+    if api is None:
+        return
+    for node, owner in cordon.left(api).items():
+        if node not in here:
+            listener.note(
+                Advice(
+                    f"{node} is still cordoned by {owner}, which did not finish. `",
+                    Command("resume"),
+                    f"` goes on with it; `kubectl uncordon {node}` gives it back as it is.",
+                )
             )
-        )
+    for node, owner in pause.left(api).items():
+        if node not in here:
+            listener.note(
+                Advice(
+                    f"{node} has no device plugin since {owner or 'another user'} paused it for a driver change. `",
+                    Command("provision"),
+                    f"` brings it back; so does `kubectl label node {node} {GPU_LABEL}=true --overwrite`.",
+                )
+            )
 
 
 def _ended(
@@ -129,6 +144,34 @@ def _users(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
 
 def _concerns(mode: str) -> Callable[[Work], bool]:
     return lambda pod: not pod.service and (pod.gpus > 0 or mode == "drain")
+
+
+def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:
+    """The host as it is without gpunode's device plugin, where that is in the way of another driver: then the modules are
+    reloaded, and nothing reboots for it. Other services that use the GPUs are named."""
+    assert one.node is not None
+    assert one.outcome is not None
+    what, namespace = stake.disturbance(one), session.inventory.cluster.namespace
+    pods = pause.on(api, namespace, one.node.name)
+    users = one.facts.gpu_users if one.facts else ()
+    if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
+        return one.outcome
+
+    def sentence(text: str) -> None:
+        tell(Event("stage", one.host.name, text))
+
+    try:
+        gone = pause.pause(api, namespace, one.node, nodes.wished(one.host), owner, sentence)
+    except ClusterError as error:
+        sentence(f"the device plugin stays: {error.message}")
+        return one.outcome
+    outcome = converge.look(visit, tell)
+    users = outcome.facts.gpu_users if outcome.facts else ()
+    if gone and users and stake.disturbance(replace(one, outcome=outcome)).reboot:
+        sentence(
+            f"no reload of the modules, as these use the GPUs: {few([str(user) for user in users], NAMED)}"
+        )
+    return outcome
 
 
 def _busy(one: Member, left: str, interrupted: bool) -> Reason:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.nodes import Node
 from gpunode.errors import ClusterError
@@ -13,6 +15,7 @@ from gpunode.errors import ClusterError
 # wish is taken off, and what others set stays.
 PROVISION = "gpunode"
 ACCELERATOR = "gpunode-accelerator"
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def write(
@@ -23,8 +26,9 @@ def write(
     writer: str = PROVISION,
     overwrite: bool = False,
     dry_run: bool = False,
+    annotations: Mapping[str, str] = NONE,
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Make `labels` all that `writer` has set on the node: others' labels stay, its own earlier ones go.
+    """Make `labels`, and `annotations`, all that `writer` has set on the node: others' stay, its own earlier ones go.
 
     Returns label -> (before, after) of what changed. A label that another field manager set to another value is a
     ClusterError unless `overwrite`. Of a node that has them all nothing is asked.
@@ -32,11 +36,13 @@ def write(
     if holds(node, labels, writer=writer):
         return {}
     # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
-    wish = {
+    wish: Object = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name, "uid": node.uid, "labels": dict(labels)},
     }
+    if annotations:
+        wish["metadata"]["annotations"] = dict(annotations)
     try:
         result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run)
     except HttpError as error:

@@ -1,0 +1,75 @@
+"""Another driver on a node that has the device plugin, which uses the GPUs itself: a reload is enough."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.cluster.plugin import pause
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+
+from .clusters import until
+from .test_batches import begin, client, cordoned, gpunode, lines, records
+
+__all__ = ["records"]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """A GPU node with the production driver."""
+    with Demo([kinds.new("gpu-1", count=2)]) as made:
+        done = gpunode(made, "provision", "inventory.yaml", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+
+
+def want(demo: Demo, driver: int) -> None:
+    written = yaml.safe_load(demo.inventory.read_text())
+    written.setdefault("defaults", {})["driver"] = driver
+    demo.inventory.write_text(yaml.safe_dump(written))
+
+
+def node(demo: Demo) -> dict[str, Any]:
+    meta = client(demo).ask("GET", "/api/v1/nodes/gpu-1")[1]["metadata"]
+    notes = meta.get("annotations") or {}
+    return {"gpu": meta["labels"].get("gpunode.dev/gpu"), "owner": notes.get(pause.OWNER)}
+
+
+def booted(demo: Demo) -> str:
+    return demo.states["gpu-1"].now().boot_id
+
+
+def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
+    """The plan shows the reboot that would be needed with it; nothing reboots, and the plugin is back afterwards."""
+    want(demo, 580)
+    before = booted(demo)
+    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (plan,) = lines(done, "plan")
+    assert plan["disturbs"]["reboot"]
+    assert booted(demo) == before
+    assert demo.states["gpu-1"].now().modules["nvidia"].startswith("580.")
+    assert node(demo) == {"gpu": "true", "owner": None}
+    assert cordoned(client(demo)) == []
+    assert [row["result"] for row in lines(done, "verified")] == ["verified"]
+
+
+def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
+    """Its label says that it is away, and who did it; `resume` goes on."""
+    want(demo, 595)
+    before = booted(demo)
+    run = begin(demo, "provision", "inventory.yaml", "--yes")
+    until(lambda: node(demo)["gpu"] == pause.PAUSED)
+    run.send_signal(signal.SIGKILL)
+    run.wait(10)
+    assert node(demo)["owner"].startswith("run ")
+    done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert booted(demo) == before
+    assert demo.states["gpu-1"].now().modules["nvidia"].startswith("595.")
+    assert node(demo) == {"gpu": "true", "owner": None}
