@@ -9,7 +9,8 @@ from gpunode.agent.follow import BEAT_SECONDS, follow
 from gpunode.agent.images import spool
 from gpunode.agent.lock import lock_holder
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, failure_of, has_systemd, run
+from gpunode.agent.system import Message, failure_of, has_systemd
+from gpunode.agent.systemd import transient
 
 
 def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
@@ -48,7 +49,7 @@ def launch(this: Run) -> None:
     """Start `work` so that it outlives this process."""
     command = this.command("work")
     if has_systemd():
-        answer = run("systemd-run", "--quiet", "--collect", "--unit", "gpunode-" + this.name, *command)
+        answer = transient("--unit", "gpunode-" + this.name, *command)
         if answer.status:
             raise OSError(answer.words)
         return

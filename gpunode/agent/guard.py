@@ -11,7 +11,7 @@ from gpunode.agent.health import NODE_UNITS, RESTORE_SECONDS, node_units, restar
 from gpunode.agent.journal import put_files_back
 from gpunode.agent.record import VERSION, Run, readable
 from gpunode.agent.system import Message, below, has_systemd, line_of, resolve, run, text_of
-from gpunode.agent.systemd import show_units
+from gpunode.agent.systemd import show_units, transient
 
 BOOT_UNIT = "/etc/systemd/system/gpunode-restore.service"
 BOOT_LINK = "/etc/systemd/system/multi-user.target.wants/gpunode-restore.service"
@@ -97,9 +97,7 @@ def arm(this: Run, path: str) -> None:
         name = "gpunode-restore-" + this.name
         after = "--on-active=%d" % job.get("restore", RESTORE_SECONDS)
         exactly = "--timer-property=AccuracySec=1s"  # else systemd may take a minute more
-        answer = run(
-            "systemd-run", "--quiet", "--collect", after, exactly, "--unit", name, *this.command("restore")
-        )
+        answer = transient(after, exactly, "--unit", name, *this.command("restore"))
         if answer.status:
             sentence = "cannot set the timer that would restore the files of %s: %s" % (unit, answer.words)
             raise Failure("unit-failed", sentence)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 from gpunode.agent.files import read_file, read_files
 from gpunode.agent.merges import unexpected
 from gpunode.agent.system import Message, below, glob_of, resolve, run, text_of
-from gpunode.agent.systemd import journal
+from gpunode.agent.systemd import journal, transient
 
 
 def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
@@ -94,7 +94,7 @@ def effective_environment(file: str) -> Optional[str]:
     if not os.path.isdir(below("/run/systemd/system")):
         return None
     given = ["-p", "EnvironmentFile=-" + file]
-    answer = run("systemd-run", "--quiet", "--wait", "--pipe", "--collect", *given, "env")
+    answer = transient("--wait", "--pipe", *given, "env")
     own = r"(?m)^(INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|MEMORY_PRESSURE_WATCH)=.*\n"
     return None if answer.status else re.sub(own, "", answer.out)
 

@@ -4,7 +4,7 @@ import re
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
-from gpunode.agent.system import last, run
+from gpunode.agent.system import Answer, last, run
 
 UNIT_PROPERTIES = (
     "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID"
@@ -37,6 +37,14 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
             "pid": int(shown.get("MainPID") or 0),
         }
     return found
+
+
+def transient(*arguments: str) -> Answer:
+    """Run systemd-run with these arguments. Before systemd 236 a unit that failed stays until `systemctl reset-failed`."""
+    answer = run("systemd-run", "--quiet", "--collect", *arguments)
+    if answer.status and "unrecognized option '--collect'" in answer.words:
+        return run("systemd-run", "--quiet", *arguments)
+    return answer
 
 
 CHATTER = re.compile(

@@ -76,3 +76,16 @@ def test_a_systemd_that_cannot_be_asked_stops_nothing(asked: Host, path: str) ->
     for program in ("systemctl", "systemd-run"):
         asked.program(program, "exit 1")
     assert asked.apply(WriteFile(path, "A=--x\n", "why", check="systemd"))[-1]["ok"]
+
+
+def test_a_systemd_that_cannot_collect_is_asked_without(asked: Host) -> None:
+    """As before 236: with its answer, a file that would change more is left alone."""
+    refuses = "unrecognized option '--collect'"
+    asked.program(
+        "systemd-run",
+        f'case "$*" in *--collect*) echo "systemd-run: {refuses}" >&2; exit 1;; esac\n{RUN}',
+    )
+    old, new = "A=--x --token=abc\n", "A=--x --feature-gates=A=true\n"
+    asked.write(FILE, old)
+    failed = asked.fail(WriteFile(FILE, new, "why", before=old, check="systemd"))
+    assert failed["error"].endswith("it would lose --token")
