@@ -44,6 +44,7 @@ class Host:
     groups: tuple[str, ...] = ()
     connection: Literal["ssh", "openssh", "local"] = "ssh"
     sudo: bool = True
+    python: str = ""  # the agent's, as an absolute path; empty: looked for
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     toolkit: str = "auto"  # auto | none | a version (1.20.1)

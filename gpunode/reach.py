@@ -105,7 +105,7 @@ def talk(
     noise: list[bytes] = []
     with question or contextlib.nullcontext(), watchdog:
         try:
-            command = wire.command(host.sudo, question is not None)
+            command = wire.command(host.sudo, question is not None, host.python)
             if question is None:
                 remote = connection.start(command, stdin())
                 complete = yield from wire.decode(remote.lines(), job["nonce"], noise, watchdog.heard)

@@ -39,19 +39,31 @@ BOOTSTRAP = (
 ).replace("#", '"')
 
 # Root's python is not taken from a PATH that the user, or an attacker in the user's account, has set. The order is that
-# of every distribution's own PATH.
-PYTHONS = ("/usr/local/bin/python3", "/usr/bin/python3", "/usr/libexec/platform-python")
+# of every distribution's own PATH; the last ones are patterns. Of RHEL 8, whose python3 is optional; of backports.
+PYTHONS = (
+    "/usr/local/bin/python3",
+    "/usr/bin/python3",
+    "/usr/libexec/platform-python",
+    "/usr/local/bin/python3.[0-9]",
+    "/usr/local/bin/python3.[0-9][0-9]",
+    "/usr/bin/python3.[0-9]",
+    "/usr/bin/python3.[0-9][0-9]",
+)
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 ANSWER_BYTES = 64 << 20
 READY = b"@gpunode-ready"
 _NO_PYTHON = "@gpunode-no-python3"
+_NOT_THERE = "@gpunode-python-not-there"
 _UNUSABLE = "@gpunode-unusable"
 _NO_SUDO = "@gpunode-no-sudo"
 
 
-def command(sudo: bool, password: bool) -> str:
-    """The command to execute on the host. `password`: sudo may ask for one with PROMPT and reads it from stdin."""
+def command(sudo: bool, password: bool, python: str = "") -> str:
+    """The command to execute on the host. `password`: sudo may ask for one with PROMPT and reads it from stdin.
+
+    It runs `python`, else the first of PYTHONS that is new enough, else the first, which then says why it cannot.
+    """
     run, found = '"$p" -I -S -c "$1"', '{ [ -n "$p" ] || p=$(command -v python3)'
     own = f"{found} || {{ echo {_NO_PYTHON}; exit 1; }}; exec {run}; }}"
     start = own
@@ -63,8 +75,11 @@ def command(sudo: bool, password: bool) -> str:
             f'[ -n "$p" ] || {{ echo {_NO_PYTHON} $(command -v python3); exit 1; }}; '
             f'PATH={ROOT_PATH}; export PATH; exec "$s" {ask} -- {run}'
         )
-    fixed = " || ".join(f"command -v {path}" for path in PYTHONS)
-    script = f"LC_ALL=C; export LC_ALL; p=$({fixed}); {start}"
+    new = '"$p" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))" && break'
+    look = f'for p in {" ".join(PYTHONS)}; do [ -x "$p" ] && {{ o=${{o:-$p}}; {new}; }}; p=; done 2>/dev/null; p=${{p:-$o}}'
+    if python:
+        look = f"p={python}; [ -x $p ] || {{ echo {_NOT_THERE} $p; exit 1; }}"
+    script = f"LC_ALL=C; export LC_ALL; o=; {look}; {start}"
     return f"exec /bin/sh -c '{script}' gpunode '{BOOTSTRAP}'"
 
 
@@ -136,15 +151,20 @@ def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) 
         if line.startswith(_NO_PYTHON) and line != _NO_PYTHON:
             return AgentUnusable(
                 host,
-                f"its only python3 is {line.split(maxsplit=1)[1]}, and gpunode runs as root only "
-                f"{', '.join(PYTHONS[:-1])} or {PYTHONS[-1]}",
-                hint=f"Install the distribution's python3, or as root link that one to {PYTHONS[0]}; or log in as root.",
+                f"its only python3 is {line.split(maxsplit=1)[1]}, which gpunode does not run as root unasked",
+                hint="Install the distribution's python3, set `python:` to that one in the inventory, or log in as root.",
+            )
+        if line.startswith(_NOT_THERE):
+            return AgentUnusable(
+                host,
+                f"it has no {line.split(maxsplit=1)[1]}, which `python:` in the inventory names",
+                hint="Correct the path, or take it out: gpunode then looks for Python itself.",
             )
         if line.startswith(_NO_PYTHON):
             return AgentUnusable(
                 host,
                 "it has no python3",
-                hint="Install it: `apt install python3` or `dnf install python3`.",
+                hint="Install it: `apt install python3`, `dnf install python3` or `yum install python3`.",
             )
         if line.startswith(_NO_SUDO):
             return SudoRefused(

@@ -51,11 +51,13 @@ class Machine:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def run(self, *, sudo: bool, stdin: bytes, password: bool = False, shell: str = "/bin/sh") -> Any:
+    def run(
+        self, *, sudo: bool, stdin: bytes, password: bool = False, shell: str = "/bin/sh", python: str = ""
+    ) -> Any:
         words = [str(shutil.which(shell)), *(["sh"] if shell == "busybox" else []), "-c"]
         environment = {"PATH": str(self.folder), "LANG": "de_DE.UTF-8"}
         return subprocess.run(
-            [*words, wire.command(sudo, password)],
+            [*words, wire.command(sudo, password, python)],
             input=stdin,
             env=environment,
             capture_output=True,
@@ -144,11 +146,40 @@ def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin:
     error = wire.explain("gpu-07", done.stdout.splitlines(), done.stderr.decode(), done.returncode)
     assert isinstance(error, AgentUnusable)
     assert f"its only python3 is {elsewhere}/python3" in error.message
-    assert "/no/python3" in error.hint
+    assert "`python:`" in error.hint
+    machine.program("id", "echo 0")
+    named = machine.run(sudo=True, stdin=stdin, python=f"{elsewhere}/python3")
+    assert b"ran" in named.stdout
 
 
-def refusal(machine: Machine, stdin: bytes, *, sudo: bool = True, password: bool = False) -> HostError:
-    done = machine.run(sudo=sudo, password=password, stdin=stdin)
+def test_the_inventorys_python_is_the_only_one(machine: Machine, stdin: bytes) -> None:
+    """It is taken though another is there, and missed though another is there."""
+    machine.program("python3.9", "echo named")
+    assert machine.run(sudo=False, stdin=stdin, python=f"{machine.folder}/python3.9").stdout == b"named\n"
+    error = refusal(machine, stdin, python="/opt/python3")
+    assert error.message == "it has no /opt/python3, which `python:` in the inventory names"
+
+
+def test_a_newer_python_beside_one_that_is_too_old_is_found(
+    machine: Machine, stdin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Ubuntu 16.04 with Python 3.5, and another one built beside it; a pattern finds the one with its minor version."""
+    patterns = (
+        f"{machine.folder}/python3",
+        f"{machine.folder}/python3.[0-9]",
+        f"{machine.folder}/python3.[0-9][0-9]",
+    )
+    monkeypatch.setattr(wire, "PYTHONS", patterns)
+    old = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
+    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
+    machine.link("python3.11", "/usr/bin/python3")
+    assert machine.run(sudo=True, stdin=stdin).stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
+
+
+def refusal(
+    machine: Machine, stdin: bytes, *, sudo: bool = True, password: bool = False, python: str = ""
+) -> HostError:
+    done = machine.run(sudo=sudo, password=password, stdin=stdin, python=python)
     noise: list[bytes] = []
     messages, complete = drain(done.stdout.splitlines(keepends=True), "n", noise)
     assert messages == []
