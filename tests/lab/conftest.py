@@ -32,6 +32,7 @@ LONGEST = (
     "test_faults",
     "test_memory_limits",
     "test_restore",
+    "test_outside",
 )
 
 
