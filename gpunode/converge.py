@@ -37,6 +37,7 @@ ROUNDS = 3
 REBOOT_SECONDS = 900.0
 PROVISION = Command("provision")
 RECONNECT_SECONDS = 60.0
+INSTALL_SECONDS = 900.0  # for a package manager that installs Python
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
 
 Dial = Callable[[Host], reach.Connection]
@@ -50,6 +51,7 @@ class Visit:
     ) -> None:
         self.host = host
         self.image = image
+        self.install = ""  # how the host gets a Python first, of bootstrap.INSTALLS, where it has none
         self.watch = pipeline.watch(image)
         self._dial = dial
         self._password = password
@@ -63,7 +65,13 @@ class Visit:
             self._connection = self._dial(self.host)
         try:
             for message in reach.talk(
-                self.host, self._connection, job, archives=archives, password=self._password
+                self.host,
+                self._connection,
+                job,
+                archives=archives,
+                password=self._password,
+                install=self.install,
+                silence=INSTALL_SECONDS if self.install else reach.SILENT_SECONDS,
             ):
                 if message["type"] == "failed" and message["n"] is None:
                     raise AgentFailed(self.host.name, message["error"], hint=HINTS[message["code"]])

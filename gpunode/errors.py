@@ -98,7 +98,11 @@ class PasswordRefused(SudoRefused):
 
 
 class AgentUnusable(HostError):
-    """The host's python3 cannot run the agent."""
+    """The host's python3 cannot run the agent. `install`: the program that can install one where there is none."""
+
+    def __init__(self, host: str, message: str, *, hint: str = "", install: str = "") -> None:
+        super().__init__(host, message, hint=hint)
+        self.install = install
 
 
 class AgentFailed(HostError):

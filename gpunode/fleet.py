@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpunode.errors import HostError, Refused, Unreachable
+from gpunode.errors import AgentUnusable, HostError, Refused, Unreachable
 from gpunode.model import Event, Host, OnEvent, Outcome, Status
 
 Task: TypeAlias = Callable[[Host, OnEvent], Outcome]
@@ -67,4 +67,5 @@ def failure(error: HostError) -> Outcome:
         status = "unreachable"
     elif isinstance(error, Refused):
         status = "refused"
-    return Outcome(error.host, status, error=error.message, hint=error.hint)
+    install = error.install if isinstance(error, AgentUnusable) else ""
+    return Outcome(error.host, status, error=error.message, hint=error.hint, install=install)

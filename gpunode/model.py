@@ -653,6 +653,7 @@ class Outcome:
     """How one host's run ended. `plan` is what is left (or would be done); `error` and `hint` when it failed.
 
     `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
+    `install`: the program that can give the host the Python that it does not have.
     """
 
     host: str
@@ -666,6 +667,7 @@ class Outcome:
     layer: Layer | None = None
     seconds: float = 0.0
     disturbs: Disturbed | None = None
+    install: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpunode import streams, wire
+from gpunode import bootstrap, streams, wire
 from gpunode.child import Child
 from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
 from gpunode.model import Host
@@ -80,9 +80,11 @@ def talk(
     *,
     archives: Iterable[str] = (),
     password: Password | None = None,
+    install: str = "",
     silence: float = SILENT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
-    """Run one job with the agent on `host`; yields its messages as they arrive.
+    """Run one job with the agent on `host`; yields its messages as they arrive. `install`: how a host without Python gets
+    one first, of bootstrap.INSTALLS.
 
     Raises AgentUnusable, SudoRefused or AgentFailed without a complete answer, and ConnectionLost if the connection broke
     before its end. Raises Unreachable and closes the connection after `silence` seconds without input or output.
@@ -105,7 +107,7 @@ def talk(
     noise: list[bytes] = []
     with question or contextlib.nullcontext(), watchdog:
         try:
-            command = wire.command(host.sudo, question is not None, host.python)
+            command = bootstrap.command(host.sudo, question is not None, host.python, install)
             if question is None:
                 remote = connection.start(command, stdin())
                 complete = yield from wire.decode(remote.lines(), job["nonce"], noise, watchdog.heard)
@@ -138,7 +140,7 @@ def talk(
     if status is None:
         raise ConnectionLost(host.name, "the connection was lost", hint="Run it again.")
     if not complete:
-        raise wire.explain(host.name, noise, stderr, status)
+        raise bootstrap.explain(host.name, noise, stderr, status)
     if status:
         raise AgentFailed(host.name, f"the agent ended with exit status {status}: {stderr.strip()[-400:]}")
 

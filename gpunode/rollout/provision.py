@@ -21,6 +21,7 @@ from gpunode.rollout import (
     nodes,
     planned,
     prove,
+    python,
     rounds,
     stake,
     work,
@@ -57,7 +58,7 @@ def provision(session: Session, wish: Wish) -> int:
     """Do it, and tell; the exit code."""
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
-    members = rounds.probed(session)
+    members = python.installed(session, rounds.probed(session), yes=wish.yes)
     found = stake.located(api, members)
     members = control_plane.guarded(session.inventory, stake.disturbed(api, members, found, strict=True))
     session.listener.plans(outcomes(members))

@@ -22,10 +22,12 @@ def probed(session: Session) -> Members:
     """Every host, probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
     kept unconfirmed are confirmed."""
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
-        return converge.confirm(visit, converge.follow(visit, converge.look(visit, tell), tell), tell)
-
     return session.probed(story)
+
+
+def story(visit: Visit, tell: OnEvent) -> Outcome:
+    """One host's, as `probed` has it."""
+    return converge.confirm(visit, converge.follow(visit, converge.look(visit, tell), tell), tell)
 
 
 def converged(session: Session, members: Members, accepted: Mapping[str, frozenset[Act]]) -> Members:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import wire
+from gpunode import bootstrap, wire
 from gpunode.model import Change, Watch
 
 DAEMON = "/etc/docker/daemon.json"
@@ -103,7 +103,7 @@ class Host:
 
     def start(self, job: Mapping[str, Any], payload: bytes = b"") -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
+            ["/bin/sh", "-c", bootstrap.command(sudo=False, password=False)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import wire
+from gpunode import bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
 from tests.agent.conftest import Host, wait_until
 
@@ -251,7 +251,7 @@ def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, 
 def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: LoadImage) -> None:
     """A second connection gets the failure at once, even while the first one still waits for the rest."""
     process = subprocess.Popen(
-        ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
+        ["/bin/sh", "-c", bootstrap.command(sudo=False, password=False)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=host.environment,

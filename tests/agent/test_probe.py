@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import facts, kubelets, wire
+from gpunode import bootstrap, facts, kubelets, wire
 from gpunode.agent import system
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
@@ -502,7 +502,7 @@ def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host) -> None:
 def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
     """A banner without a newline, a bashrc that talks, a stray password line on standard input."""
     job = wire.probe_job(Watch())
-    command = f"printf 'Welcome to gpu-07'; {wire.command(sudo=False, password=False)}"
+    command = f"printf 'Welcome to gpu-07'; {bootstrap.command(sudo=False, password=False)}"
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         input=b"s3cret\n" + wire.encode(job),
@@ -527,7 +527,7 @@ def test_this_machine_answers_a_probe(python: Path, tmp_path: Path) -> None:
         Watch(files=("/etc/os-release",), units=("ssh.service",), packages=("bash",), images=("a:1",))
     )
     done = subprocess.run(
-        ["/bin/sh", "-c", wire.command(sudo=False, password=False)],
+        ["/bin/sh", "-c", bootstrap.command(sudo=False, password=False)],
         input=wire.encode(job),
         env={"PATH": path, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,

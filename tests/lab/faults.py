@@ -92,8 +92,8 @@ def sudo_asks_password(node: Node) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_python(node: Node) -> Iterator[None]:
-    """There is no python3 in PATH."""
-    with _moved(node, "/usr/bin/python3"):
+    """There is no Python."""
+    with _moved(node, "/usr/bin/python3"), _moved(node, "/usr/bin/python3.11"):
         yield
 
 

@@ -51,6 +51,20 @@ def test_a_host_that_cannot_be_used_says_why_and_does_not_stop_the_other(
     assert ran.of("outcome", "modern")[0]["status"] in ("planned", "right")
 
 
+def test_a_host_without_python_gets_one_first(legacy: Node, gpunode: Callable[..., Ran]) -> None:
+    """`plan` names the command; `provision` runs it, and then knows what else the host needs."""
+    legacy.exec(["apt-get", "-q", "-y", "remove", "python3-minimal", "libpython3.11-minimal"])
+    planned = gpunode("plan", "--json", "--limit", "legacy")
+    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
+
+    (seen,) = planned.of("outcome", "legacy")
+    assert (planned.code, seen["error"]) == (1, "it has no python3")
+    assert "apt-get -q -y install python3" in seen["hint"]
+    assert ran.code == 0, ran
+    assert ran.of("plan", "legacy")[0]["status"] in ("planned", "right")
+    assert gpunode("plan", "--json", "--exit-code", "--limit", "legacy").code == 0
+
+
 BROKEN = {
     "legacy": (
         "/etc/docker/daemon.json",

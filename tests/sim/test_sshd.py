@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import pipeline, wire
+from gpunode import bootstrap, pipeline, wire
 from gpunode.agent import bundle
 from gpunode.errors import Unreachable
 from gpunode.sim.host import forkserver, kinds
@@ -140,7 +140,7 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
 def test_the_agent_is_recognised_by_the_command_that_starts_it() -> None:
     """With sudo and without; nothing else is."""
     for sudo, password in ((False, False), (True, False), (True, True)):
-        assert forkserver.bootstrap(wire.command(sudo, password)) == wire.BOOTSTRAP
+        assert forkserver.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
     for other in ("true", "exec /bin/sh -c 'echo gpunode'", "echo 'it", "sh -c x gpunode y z"):
         assert forkserver.bootstrap(other) is None
 
@@ -160,13 +160,13 @@ def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
         wire.encode({"op": "probe", "nonce": "n", "watch": asdict(pipeline.watch(None))}),
         environment(state, state.machine()),
     )
-    monkeypatch.setattr(wire, "PYTHONS", (sys.executable,))
-    monkeypatch.setattr(wire, "ROOT_PATH", host["PATH"])  # root's programs are simulated, too
-    command = wire.command(sudo=True, password=False)
+    monkeypatch.setattr(bootstrap, "PYTHONS", (sys.executable,))
+    monkeypatch.setattr(bootstrap, "ROOT_PATH", host["PATH"])  # root's programs are simulated, too
+    command = bootstrap.command(sudo=True, password=False)
     shell = subprocess.run(
         ["/bin/sh", "-c", command], input=given, env=host, cwd=state.root, capture_output=True, check=True
     )
-    status, out, err = ended(forks.start(wire.BOOTSTRAP, host, state.root), given)
+    status, out, err = ended(forks.start(bootstrap.BOOTSTRAP, host, state.root), given)
     assert (status, err) == (0, b"")
     assert facts(out) == facts(shell.stdout)
 

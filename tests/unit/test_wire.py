@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import wire
+from gpunode import bootstrap, wire
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
 from gpunode.model import (
     Change,
@@ -52,12 +52,19 @@ class Machine:
         path.chmod(0o755)
 
     def run(
-        self, *, sudo: bool, stdin: bytes, password: bool = False, shell: str = "/bin/sh", python: str = ""
+        self,
+        *,
+        sudo: bool,
+        stdin: bytes,
+        password: bool = False,
+        shell: str = "/bin/sh",
+        python: str = "",
+        install: str = "",
     ) -> Any:
         words = [str(shutil.which(shell)), *(["sh"] if shell == "busybox" else []), "-c"]
         environment = {"PATH": str(self.folder), "LANG": "de_DE.UTF-8"}
         return subprocess.run(
-            [*words, wire.command(sudo, password, python)],
+            [*words, bootstrap.command(sudo, password, python, install)],
             input=stdin,
             env=environment,
             capture_output=True,
@@ -68,7 +75,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """With its python3 where root's is looked for."""
-    monkeypatch.setattr(wire, "PYTHONS", ("/no/python3", str(tmp_path / "python3")))
+    monkeypatch.setattr(bootstrap, "PYTHONS", ("/no/python3", str(tmp_path / "python3")))
     made = Machine(tmp_path)
     made.link("python3", "/usr/bin/python3")
     return made
@@ -92,7 +99,7 @@ def test_every_login_shell_passes_the_command_on(machine: Machine, stdin: bytes,
 def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
     """Single quotes around it are enough: csh has its exclamation mark, fish its backslash, both the newline."""
     for password in (True, False):
-        command = wire.command(sudo=True, password=password)
+        command = bootstrap.command(sudo=True, password=password)
         assert not set(command) & set("!\\\n")
         assert command.count("'") == 4
     assert len(command) < 1500
@@ -109,14 +116,14 @@ def test_roots_python_is_not_the_users(machine: Machine, stdin: bytes) -> None:
     (theirs / "python3").write_text("#!/bin/sh\necho mine\n")
     (theirs / "python3").chmod(0o755)
     done = subprocess.run(
-        ["/bin/sh", "-c", wire.command(sudo=True, password=False)],
+        ["/bin/sh", "-c", bootstrap.command(sudo=True, password=False)],
         input=stdin,
         env={"PATH": f"{theirs}:{machine.folder}"},
         capture_output=True,
         check=False,
     )
     assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
-    assert done.stderr == f"PATH={wire.ROOT_PATH}\n".encode()
+    assert done.stderr == f"PATH={bootstrap.ROOT_PATH}\n".encode()
 
 
 SUDO_AS = {
@@ -134,7 +141,7 @@ def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin:
     path = f"{elsewhere}:{machine.folder}"
 
     def ran(*, sudo: bool) -> Any:
-        command = ["/bin/sh", "-c", wire.command(sudo, password=False)]
+        command = ["/bin/sh", "-c", bootstrap.command(sudo, password=False)]
         return subprocess.run(command, input=stdin, env={"PATH": path}, capture_output=True, check=False)
 
     assert b"ran" in ran(sudo=False).stdout
@@ -143,7 +150,7 @@ def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin:
     machine.program("id", "echo 1000")
     machine.program("sudo", SUDO_AS["sudo"])
     done = ran(sudo=True)
-    error = wire.explain("gpu-07", done.stdout.splitlines(), done.stderr.decode(), done.returncode)
+    error = bootstrap.explain("gpu-07", done.stdout.splitlines(), done.stderr.decode(), done.returncode)
     assert isinstance(error, AgentUnusable)
     assert f"its only python3 is {elsewhere}/python3" in error.message
     assert "`python:`" in error.hint
@@ -166,10 +173,9 @@ def test_a_newer_python_beside_one_that_is_too_old_is_found(
     """As on Ubuntu 16.04 with Python 3.5, and another one built beside it; a pattern finds the one with its minor version."""
     patterns = (
         f"{machine.folder}/python3",
-        f"{machine.folder}/python3.[0-9]",
-        f"{machine.folder}/python3.[0-9][0-9]",
+        f"{machine.folder}/python3.[0-9]*",
     )
-    monkeypatch.setattr(wire, "PYTHONS", patterns)
+    monkeypatch.setattr(bootstrap, "PYTHONS", patterns)
     old = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
     machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
     machine.link("python3.11", "/usr/bin/python3")
@@ -177,14 +183,20 @@ def test_a_newer_python_beside_one_that_is_too_old_is_found(
 
 
 def refusal(
-    machine: Machine, stdin: bytes, *, sudo: bool = True, password: bool = False, python: str = ""
+    machine: Machine,
+    stdin: bytes,
+    *,
+    sudo: bool = True,
+    password: bool = False,
+    python: str = "",
+    install: str = "",
 ) -> HostError:
-    done = machine.run(sudo=sudo, password=password, stdin=stdin, python=python)
+    done = machine.run(sudo=sudo, password=password, stdin=stdin, python=python, install=install)
     noise: list[bytes] = []
     messages, complete = drain(done.stdout.splitlines(keepends=True), "n", noise)
     assert messages == []
     assert not complete
-    return wire.explain("gpu-07", noise, done.stderr.decode(), done.returncode)
+    return bootstrap.explain("gpu-07", noise, done.stderr.decode(), done.returncode)
 
 
 def drain(lines: list[bytes], nonce: str, noise: list[bytes]) -> tuple[list[dict[str, Any]], bool]:
@@ -203,7 +215,36 @@ def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes) -> Non
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert error.message == "it has no python3"
-    assert "apt install python3" in error.hint
+    assert "Python 3.6" in error.hint
+
+
+def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Machine, stdin: bytes) -> None:
+    """Which one is found first, and run only when that was asked for; then the agent starts in the same command."""
+    python = machine.folder / "python3"
+    python.unlink()
+    machine.program("dnf", "exit 1")
+    machine.program(
+        "yum", f"echo installing; echo $* >{machine.folder}/asked; ln -s /usr/bin/python3 {python}"
+    )
+    machine.link("ln")
+    error = refusal(machine, stdin)
+    assert isinstance(error, AgentUnusable)
+    assert error.install == "dnf"
+    assert "dnf -q -y install python3" in error.hint
+    assert not python.exists()
+    done = machine.run(sudo=True, stdin=stdin, install="yum")
+    assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
+    assert done.stderr == b"installing\n"
+    assert (machine.folder / "asked").read_text() == "-q -y install python3\n"
+
+
+def test_a_python_that_cannot_be_installed_is_told_with_the_package_managers_words(
+    machine: Machine, stdin: bytes
+) -> None:
+    (machine.folder / "python3").unlink()
+    machine.program("dnf", "echo Error: Unable to find a match: python3 >&2; exit 1")
+    error = refusal(machine, stdin, install="dnf")
+    assert "Unable to find a match" in error.message
 
 
 def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:
@@ -271,11 +312,11 @@ def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes) -> None:
 
 def test_any_other_silence_is_quoted() -> None:
     """A nologin shell, a restricted account: what was said is the best there is."""
-    error = wire.explain("gpu-07", [b"This account is currently not available.\n"], "", 1)
+    error = bootstrap.explain("gpu-07", [b"This account is currently not available.\n"], "", 1)
     assert isinstance(error, AgentFailed)
     assert "exit status 1" in error.message
     assert "This account is currently not available." in error.message
-    assert "(none)" in wire.explain("gpu-07", [], "", None).message
+    assert "(none)" in bootstrap.explain("gpu-07", [], "", None).message
 
 
 def test_messages_are_found_among_noise() -> None:

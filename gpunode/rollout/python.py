@@ -1,0 +1,34 @@
+"""Python on hosts that have none: the agent needs it, so it comes before any plan."""
+
+from __future__ import annotations
+
+from gpunode import bootstrap
+from gpunode.converge import Visit
+from gpunode.model import Event, OnEvent, Outcome
+from gpunode.rollout import rounds
+from gpunode.rollout.listener import accepted
+from gpunode.rollout.member import Members
+from gpunode.rollout.session import Session
+from gpunode.wording import few
+
+
+def installed(session: Session, members: Members, *, yes: bool) -> Members:
+    """The members, of which those without the Python that the agent needs got one, if that is accepted."""
+    lacking = {one.host.name: one.outcome.install for one in members if one.outcome and one.outcome.install}
+    if not lacking:
+        return members
+    for program in dict.fromkeys(lacking.values()):
+        hosts = [name for name, its in lacking.items() if its == program]
+        session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{bootstrap.INSTALLS[program]}`.")
+    accepted(session.listener, f"Install Python on {len(lacking)} host{'s' * (len(lacking) > 1)}?", yes=yes)
+
+    def after_it(visit: Visit, tell: OnEvent) -> Outcome:
+        tell(Event("stage", visit.host.name, "install Python"))
+        visit.install = lacking[visit.host.name]
+        outcome = rounds.story(visit, tell)
+        visit.install = ""
+        return outcome
+
+    found = session.probed(after_it, [one for one in members if one.host.name in lacking])
+    now = {one.host.name: one for one in found}
+    return tuple(now.get(one.host.name, one) for one in members)
