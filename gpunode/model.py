@@ -142,7 +142,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Os:
-    """From /etc/os-release and dpkg: id `debian`, version `12`, codename `bookworm`, arch `amd64`."""
+    """From /etc/os-release: id `debian`, version `12`, codename `bookworm`, arch `amd64`."""
 
     id: str
     version: str
@@ -522,7 +522,7 @@ class DriverWish:
 class Source:
     """A package repository to be known to the host, with the key that signs it."""
 
-    name: str  # file name below sources.list.d, without ending
+    name: str  # of its files below sources.list.d or yum.repos.d, without ending
     uri: str
     key: str
 

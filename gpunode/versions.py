@@ -12,9 +12,8 @@ from gpunode.model import Package, PackageSpec
 def is_installed(packages: Mapping[str, Package], spec: PackageSpec) -> bool:
     """Whether the package is installed in a version that the spec accepts, whatever its epoch."""
     package = packages.get(spec.name)
-    return package is not None and (
-        not spec.version or fnmatchcase(package.version.split(":", 1)[-1], spec.version)
-    )
+    wanted = spec.version.split(":", 1)[-1]
+    return package is not None and (not wanted or fnmatchcase(package.version.split(":", 1)[-1], wanted))
 
 
 def upstream(version: str) -> str:

@@ -20,11 +20,21 @@ from gpunode.compat.packages import (
     Family,
     PackageNames,
     Release,
+    epel,
+    refusal,
     release,
     releases,
     toolkit_version,
 )
-from gpunode.compat.repositories import Purpose, is_dead, offers, repository_key, repository_uri
+from gpunode.compat.repositories import (
+    Purpose,
+    is_dead,
+    key_fingerprint,
+    offers,
+    repository_key,
+    repository_uri,
+    signed_packages,
+)
 from gpunode.compat.tables import table
 
 __all__ = [
@@ -38,6 +48,7 @@ __all__ = [
     "Release",
     "branches",
     "distributions",
+    "epel",
     "fails_on_cgroup_v1",
     "gates",
     "gpu",
@@ -45,14 +56,17 @@ __all__ = [
     "has_dockershim",
     "is_dead",
     "kernel_version",
+    "key_fingerprint",
     "minor",
     "needed_gates",
     "offers",
     "production",
+    "refusal",
     "release",
     "releases",
     "repository_key",
     "repository_uri",
+    "signed_packages",
     "table",
     "toolkit_version",
 ]

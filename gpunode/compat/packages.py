@@ -12,7 +12,17 @@ from gpunode.compat.models import Flavour
 from gpunode.compat.tables import LATEST, table
 from gpunode.model import Os, Package, PackageSpec
 
-Family: TypeAlias = Literal["apt"]  # a section of the table each
+Family: TypeAlias = Literal["apt", "dnf"]  # a section of the table each
+
+NAMES = {
+    "debian": "Debian",
+    "ubuntu": "Ubuntu",
+    "rhel": "RHEL",
+    "rocky": "Rocky Linux",
+    "almalinux": "AlmaLinux",
+    "ol": "Oracle Linux",
+    "amzn": "Amazon Linux",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +34,38 @@ class Release:
     architecture: str
     first: int
     last: int
+    streams: bool = False  # the branches are streams of a module
 
 
 def release(os: Os) -> Release | None:
     """The host's release, or None when it is not supported."""
     for family in get_args(Family):
         section = table("packages")[family]
-        row = section["systems"].get(os.id, {}).get(os.version)
+        versions = section["systems"].get(os.id, {})
+        row = versions.get(os.version) or versions.get(os.version.partition(".")[0])
         architecture = section["architectures"].get(os.arch)
         if row is not None and architecture is not None:
-            return Release(
-                family, row["directory"], architecture, row.get("first", 0), row.get("last", LATEST)
-            )
+            bounds = row.get("first", 0), row.get("last", LATEST)
+            return Release(family, row["directory"], architecture, *bounds, row.get("streams", False))
     return None
 
 
 def releases() -> str:
     """The supported releases, for a message."""
-    names = {"debian": "Debian", "ubuntu": "Ubuntu"}
     rows = [row for family in get_args(Family) for row in table("packages")[family]["systems"].items()]
-    return "; ".join(f"{names[key]} {', '.join(versions)}" for key, versions in rows)
+    return "; ".join(f"{NAMES[key]} {', '.join(versions)}" for key, versions in rows)
+
+
+def refusal(os: Os) -> str:
+    """Why a system that is not supported is none; "" where there is nothing special about it."""
+    rows = table("packages")["refused"]
+    return str(rows.get(f"{os.id} {os.version}") or rows.get(os.id) or "")
+
+
+def epel(os: Os) -> str | None:
+    """The package that brings EPEL, which has dkms; "" where it is no package of the distribution, None without need."""
+    row = table("packages")["dnf"]["epel"].get(os.id)
+    return None if row is None else str(row).format(release=os.version.partition(".")[0])
 
 
 def toolkit_version() -> str:
@@ -76,13 +98,26 @@ class PackageNames:
 
     def pin(self, branch: int, full: str = "") -> tuple[PackageSpec, ...]:
         """The package that keeps the package system on a branch, or on a `full` version; () where there is none."""
-        pin = self._rows["pin"]
-        name = pin["name"].format(version=full or branch)
-        return (PackageSpec(name, origin="nvidia"),) if branch >= pin["first"] else ()
+        pin = self._rows.get("pin")
+        if pin is None or branch < pin["first"]:
+            return ()
+        return (PackageSpec(pin["name"].format(version=full or branch), origin="nvidia"),)
+
+    def stream(self, branch: int, flavour: Flavour) -> str:
+        """The module stream that has a branch."""
+        return str(self._rows["streams"][flavour].format(branch=branch))
+
+    @property
+    def holds(self) -> str:
+        """The package without which nothing can be held."""
+        return str(self._rows["holds"])
 
     def headers(self, kernel: str) -> tuple[PackageSpec, ...]:
-        """The packages with the headers of a running kernel."""
-        return tuple(PackageSpec(name.format(kernel=kernel)) for name in self._rows["headers"])
+        """The package with the headers of a running kernel; () where no pattern fits it."""
+        for row in self._rows["headers"]:
+            if match := re.fullmatch(row["kernel"], kernel):
+                return (PackageSpec(row["package"].format(**match.groupdict())),)
+        return ()
 
     def toolkit(self, version: str) -> tuple[PackageSpec, ...]:
         """The container toolkit's packages; they work only when all are of one version."""
@@ -116,6 +151,10 @@ class PackageNames:
         """Those packages that must be of exactly the driver's version."""
         return self._matching(names, "fabric")
 
+    def foreign(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those packages that exclude NVIDIA's: modules of other builds."""
+        return self._matching(names, "foreign") if "foreign" in self._rows else ()
+
     def from_nvidia(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those driver packages that exist in NVIDIA's own repositories only."""
         return self._matching(names, "nvidia_only")
@@ -126,8 +165,9 @@ class PackageNames:
 
     def pins(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those packages that keep the package system on a branch."""
-        start = str(self._rows["pin"]["name"]).partition("{")[0]
-        return tuple(name for name in names if name.startswith(start))
+        pin = self._rows.get("pin")
+        start = str(pin["name"]).partition("{")[0] if pin else None
+        return tuple(name for name in names if start and name.startswith(start))
 
     def _matching(self, names: Iterable[str], *keys: str) -> tuple[str, ...]:
         patterns: Any = self._rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 from gpunode.compat.packages import Family, release
@@ -17,7 +18,8 @@ def repository_uri(purpose: Purpose, os: Os) -> str:
     if place is None:
         raise LookupError(f"no release row for {os.id} {os.version}")
     uri = str(table("repositories")[place.family][purpose]["uri"])
-    return uri.format(directory=place.directory, architecture=place.architecture, arch=os.arch)
+    base = {"amd64": "x86_64", "arm64": "aarch64"}.get(os.arch, os.arch)
+    return uri.format(directory=place.directory, architecture=place.architecture, arch=os.arch, basearch=base)
 
 
 def repository_key(family: Family, purpose: Purpose) -> str:
@@ -33,3 +35,19 @@ def offers(family: Family, purpose: Purpose, uri: str) -> bool:
 def is_dead(family: Family, uri: str) -> bool:
     """Whether a source is a repository that NVIDIA discontinued."""
     return any(part in f"{uri.rstrip('/')}/" for part in table("repositories")[family]["dead"])
+
+
+def signed_packages(family: Family, purpose: Purpose) -> bool:
+    """Whether the packages are signed, and not the repository's metadata."""
+    return bool(table("repositories")[family][purpose]["signed"] == "packages")
+
+
+def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str:
+    """How the fingerprint of the key of NVIDIA's own repository ends; "" for other addresses, or where it is not known."""
+    place = release(os)
+    if place is None:
+        return ""
+    row = table("repositories")[place.family][purpose]
+    if "keys" not in row or not re.match(rf"https?://{re.escape(row['host'])}/", uri):
+        return ""
+    return str(row["keys"].get(place.directory) or row["keys"].get("*") or "")

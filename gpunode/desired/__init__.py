@@ -89,10 +89,13 @@ def _no_gpu(host: Host, facts: Facts) -> Refused:
 
 
 def _no_packages(host: Host, facts: Facts) -> Refused:
+    system = f"{facts.os.pretty or facts.os.id} on {facts.os.arch or 'an unknown architecture'}"
+    reason = compat.refusal(facts.os)
     return Refused(
         host.name,
-        f"{facts.os.pretty or facts.os.id} on {facts.os.arch or 'an unknown architecture'}: "
-        f"gpunode installs packages on {compat.releases()} (amd64, arm64)",
+        f"{system}: {reason}"
+        if reason
+        else f"{system}: gpunode installs packages on {compat.releases()} (amd64, arm64)",
         hint="Install driver and toolkit by hand and set `driver: none` and `toolkit: none` for this host.",
         layer="toolkit" if host.driver == "none" else "module",
     )

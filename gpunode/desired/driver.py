@@ -213,11 +213,14 @@ def _own_driver(host: Host, facts: Facts, system: PackageSystem) -> None:
     found = system.NAMES.driver_family(facts.packages)
     theirs = system.NAMES.from_nvidia(found)
     family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
-    if family and not theirs:
+    foreign = system.NAMES.foreign(family)
+    if family and (foreign or not theirs):
+        family = {name: family[name] for name in foreign or family}
+        whose = "another repository" if foreign else "the distribution's own archive"
         some = few([f"{p.name} {p.version}" for p in family.values()], 3)
         raise Refused(
             host.name,
-            f"a driver from the distribution's own archive is installed: {some}",
+            f"a driver from {whose} is installed: {some}",
             hint="Its packages and NVIDIA's exclude each other: remove them "
             f"({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
             layer="module",

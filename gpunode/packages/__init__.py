@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gpunode import compat
 from gpunode.model import Change, Desired, DriverWish, Facts, Watch
-from gpunode.packages import apt
+from gpunode.packages import apt, dnf
 
 
 class PackageSystem(Protocol):
@@ -24,6 +24,7 @@ class PackageSystem(Protocol):
     NAME: str  # for messages
     NAMES: compat.PackageNames
     WATCH: Watch  # the files that the planners read or write, and patterns of all names in NAMES
+    HEADERS_FIRST: bool  # a kernel's headers are installed before what builds a module with them
     PURGE: str  # commands for hints: remove packages, and (REINSTALL) restore their files
     REINSTALL: str
 
@@ -39,12 +40,15 @@ class PackageSystem(Protocol):
     def keeps_branch(self, facts: Facts) -> bool:
         """Whether the host is kept on a driver branch, as `plan_branch` does before any package of a driver changes."""
 
+    def plan_tools(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
+        """After a refresh: what the installation of driver and toolkit rests on."""
+
     def plan_branch(self, facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
         """Keep the package system on the desired driver branch."""
 
 
 # By the name of their section.
-SYSTEMS: Mapping[compat.Family, PackageSystem] = MappingProxyType({"apt": apt})
+SYSTEMS: Mapping[compat.Family, PackageSystem] = MappingProxyType({"apt": apt, "dnf": dnf})
 
 
 def of(facts: Facts) -> PackageSystem | None:

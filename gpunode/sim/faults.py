@@ -23,7 +23,7 @@ class Fault:
     happened: str
     link: str
     act: Callable[[State, Machine, Now], None]
-    suits: Callable[[Machine], bool] = lambda machine: bool(machine.gpus) and not machine.rpm
+    suits: Callable[[Machine], bool] = lambda machine: bool(machine.gpus)
     by_hand: str = ""
 
 
@@ -105,7 +105,8 @@ def _config_toml(state: State, _: Machine, __: Now) -> None:
 
 def _gate(state: State, machine: Machine, now: Now) -> None:
     gate = "DevicePlugins=" + ("false" if machine.runtime == "docker" else "true")
-    _edit(state, "etc/default/kubelet", "--node-labels", f"--feature-gates={gate} --node-labels")
+    path = "etc/sysconfig/kubelet" if machine.rpm else "etc/default/kubelet"
+    _edit(state, path, "--node-labels", f"--feature-gates={gate} --node-labels")
     systemd.start(state, now, "kubelet.service")
 
 
@@ -114,7 +115,7 @@ def _image(_: State, __: Machine, now: Now) -> None:
 
 
 def _with(runtime: str) -> Callable[[Machine], bool]:
-    return lambda machine: bool(machine.gpus) and not machine.rpm and machine.runtime == runtime
+    return lambda machine: bool(machine.gpus) and machine.runtime == runtime
 
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(

@@ -185,7 +185,7 @@ Next: `{_called()} demo --keep` to try commands of your own on them; README.md, 
 def provisionable(demo: Demo) -> list[str]:
     """The hosts that can become GPU nodes."""
     machines = [state.machine() for state in demo.states.values()]
-    return [machine.name for machine in machines if machine.gpus and not machine.rpm]
+    return [machine.name for machine in machines if machine.gpus]
 
 
 def _called() -> str:

@@ -47,7 +47,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     _no_fabric(system.NAMES.fabric(facts.packages) if wrong else ())
     return (
         *system.plan_branch(facts, wish),
-        *_packages(facts, wish, missing(facts, desired), wrong),
+        *_packages(facts, wish, missing(facts, desired), wrong, headers_first=system.HEADERS_FIRST),
         *files.write(
             facts,
             AT_BOOT,
@@ -91,12 +91,23 @@ def _no_fabric(fabric: tuple[str, ...]) -> None:
 
 
 def _packages(
-    facts: Facts, wish: DriverWish, install: tuple[PackageSpec, ...], wrong: tuple[str, ...]
+    facts: Facts,
+    wish: DriverWish,
+    install: tuple[PackageSpec, ...],
+    wrong: tuple[str, ...],
+    *,
+    headers_first: bool,
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
         yield packaging.change(facts, "another branch or flavour than the one that fits", remove=wrong)
     rest = tuple(spec for spec in install if spec not in wish.pin)
+    headers = tuple(spec for spec in rest if spec in wish.headers)
+    if headers_first and headers:
+        yield packaging.change(
+            facts, "the module is built with the running kernel's headers", install=headers
+        )
+        rest = tuple(spec for spec in rest if spec not in headers)
     names = [spec.name for spec in wish.packages]
     # apt may forget a hold when it installs, so all are held again then
     again = any(spec in wish.packages for spec in rest)

@@ -25,8 +25,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if held and not changes and _booted_with(facts):
         raise CannotPlan(
             f"{why} although {FILE} was there at the last boot: another reboot would not help",
-            hint="The initial ramdisk loads it, or a script does: run `update-initramfs -u` on the host and reboot it, "
-            "or search for `modprobe nouveau`; then run again.",
+            hint="The initial ramdisk loads it, or a script does: run `update-initramfs -u` (RHEL: `dracut --force`) on the host and "
+            "reboot it, or search for `modprobe nouveau`; then run again.",
         )
     if held:
         changes.append(Reboot(f"{why} and cannot be unloaded safely"))

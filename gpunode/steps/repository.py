@@ -13,14 +13,15 @@ WATCH = Watch(
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """The sources' own changes, then a refresh by the package system."""
+    """The sources' own changes, then a refresh by the package system, and what it needs to go on."""
     system = packages.of(facts)
     if system is None:
         return ()
-    changes = system.plan_sources(facts, desired)
-    if changes or driver.missing(facts, desired) or toolkit.missing(facts, desired):
+    changes, tools = system.plan_sources(facts, desired), system.plan_tools(facts, desired)
+    if changes or tools or driver.missing(facts, desired) or toolkit.missing(facts, desired):
         return (
             *changes,
             Packages(f"{system.NAME} must know what its sources hold now", refresh=True, fault=""),
+            *tools,
         )
     return ()

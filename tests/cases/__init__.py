@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpunode import kubelets
+from gpunode import kubelets, packages
 from gpunode.model import (
     Change,
     Containerd,
@@ -40,7 +40,6 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
-from gpunode.packages.apt import NAMES
 from gpunode.versions import upstream
 
 FOLDER = Path(__file__).parent
@@ -213,27 +212,31 @@ def _read(seen: Facts, change: WriteFile) -> Facts:
 
 
 def _installed(seen: Facts, change: Packages) -> Facts:
-    packages = {name: p for name, p in seen.packages.items() if name not in change.remove}
+    there = {name: p for name, p in seen.packages.items() if name not in change.remove}
     for spec in change.install:
-        version = spec.version
+        epoch, colon, version = spec.version.rpartition(":")
         branch = int(version[:3]) if re.match(r"\d{3}\.", version) else 0
         exact = f"{DRIVERS[branch]}-1" if version == f"{branch}.*" else version.replace("*", "1")
-        packages[spec.name] = Package(spec.name, exact or "1")
+        there[spec.name] = Package(spec.name, f"{epoch}{colon}{exact}" or "1")
+        if spec.name.startswith("kmod-nvidia"):  # it needs dkms
+            there["dkms"] = Package("dkms", "3.3.0-1.el9")
     for name in change.hold:
-        packages[name] = replace(packages[name], held=True)
-    return replace(seen, packages=packages, library_version=_driver(packages))
+        there[name] = replace(there[name], held=True)
+    seen = replace(seen, packages=there)
+    return replace(seen, library_version=_driver(seen))
 
 
-def _driver(packages: Mapping[str, Package]) -> str | None:
-    metas = NAMES.metas(packages)
-    return upstream(packages[metas[0]].version) if metas else None
+def _driver(seen: Facts) -> str | None:
+    system = packages.of(seen)
+    metas = system.NAMES.metas(seen.packages) if system else ()
+    return upstream(seen.packages[metas[0]].version) if metas else None
 
 
 def _loaded(seen: Facts, change: KernelModule) -> Facts:
     modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
-    version = _driver(seen.packages)
+    version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
-    open_one = any(name.startswith("nvidia-open") for name in seen.packages)
+    open_one = any(name.startswith(("nvidia-open", "kmod-nvidia-open")) for name in seen.packages)
     word = "Open Kernel Module" if open_one else "Kernel Module"
     banner = f"NVRM version: NVIDIA UNIX {word}  {version}"
     return replace(seen, modules=modules, module_banner=banner)

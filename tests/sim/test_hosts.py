@@ -20,7 +20,7 @@ from gpunode.sim.host.programs import systemd
 from gpunode.verify import first_broken, host_links, image
 from tests.sim.fleets import Fleet, serving
 
-GOOD = ("p100-1", "h100-1", "a100-1")
+GOOD = ("p100-1", "h100-1", "a100-1", "rocky-1")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,7 @@ def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]) -> None
     assert "x86_64 Kernel Module  580." in banners["p100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["h100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["a100-1"]
+    assert "Open Kernel Module for x86_64  595." in banners["rocky-1"]
 
 
 def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]) -> None:
@@ -70,14 +71,11 @@ def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]) 
     assert fleet.states["h100-1"].now().booted < fleet.states["a100-1"].now().booted
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("rocky-1", "Rocky Linux 9.6"), ("cpu-1", "no NVIDIA GPU on the PCI bus")]
-)
-def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome], name: str, words: str) -> None:
+def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome]) -> None:
     """Refused with the cause and a way out, and nothing changed."""
-    outcome = done[name]
+    outcome = done["cpu-1"]
     assert outcome.status == "refused"
-    assert words in (outcome.error or "")
+    assert "no NVIDIA GPU on the PCI bus" in (outcome.error or "")
     assert outcome.hint
     assert outcome.applied == ()
 

@@ -94,6 +94,8 @@ STORY = (
     "dnf check-update",
     "dnf install -y nvidia-container*",
     "dnf install -y libnvidia-container1",
+    "dnf remove -y --setopt=clean_requirements_on_remove=0 nvidia-container-toolkit",
+    "dnf install -y nvidia-container-toolkit",
     "dnf remove -y nosuch nvidia-container-toolkit",
     "dnf remove -y kernel-devel-matched",
     "dnf list --installed",

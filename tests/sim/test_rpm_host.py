@@ -1,8 +1,7 @@
-"""The RPM host's story: gpunode refuses it by name, leaves it as it is, and the way out that it names leads on."""
+"""The RPM host's story: from bare to proven by dnf, nothing left to do afterwards, and what goes wrong on the way."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -12,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.model import Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from gpunode.sim.show import farewell
 from gpunode.verify import host_links
 from tests.sim.fleets import Fleet, serving
 
-REPOSITORY = "http://packages.demo.example"
+LOCKS = "etc/dnf/plugins/versionlock.list"
 
 
 @pytest.fixture(scope="module")
@@ -28,37 +28,34 @@ def demo() -> Iterator[Demo]:
         yield running
 
 
-def files(root: Path) -> dict[str, str]:
-    """All that is on a host: a file's content, a link's target, a folder."""
-    found = {}
-    for path in root.rglob("*"):
-        if path.is_symlink():
-            found[str(path)] = str(path.readlink())
-        elif path.is_file():
-            found[str(path)] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-        else:
-            found[str(path)] = f"{path.stat().st_mode:o}"
-    return found
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(["plan"], 4), (["provision", "--yes"], 4), (["verify"], 1)],
-    ids=["plan", "provision", "verify"],
-)
-def test_it_is_refused_by_name_with_a_way_out_and_left_as_it_was(
-    demo: Demo, words: list[str], code: int
-) -> None:
-    """Not a file is other than before, and no package."""
-    state = demo.states["rocky-1"]
-    before, now = files(state.root), state.now()
+def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
+    """One of gpunode's commands."""
     command = [sys.executable, "-m", "gpunode", words[0], str(demo.inventory), *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Rocky Linux 9.6 (Blue Onyx) on amd64: gpunode installs packages on Debian" in done.stdout
-    assert "Install driver and toolkit by hand and set `driver: none` and `toolkit: none`" in done.stdout
-    assert files(state.root) == before
-    assert state.now() == now
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do(demo: Demo) -> None:
+    """By the same commands as every other host."""
+    planned = gpunode(demo, "plan")
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    for words in (
+        "write /etc/yum.repos.d/gpunode-driver.repo",
+        "stream=595-open",
+        "install kernel-devel-5.14.0-570.el9",
+        "install nvidia-driver-cuda, kmod-nvidia-open-dkms 3:595.*",
+    ):
+        assert words in planned.stdout
+    done = gpunode(demo, "provision", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert gpunode(demo, "plan", "--exit-code").returncode == 0
+    checked = gpunode(demo, "verify")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "pod" in checked.stdout
+    state = demo.states["rocky-1"]
+    names = state.now().packages
+    assert not {"nvidia-driver", "nvidia-driver-libs", "nvidia-open"} & set(names)  # nothing of a display's
+    assert "nvidia-driver-cuda-3:595.91.07-1.el9.*" in (state.root / LOCKS).read_text().splitlines()
+    assert "libnvidia-ml-3:595.91.07-1.el9.*" in (state.root / LOCKS).read_text().splitlines()
 
 
 def test_a_demo_that_is_kept_shows_how_to_look_at_its_packages(demo: Demo) -> None:
@@ -80,43 +77,90 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield served
 
 
-def ask(fleet: Fleet, command: str) -> tuple[int | None, str]:
-    """A command over SSH, as a user gives it."""
-    connection = fleet.dialer.connect(fleet.hosts()[0])
-    try:
-        remote = connection.start(command, [])
-        text = b"".join(remote.lines()).decode()
-        return remote.end()[0], text
-    finally:
-        connection.close()
+def provisioned(fleet: Fleet, **wishes: str) -> Outcome:
+    """How it ends with these wishes in the inventory."""
+    told = tuple(replace(host, **wishes) for host in fleet.hosts())  # type: ignore[arg-type]
+    return replace(fleet, inventory=replace(fleet.inventory, hosts=told)).provision()["rocky-1"]
 
 
-def test_its_facts_are_known_all_the_same(fleet: Fleet) -> None:
-    """System, GPUs, kubelet, and rpm's packages."""
-    assert ask(fleet, "rpm -q nvidia-driver") == (1, "package nvidia-driver is not installed\n")
-    assert ask(fleet, f"sudo dnf config-manager --add-repo {REPOSITORY}/libnvidia-container")[0] == 0
-    assert ask(fleet, "sudo -n dnf install -y nvidia-container-toolkit")[0] == 0
-    outcome = fleet.look()["rocky-1"]
-    assert outcome.status == "refused"
+def test_its_facts_and_links_are_those_of_rpm(fleet: Fleet) -> None:
+    """System, GPUs, packages with their epoch, locks, and every link of the host in order."""
+    outcome = provisioned(fleet)
+    assert (outcome.status, outcome.error) == ("changed", None)
+    assert not outcome.plan
     facts = outcome.facts
     assert facts is not None
     assert not facts.errors
-    assert (facts.os.id, facts.os.version, len(facts.pci)) == ("rocky", "9.6", 2)
-    assert facts.kubelet
-    assert facts.kubelet.version == "1.36.3"
-    assert facts.packages["nvidia-container-toolkit"].version == "1.20.1-1"
-
-
-def test_the_way_out_that_the_refusal_names_leads_to_a_gpu_node(fleet: Fleet) -> None:
-    """Driver and toolkit by hand, with dnf; gpunode does the rest if the inventory says `none`."""
-    for name in ("cuda", "libnvidia-container"):
-        ask(fleet, f"dnf config-manager --add-repo {REPOSITORY}/{name}")
-    assert ask(fleet, "dnf install -y nvidia-driver-cuda nvidia-container-toolkit")[0] == 0
-    assert ask(fleet, "modprobe nvidia") == (0, "")
-    told = [replace(host, driver="none", toolkit="none") for host in fleet.hosts()]
-    wiser = replace(fleet, inventory=replace(fleet.inventory, hosts=tuple(told)))
-    outcome = wiser.provision()["rocky-1"]
-    assert (outcome.status, outcome.error) == ("changed", None)
-    assert not outcome.plan
+    assert (facts.os.id, facts.os.version, len(facts.gpus)) == ("rocky", "9.6", 2)
+    driver = facts.packages["nvidia-driver-cuda"]
+    assert (driver.version, driver.held) == ("3:595.91.07-1.el9", True)
+    assert facts.packages["nvidia-container-toolkit"].held
     assert all(link.status == "ok" for link in host_links(outcome)), host_links(outcome)
     assert "DevicePlugins" not in (fleet.states["rocky-1"].root / "etc/sysconfig/kubelet").read_text()
+
+
+def test_the_branch_goes_up_and_down_with_the_inventory(fleet: Fleet) -> None:
+    """Stream, packages and module change together."""
+    for driver, release in (
+        ("580", "580.178.04"),
+        ("auto", "580.178.04"),
+        ("595", "595.91.07"),
+        ("580", "580.178.04"),
+    ):
+        outcome = provisioned(fleet, driver=driver)
+        assert (outcome.error, bool(outcome.plan)) == (None, False)
+        assert outcome.facts is not None
+        assert outcome.facts.library_version == release
+        assert outcome.facts.modules["nvidia"].version == release
+    stream = (fleet.states["rocky-1"].root / "etc/dnf/modules.d/nvidia-driver.module").read_text()
+    assert "stream=580-open\n" in stream
+
+
+@pytest.mark.parametrize(
+    ("fault", "detail", "words"),
+    [
+        ("dnf-locked", "", "dnf is in use"),
+        ("repository-unreachable", "", "could not read the repository gpunode-driver"),
+        ("rpm", "kmod-nvidia", "a script of kmod-nvidia-open-dkms"),
+    ],
+)
+def test_what_dnf_says_is_the_hosts_failure(fleet: Fleet, fault: str, detail: str, words: str) -> None:
+    """With a way out; when it has passed, the next run converges."""
+    state = fleet.states["rocky-1"]
+    with state.change() as now:
+        now.faults[fault] = detail
+    outcome = fleet.provision()["rocky-1"]
+    assert outcome.status == "failed"
+    assert words in (outcome.error or "")
+    assert outcome.hint
+    with state.change() as now:
+        now.faults.clear()
+    assert fleet.provision()["rocky-1"].status == "changed"
+    assert fleet.look()["rocky-1"].status == "right"
+
+
+def test_headers_that_no_repository_has_stop_it_before_a_driver_is_installed(fleet: Fleet) -> None:
+    """Mirrors drop those of old kernels."""
+    state = fleet.states["rocky-1"]
+    path = state.root / "etc/yum.repos.d/rocky.repo"
+    path.write_text(path.read_text().replace("enabled=1", "enabled=0"))
+    (state.root / "etc/yum.repos.d/epel.repo").write_text(
+        "[epel]\nbaseurl=http://packages.demo.example/epel/\n"
+    )
+    outcome = fleet.provision()["rocky-1"]
+    assert outcome.status == "failed"
+    assert "no repository of this host has the headers of its running kernel" in (outcome.error or "")
+    assert not [name for name in state.now().packages if "nvidia" in name]
+
+
+def test_a_host_without_epel_is_refused_and_left_as_it_was(fleet: Fleet) -> None:
+    """Where it is there and disabled: somebody wanted that."""
+    state = fleet.states["rocky-1"]
+    path = state.root / "etc/yum.repos.d/epel.repo"
+    path.write_text(path.read_text().replace("enabled=1", "enabled=0"))
+    before = state.now()
+    outcome = fleet.provision()["rocky-1"]
+    assert outcome.status == "refused"
+    assert "no enabled repository is EPEL" in (outcome.error or "")
+    assert "dnf config-manager --set-enabled epel" in outcome.hint
+    assert state.now() == before

@@ -8,7 +8,7 @@ import pytest
 
 from gpunode import compat, packages
 from gpunode.model import Os, PackageSpec
-from gpunode.packages import apt
+from gpunode.packages import apt, dnf
 from tests import cases
 
 NAMES = compat.PackageNames("apt")
@@ -21,7 +21,10 @@ NAMES = compat.PackageNames("apt")
         (Os("ubuntu", "24.04", "Ubuntu 24.04", arch="arm64"), apt),
         (Os("debian", "12", "Debian 12", arch="riscv64"), None),
         (Os("debian", "9", "Debian 9", arch="amd64"), None),
-        (Os("rocky", "9.4", "Rocky 9.4", arch="x86_64"), None),
+        (Os("rocky", "9.4", "Rocky 9.4", arch="amd64"), dnf),
+        (Os("amzn", "2023", "Amazon Linux 2023", arch="arm64"), dnf),
+        (Os("rocky", "7.9", "Rocky 7.9", arch="amd64"), None),
+        (Os("rocky", "9.4", "Rocky 9.4", arch="s390x"), None),
     ],
     ids=str,
 )

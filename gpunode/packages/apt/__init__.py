@@ -8,10 +8,11 @@ from gpunode.packages.apt.branch import NAMES
 from gpunode.packages.apt.branch import keeps as keeps_branch
 from gpunode.packages.apt.branch import plan as plan_branch
 from gpunode.packages.apt.lists import place
-from gpunode.packages.apt.sources import offers
+from gpunode.packages.apt.sources import offers, plan_tools
 from gpunode.packages.apt.sources import plan as plan_sources
 
 NAME = "apt"
+HEADERS_FIRST = False  # dpkg configures packages when all are unpacked
 WATCH = Watch(
     files=(*lists.FILES, sources.KEYRINGS, branch.PREFERENCE),
     packages=(
@@ -29,6 +30,7 @@ PURGE = "apt-get purge"
 REINSTALL = "apt install --reinstall"
 
 __all__ = [
+    "HEADERS_FIRST",
     "NAME",
     "NAMES",
     "PURGE",
@@ -39,4 +41,5 @@ __all__ = [
     "place",
     "plan_branch",
     "plan_sources",
+    "plan_tools",
 ]

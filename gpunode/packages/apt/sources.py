@@ -27,6 +27,11 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+def plan_tools(_facts: Facts, _desired: Desired) -> tuple[Change, ...]:
+    """apt needs none."""
+    return ()
+
+
 def _keyring(source: Source) -> str:
     return f"/usr/share/keyrings/{source.name}.asc"
 

@@ -71,7 +71,7 @@ def nouveau(name: str) -> Machine:
 
 
 def rpm(name: str) -> Machine:
-    """A distribution on which gpunode installs no packages."""
+    """Rocky Linux, whose packages are RPMs."""
     return replace(new(name, "h100", 2), os="rocky-9", kernel=ROCKY)
 
 
@@ -97,6 +97,6 @@ def fleet(hosts: int) -> tuple[Machine, ...]:
 
 
 def usual() -> tuple[Machine, ...]:
-    """The hosts of the show: three that become GPU nodes in different ways, and two that cannot."""
+    """The hosts of the show: four that become GPU nodes in different ways, and one that cannot."""
     made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), rpm("rocky-01"), without("cpu-01"))
     return tuple(replace(machine, pace=PACE) for machine in made)

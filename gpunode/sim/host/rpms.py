@@ -120,6 +120,7 @@ def _base(machine: Machine) -> Iterator[Rpm]:
     )
     yield Rpm("openssh-server", "8.7p1-45.el9", summary="An open source SSH server daemon", kib=456)
     yield Rpm("python3", "3.9.21-2.el9", summary="Python 3.9 interpreter", kib=26)
+    yield Rpm("python3-dnf-plugin-versionlock", "4.3.0-20.el9", "noarch", "Version Lock Plugin for DNF", 15)
     yield Rpm("rocky-release", "9.6-1.3.el9", "noarch", "Rocky Linux release files", kib=22)
     yield Rpm("rpm", "4.16.1.3-37.el9", summary="The RPM package management system", kib=489)
     yield Rpm("sudo", "1.9.5p2-10.el9", summary="Allows restricted root access for specified users", kib=1050)

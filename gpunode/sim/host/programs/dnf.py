@@ -1,7 +1,8 @@
 """dnf of a simulated RPM host, with dnf 4's messages: lists, installs and removes packages.
 
 Source: dnf 4.14 itself, with the same commands (tests/sim/test_rpm_as_real.py). Not simulated: signatures, module streams,
-weak dependencies, and permissions.
+weak dependencies, permissions, and of --setopt all but
+`*.skip_if_unavailable=1` and `clean_requirements_on_remove=0`; locks of versions are not obeyed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def dnf(state: State, arguments: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"dnf {verb}: error: unrecognized arguments: {' '.join(unknown)}\n")
         return 2
+    if "dnf-locked" in state.now().faults and verb != "list":
+        sys.stderr.write("metadata already locked by 4242\n")
+        return 200
     try:
         return COMMANDS[verb](state, options, names)
     except Unsolvable as problem:
@@ -66,7 +70,9 @@ def _parser() -> ArgumentParser:
         "showduplicates",
     ):
         parser.add_argument(f"--{name}", action="store_true")
-    for name in ("repo", "enablerepo", "disablerepo", "add-repo"):
+    parser.add_argument("--color")
+    parser.add_argument("-C", "--cacheonly", action="store_true")
+    for name in ("repo", "enablerepo", "disablerepo", "add-repo", "setopt"):
         parser.add_argument(f"--{name}", action="append", default=[])
     return parser
 
@@ -124,7 +130,8 @@ def _remove(state: State, options: Namespace, names: list[str]) -> int:
     if missing == names:
         sys.stderr.write("No packages marked for removal.\n")
     gone = [one.name for one in called(installed.values(), names)] if names else []
-    work = take(installed, gone, [name for name, package in now.items() if package.asked])
+    clean = "clean_requirements_on_remove=0" not in options.setopt
+    work = take(installed, gone, [name for name, package in now.items() if package.asked or not clean])
     kept = sorted(one.name for _, one in work.changes if one.name in PROTECTED)
     if kept:
         words = "The operation would result in removing the following protected packages"

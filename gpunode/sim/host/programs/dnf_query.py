@@ -38,7 +38,7 @@ def makecache(state: State, options: Namespace, _: list[str]) -> int:
     if not any(repo.enabled for repo in repos):
         print(yum_repos.NONE)
         return 0
-    yum_repos.hold(state, repos, anew=True, quiet=options.quiet)
+    yum_repos.hold(state, repos, anew=True, quiet=options.quiet, skip=_skips(options))
     if not options.quiet:
         print("Metadata cache created.")
     return 0
@@ -97,7 +97,7 @@ def available(state: State, options: Namespace) -> list[Rpm]:
     repos = _repos(state, options)
     if not any(repo.enabled for repo in repos):
         raise Failed(yum_repos.NONE)
-    return yum_repos.hold(state, repos, anew=options.refresh, quiet=options.quiet)
+    return yum_repos.hold(state, repos, anew=options.refresh, quiet=options.quiet, skip=_skips(options))
 
 
 def upgrades(installed: Mapping[str, Rpm], known: Iterable[Rpm]) -> list[Rpm]:
@@ -125,6 +125,10 @@ def _repos(state: State, options: Namespace) -> list[Repo]:
         for words in (options.repo, options.enablerepo, options.disablerepo)
     )
     return yum_repos.chosen(yum_repos.read(state.root), only, enable, disable)
+
+
+def _skips(options: Namespace) -> bool:
+    return "*.skip_if_unavailable=1" in options.setopt
 
 
 def _row(package: Rpm) -> tuple[str, str, str]:

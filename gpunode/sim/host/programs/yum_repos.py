@@ -88,11 +88,15 @@ def add(root: Path, url: str) -> None:
     (root / FOLDER / f"{name}.repo").write_text(text, encoding="utf-8")
 
 
-def hold(state: State, repos: Iterable[Repo], *, anew: bool, quiet: bool) -> list[Rpm]:
-    """The packages of the enabled repositories, reloaded if expired; prints dnf's messages. Raises Failed."""
+def hold(state: State, repos: Iterable[Repo], *, anew: bool, quiet: bool, skip: bool = False) -> list[Rpm]:
+    """The packages of the enabled repositories, reloaded if expired; prints dnf's messages. Raises Failed.
+
+    `skip`: a repository that does not answer is left out.
+    """
     machine, faults = state.machine(), state.now().faults
     packages: list[Rpm] = []
     known: list[float] = []
+    ignored: list[str] = []
     for repo in repos:
         if not repo.enabled:
             continue
@@ -106,18 +110,25 @@ def hold(state: State, repos: Iterable[Repo], *, anew: bool, quiet: bool) -> lis
             if not quiet:
                 rate = "0.0  B/s |   0  B" if away else "2.9 MB/s | 3.0 kB"
                 print(f"{repo.name[:47]:47} {rate}     00:00    ")
+            if away and not skip:
+                raise Failed(_away(repo))
             if away:
-                _away(repo)
+                sys.stderr.write(f"Error: {_away(repo)}\n")
+                ignored.append(repo.id)
+                continue
             read_at.parent.mkdir(parents=True, exist_ok=True)
             read_at.touch()
         packages += (replace(rpm, repo=repo.id) for rpm in rpms.held(repo.url, machine) or ())
+    if ignored:
+        sys.stderr.write(f"Ignoring repositories: {', '.join(ignored)}\n")
     age = timedelta(seconds=int(time.time() - min(known))) if known else None
     if age and not quiet:
         print(f"Last metadata expiration check: {age} ago on {time.ctime(max(known))}.")
     return packages
 
 
-def _away(repo: Repo) -> None:
+def _away(repo: Repo) -> str:
+    """Print why a repository cannot be read; returns dnf's error."""
     url = f"{repo.url.rstrip('/')}/repodata/repomd.xml"
     host = url.split("/")[2]
     sys.stdout.flush()
@@ -125,7 +136,7 @@ def _away(repo: Repo) -> None:
         f"Errors during downloading metadata for repository '{repo.id}':\n"
         f"  - Curl error (6): Couldn't resolve host name for {url} [Could not resolve host: {host}]\n"
     )
-    raise Failed(
+    return (
         f"Failed to download metadata for repo '{repo.id}': Cannot download repomd.xml: "
         "Cannot download repodata/repomd.xml: All mirrors were tried"
     )

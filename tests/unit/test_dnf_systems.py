@@ -1,0 +1,186 @@
+"""What is planned on each system of rpm and dnf, by release, branch and flavour: no real one was tried for these."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gpunode import compat, desired, pipeline
+from gpunode.errors import Refused
+from gpunode.model import Os, Packages, Plan, WriteFile
+from gpunode.packages.dnf import openpgp
+from tests import cases
+
+CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
+TOOLKIT = "https://nvidia.github.io/libnvidia-container/stable/rpm"
+STREAM = "/etc/dnf/modules.d/nvidia-driver.module"
+BARE: dict[str, Any] = {"/etc/yum.repos.d/epel.repo": False}
+# id, release: `uname -r`, directory, the headers, the package that brings EPEL (None: not needed, "": refused without)
+SYSTEMS = {
+    ("rhel", "8.10"): ("4.18.0-553.el8_10.x86_64", "rhel8", "kernel-devel-4.18.0-553.el8_10", ""),
+    ("rhel", "9.6"): ("5.14.0-570.el9.x86_64", "rhel9", "kernel-devel-5.14.0-570.el9", ""),
+    ("rhel", "10.1"): ("6.12.0-124.8.1.el10_1.x86_64", "rhel10", "kernel-devel-6.12.0-124.8.1.el10_1", ""),
+    ("rocky", "8.10"): (
+        "4.18.0-553.el8_10.x86_64",
+        "rhel8",
+        "kernel-devel-4.18.0-553.el8_10",
+        "epel-release",
+    ),
+    ("rocky", "9.6"): ("5.14.0-570.el9.x86_64", "rhel9", "kernel-devel-5.14.0-570.el9", "epel-release"),
+    ("rocky", "10.1"): ("6.12.0-124.el10.x86_64", "rhel10", "kernel-devel-6.12.0-124.el10", "epel-release"),
+    ("almalinux", "8.10"): (
+        "4.18.0-553.el8_10.x86_64",
+        "rhel8",
+        "kernel-devel-4.18.0-553.el8_10",
+        "epel-release",
+    ),
+    ("almalinux", "9.7"): ("5.14.0-611.el9.x86_64", "rhel9", "kernel-devel-5.14.0-611.el9", "epel-release"),
+    ("almalinux", "10.0"): ("6.12.0-55.el10.x86_64", "rhel10", "kernel-devel-6.12.0-55.el10", "epel-release"),
+    ("ol", "8.10"): (
+        "5.15.0-302.167.6.el8uek.x86_64",
+        "rhel8",
+        "kernel-uek-devel-5.15.0-302.167.6.el8uek",
+        "oracle-epel-release-el8",
+    ),
+    ("ol", "9.6"): (
+        "5.14.0-570.el9.x86_64",
+        "rhel9",
+        "kernel-devel-5.14.0-570.el9",
+        "oracle-epel-release-el9",
+    ),
+    ("ol", "10.0"): (
+        "6.12.0-101.33.4.3.el10uek.x86_64",
+        "rhel10",
+        "kernel-uek-devel-6.12.0-101.33.4.3.el10uek",
+        "oracle-epel-release-el10",
+    ),
+    ("amzn", "2023"): (
+        "6.1.153-175.280.amzn2023.x86_64",
+        "amzn2023",
+        "kernel-devel-6.1.153-175.280.amzn2023",
+        None,
+    ),
+}
+# branch, GPU: the flavour's package and stream. P100 has no open module; H100 takes the open one.
+DRIVERS = {
+    ("570", "2330"): ("kmod-nvidia-open-dkms", "570-open"),
+    ("580", "2330"): ("kmod-nvidia-open-dkms", "580-open"),
+    ("580", "15f8"): ("kmod-nvidia-latest-dkms", "580-dkms"),
+    ("595", "2330"): ("kmod-nvidia-open-dkms", "595-open"),
+    ("615", "2901"): ("kmod-nvidia-open-dkms", "615-open"),
+    ("620", "2330"): ("kmod-nvidia-open-dkms", "620-open"),
+}
+
+
+def planned(
+    system: tuple[str, str], driver: str, gpu: str, files: dict[str, Any], arch: str = "amd64"
+) -> Plan:
+    """A bare host's plan."""
+    kernel = SYSTEMS[system][0] if arch == "amd64" else SYSTEMS[system][0].replace("x86_64", "aarch64")
+    over = {
+        "os": {"id": system[0], "version": system[1], "pretty": " ".join(system), "arch": arch},
+        "kernel": kernel,
+        "files": files,
+        "pci": [{"address": "0000:19:00.0", "device": gpu}],
+    }
+    host, seen = cases.host("rocky", {"driver": driver}), cases.facts("rocky", over)
+    return pipeline.plan(host, seen, desired.decide(host, seen, None))
+
+
+def installs(plan: Plan) -> list[str]:
+    """Every package that is installed, in order."""
+    return [str(spec) for change in plan.changes if isinstance(change, Packages) for spec in change.install]
+
+
+@pytest.mark.parametrize(("system", "driver"), list(itertools.product(SYSTEMS, DRIVERS)), ids="-".join)
+def test_a_bare_host_gets_the_packages_and_the_stream_of_its_release(
+    system: tuple[str, str], driver: tuple[str, str]
+) -> None:
+    """No display server's package is among them; the four of the toolkit follow."""
+    _, directory, headers, epel = SYSTEMS[system]
+    module, stream = DRIVERS[driver]
+    if directory == "rhel10" and driver[0] == "570":
+        with pytest.raises(Refused, match="begins with 580"):
+            planned(system, *driver, {})
+        return
+    if epel == "":
+        with pytest.raises(Refused, match="no enabled repository is EPEL"):
+            planned(system, *driver, BARE)
+    plan = planned(system, *driver, {} if epel == "" else BARE)
+    assert installs(plan) == [
+        *([epel] if epel else []),
+        "python3-dnf-plugin-versionlock",
+        headers,
+        f"nvidia-driver-cuda 3:{driver[0]}.*",
+        f"{module} 3:{driver[0]}.*",
+        *(f"{spec.name} 1.20.1-1" for spec in compat.PackageNames("dnf").toolkit("1.20.1")),
+    ]
+    text = "".join(c.content for c in plan.changes if isinstance(c, WriteFile) and c.path == STREAM)
+    assert (f"stream={stream}\n" in text) is (directory != "rhel10")
+    assert bool(text) is (directory != "rhel10")
+    os = Os(*system, "", arch="amd64")
+    assert compat.repository_uri("driver", os) == f"{CUDA}/{directory}/x86_64"
+    assert compat.repository_uri("toolkit", os) == f"{TOOLKIT}/x86_64"
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
+def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[str, str]) -> None:
+    """Those of the driver are called sbsa."""
+    _, directory, headers, _ = SYSTEMS[system]
+    assert headers in installs(planned(system, "595", "2342", {}, "arm64"))
+    os = Os(*system, "", arch="arm64")
+    assert compat.repository_uri("driver", os) == f"{CUDA}/{directory}/sbsa"
+    assert compat.repository_uri("toolkit", os) == f"{TOOLKIT}/aarch64"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "package"),
+    [
+        ("6.12.40-63.114.amzn2023.x86_64", "kernel6.12-devel-6.12.40-63.114.amzn2023"),
+        ("6.18.3-9.17.amzn2023.aarch64", "kernel6.18-devel-6.18.3-9.17.amzn2023"),
+        ("5.14.0-570.el9.aarch64+64k", "kernel-64k-devel-5.14.0-570.el9"),
+        ("5.14.0-570.el9.x86_64+rt", "kernel-rt-devel-5.14.0-570.el9"),
+        ("6.8.0-custom", None),
+    ],
+)
+def test_the_headers_are_those_of_the_running_kernels_variant(kernel: str, package: str | None) -> None:
+    """None are guessed for a kernel that no distribution built."""
+    found = [spec.name for spec in compat.PackageNames("dnf").headers(kernel)]
+    assert found == ([package] if package else [])
+
+
+# Of the key "lab" that gpg 2.2 made for this test.
+KEY = """-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEawLjgRYJKwYBBAHaRw8BAQdA6+VtY73FOR/mSgXSteW2eTq763GRBpWaKHzQ
+JHxIljC0A2xhYoiQBBMWCAA4FiEEhzgy5zGWmN7SBz/HHpK5uWaZJ9UFAmsC44EC
+GwMFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQHpK5uWaZJ9V+XQEAuQnGn0lJ
+sphHS14Ned4p51ibTbqwDKbdah+6mLSWWO0BAJz0rWcKTfS9I5XQsHNPlsYSzZFv
+aHqRn0p0klw07W4A
+=V2z/
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+def test_a_fingerprint_is_gpgs() -> None:
+    """Of an armoured key, whatever stands around it."""
+    assert openpgp.fingerprint(f"a comment\n{KEY}") == "873832E7319698DED2073FC71E92B9B9669927D5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no key",
+        KEY.replace("PUBLIC", "PRIVATE"),
+        KEY[:80] + "\n-----END",
+        KEY.replace("\nm", "\n*", 1),
+        cases.KEY,
+    ],
+)
+def test_what_is_no_key_has_no_fingerprint(text: str) -> None:
+    """With a reason."""
+    with pytest.raises(ValueError, match=r"key|armour"):
+        openpgp.fingerprint(text)
