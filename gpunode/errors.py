@@ -80,9 +80,13 @@ class HostError(GpunodeError):
 
 
 class Unreachable(HostError):
-    """No usable connection."""
+    """No usable connection. `code` is the cause, where a login failed: docs/failures.md lists them."""
 
     exit_code = 3
+
+    def __init__(self, host: str, message: str, *, hint: str = "", code: str = "") -> None:
+        super().__init__(host, message, hint=hint)
+        self.code = code
 
 
 class ConnectionLost(Unreachable):

@@ -68,4 +68,5 @@ def failure(error: HostError) -> Outcome:
     elif isinstance(error, Refused):
         status = "refused"
     install = error.install if isinstance(error, AgentUnusable) else ""
-    return Outcome(error.host, status, error=error.message, hint=error.hint, install=install)
+    code = error.code if isinstance(error, Unreachable) else ""
+    return Outcome(error.host, status, error=error.message, hint=error.hint, install=install, code=code)

@@ -654,6 +654,7 @@ class Outcome:
 
     `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
     `install`: the program that can give the host the Python that it does not have.
+    `code` is why a host is unreachable.
     """
 
     host: str
@@ -668,6 +669,7 @@ class Outcome:
     seconds: float = 0.0
     disturbs: Disturbed | None = None
     install: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,6 @@ TRIES = 3
 # sshd drops connections at random from the 11th unauthenticated one on (MaxStartups 10:30:100), and a fleet
 # behind one jump host or proxy arrives at one sshd.
 HANDSHAKES = 8
-JUMPS = 8  # a longer chain of jump hosts is a circle
 # ssh binds a socket beside its name, with a suffix, and the kernel allows 104 bytes (macOS) or 108.
 SOCKET_BYTES = 80
 GONE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
@@ -112,7 +112,7 @@ class Dialer:
         self._count = 0
         self._options: dict[Ssh, Options] = {}
         self._gate = threading.Semaphore(HANDSHAKES)
-        self._jumps: dict[Ssh, tuple[threading.Lock, list[Master]]] = {}
+        self._jumps: dict[Ssh, _Jump] = {}
 
     def connect(self, host: Host) -> Connection:
         """Open a connection. Raises Unreachable with the cause; retries only errors that may pass."""
@@ -124,9 +124,9 @@ class Dialer:
 
     def close(self) -> None:
         """Close the connections to jump hosts, and remove the sockets' folder."""
-        for _, masters in self._jumps.values():
-            for master in masters:
-                master.close()
+        for jump in self._jumps.values():
+            if jump.master is not None:
+                jump.master.close()
         with self._lock:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -139,20 +139,24 @@ class Dialer:
             except _Failed as failed:
                 failure = failed.failure
                 if attempt == TRIES or not failure.passes:
-                    raise Unreachable(host.name, failure.message, hint=failure.hint) from failed
+                    raise Unreachable(
+                        host.name, failure.message, hint=failure.hint, code=failure.code
+                    ) from failed
             except Unresolved as error:
-                raise Unreachable(host.name, str(error), hint=error.hint) from error
+                raise Unreachable(host.name, str(error), hint=error.hint, code=error.code) from error
             time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
         raise AssertionError("unreachable: the loop returns or raises")
 
-    def _open(self, ssh: Ssh, jumps: int = 0) -> Master:
+    def _open(self, ssh: Ssh, behind: tuple[Ssh, ...] = ()) -> Master:
         if self._program is None:
             raise Unresolved(
                 "`connection: openssh` needs ssh, which is not installed here",
                 hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
             )
-        if ssh.key is not None and not Path(ssh.key).expanduser().exists():
-            raise Unresolved(f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.")
+        if ssh.key is not None and not any(map(Path.exists, _halves(ssh.key))):
+            raise Unresolved(
+                f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
+            )
         options = self._resolved(ssh)
         set_here = [*resolve.words(ssh, self._file), *_key(ssh)]
         known = _known_hosts(ssh, options, self._proven)
@@ -169,7 +173,7 @@ class Dialer:
         jump = None if ssh.jump == "none" else one("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
-            words = ["-o", f"ProxyCommand={self._jump(ssh, jump, jumps).proxy()}", *words]
+            words = ["-o", f"ProxyCommand={self._jump(ssh, jump, behind).proxy()}", *words]
         limit = ssh.timeout + LOGIN_SECONDS
         with self._gate if jump or way.proxy else contextlib.nullcontext():
             try:
@@ -177,26 +181,30 @@ class Dialer:
             except NotOpened as error:
                 raise _Failed(_late(way, limit) if error.late else diagnose(str(error), way)) from error
 
-    def _jump(self, ssh: Ssh, jump: str, jumps: int) -> Master:
-        """The shared master of a jump host."""
-        if jumps == JUMPS:
+    def _jump(self, ssh: Ssh, jump: str, behind: tuple[Ssh, ...]) -> Master:
+        """The shared master of a jump host; the jump hosts `behind` it wait for it."""
+        hop = resolve.hop(ssh, jump)
+        if hop in behind:
             raise Unresolved(
                 f"the jump hosts lead in a circle, at {jump}",
                 hint="Correct ProxyJump in ssh's configuration.",
             )
-        hop = resolve.hop(ssh, jump)
         with self._lock:
-            lock, masters = self._jumps.setdefault(hop, (threading.Lock(), []))
-        with lock:
-            if not masters or not masters[-1].alive():
+            shared = self._jumps.setdefault(hop, _Jump())
+        with shared.lock:
+            if shared.master is None or not shared.master.alive():
+                if time.monotonic() < shared.down_until:
+                    assert shared.failure is not None
+                    raise _Failed(shared.failure)
                 try:
-                    masters.append(self._open(hop, jumps + 1))
+                    shared.master = self._open(hop, (*behind, hop))
                 except _Failed as failed:
                     one = failed.failure
-                    raise _Failed(
-                        Failure(one.code, f"jump host {jump}: {one.message}", one.hint, one.passes)
-                    ) from failed
-            return masters[-1]
+                    shared.failure = replace(one, message=f"jump host {jump}: {one.message}")
+                    if not one.passes:  # the other hosts behind it need not wait, too
+                        shared.down_until = time.monotonic() + ssh.timeout
+                    raise _Failed(shared.failure) from failed
+            return shared.master
 
     def _resolved(self, ssh: Ssh) -> Options:
         assert self._program is not None
@@ -215,6 +223,16 @@ class Dialer:
             return self._folder / str(self._count)
 
 
+@dataclass
+class _Jump:
+    """A jump host's shared master, and why there is none."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    master: Master | None = None
+    failure: Failure | None = None
+    down_until: float = 0.0
+
+
 class _Failed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -231,6 +249,12 @@ def _late(way: Way, limit: float) -> Failure:
 
 def _key(ssh: Ssh) -> list[str]:
     return ["-i", str(Path(ssh.key).expanduser())] if ssh.key else []
+
+
+def _halves(key: str) -> tuple[Path, Path]:
+    """A private key and its public half, which is enough where an agent has the other."""
+    path = Path(key).expanduser()
+    return path, path.with_name(f"{path.name}.pub")
 
 
 def _known_hosts(ssh: Ssh, options: Options, proven: bool) -> list[str]:

@@ -18,9 +18,9 @@ Options = Mapping[str, Sequence[str]]
 class Unresolved(Exception):
     """ssh's configuration cannot be used for a host; `hint` is the fix."""
 
-    def __init__(self, message: str, *, hint: str) -> None:
+    def __init__(self, message: str, *, hint: str, code: str = "configuration") -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint, self.code = hint, code
 
 
 def words(ssh: Ssh, file: Path | None) -> list[str]:

@@ -117,6 +117,8 @@ class Lines:
         }
         if outcome.error:
             line |= {"error": outcome.error, "hint": outcome.hint}
+        if outcome.code:
+            line["code"] = outcome.code
         return line
 
     def _write(self, line: dict[str, Any]) -> None:

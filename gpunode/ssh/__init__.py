@@ -20,7 +20,7 @@ from gpunode.model import Host, Ssh
 from gpunode.openssh import resolve
 from gpunode.ssh.channel import SshConnection
 from gpunode.ssh.config import Config
-from gpunode.ssh.failures import JumpFailed, SshRefusal, explain, may_pass
+from gpunode.ssh.failures import JumpFailed, SshRefusal, Unsupported, explain, may_pass
 from gpunode.ssh.keys import Keys
 from gpunode.ssh.known_hosts import KnownHosts
 from gpunode.ssh.target import Target
@@ -89,7 +89,7 @@ class Dialer:
 
     def _open(self, ssh: Ssh, target: Target) -> paramiko.Transport:
         if target.jump is None:
-            sock: Any = socket.create_connection((target.address, target.port), timeout=target.timeout)
+            sock: Any = _connected(target)
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A host that vanishes sends no reset: it is gone if it acknowledges nothing for this long.
@@ -129,7 +129,14 @@ class Dialer:
             )
             transport.banner_timeout = transport.auth_timeout = max(60, target.timeout)
             transport.start_client(timeout=target.timeout)
-            self._known.check(target, transport.get_remote_server_key(), ip)
+            host_key = transport.get_remote_server_key()
+            if host_key.get_name() == "ssh-rsa" and host_key.get_bits() < target.rsa_bits:
+                raise SshRefusal(
+                    f"{target.place}: its RSA host key has {host_key.get_bits()} bits, of {target.rsa_bits} (RequiredRSASize)",
+                    hint="Give the host a longer key, or another type.",
+                    code="algorithms",
+                )
+            self._known.check(target, host_key, ip)
             self._keys.login(transport, target)
         except BaseException:
             if transport is not None:
@@ -141,6 +148,25 @@ class Dialer:
         return transport
 
 
+def _connected(target: Target) -> socket.socket:
+    """A connection to the first of the host's addresses that answers."""
+    error: OSError | None = None
+    for family, kind, _, _, place in socket.getaddrinfo(
+        target.address, target.port, target.family, socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind)
+        try:
+            sock.settimeout(target.timeout)
+            if target.source:
+                sock.bind((target.source, 0))
+            sock.connect(place)
+            return sock
+        except OSError as failed:
+            sock.close()
+            error = failed
+    raise error or OSError(f"{target.address} has no address")
+
+
 def _disabled(target: Target) -> dict[str, list[str]]:
     """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises SshRefusal if none is left."""
     disabled = {}
@@ -148,9 +174,9 @@ def _disabled(target: Target) -> dict[str, list[str]]:
         usable = getattr(_Transport, f"_preferred_{kind}")
         disabled[kind] = [name for name in usable if name not in allowed]
         if len(disabled[kind]) == len(usable):
-            raise SshRefusal(
-                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode supports none of these",
-                hint=f"Allow one of {', '.join(usable)} for this host.",
+            raise Unsupported(
+                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode's client supports none of these",
+                otherwise=f"Or allow one of {', '.join(usable)} for this host.",
             )
     return disabled
 
@@ -164,13 +190,13 @@ def _jump(ssh: Ssh, jump: str) -> Ssh:
     try:
         return resolve.hop(ssh, jump)
     except resolve.Unresolved as error:
-        raise SshRefusal(str(error), hint=error.hint) from error
+        raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
 
 
 def _last(target: Target) -> Target:
     if target.jump is not None:
-        raise SshRefusal(
-            f"ssh's configuration reaches it through {target.jump}, but gpunode supports only one jump host",
-            hint="Set `ssh.jump` to a host that is reached directly, or run gpunode on the first jump host.",
+        raise Unsupported(
+            f"ssh's configuration reaches it through {target.jump}, but gpunode's client supports only one jump host",
+            otherwise="Or set `ssh.jump` to a host that is reached directly.",
         )
     return target

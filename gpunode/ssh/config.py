@@ -16,7 +16,7 @@ import paramiko
 from gpunode.model import Ssh
 from gpunode.openssh import resolve
 from gpunode.openssh.resolve import Options
-from gpunode.ssh.failures import SshRefusal
+from gpunode.ssh.failures import SshRefusal, Unsupported
 from gpunode.ssh.target import Target
 
 SYSTEM = Path("/etc/ssh/ssh_config")
@@ -29,6 +29,7 @@ _ALGORITHMS = {
     "keys": "hostkeyalgorithms",
     "pubkeys": "pubkeyacceptedalgorithms",
 }
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 class Config:
@@ -48,19 +49,30 @@ class Config:
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
         if one("proxycommand") and ssh.jump is None:
-            raise SshRefusal(
-                f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode does not support",
-                hint="Set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
+            raise Unsupported(
+                f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
             )
         if jump is not None and "," in jump:
-            raise SshRefusal(
-                f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode supports only one",
-                hint="Set `ssh.jump` to one that reaches it, or run gpunode on the first jump host.",
+            raise Unsupported(
+                f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode's client supports only one",
+                otherwise="Or set `ssh.jump` to one that reaches it.",
+            )
+        if one("bindinterface"):
+            raise Unsupported(
+                f"ssh's configuration has a BindInterface for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or set BindAddress for this host.",
+            )
+        methods = one("preferredauthentications", "publickey").split(",")
+        if one("pubkeyauthentication", "yes").lower() in ("no", "false") or "publickey" not in methods:
+            raise Unsupported(
+                f"ssh's configuration allows {ssh.address} no public keys, and gpunode's client supports nothing else",
+                otherwise="Or allow publickey for this host.",
             )
         if one("knownhostscommand"):
-            raise SshRefusal(
-                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode does not support",
-                hint="Put the host's key into a known_hosts file, and remove the option for this host.",
+            raise Unsupported(
+                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or put the host's key into a known_hosts file, and remove the option for this host.",
             )
         tokens = {
             "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": one("hostkeyalias", address),
@@ -76,9 +88,9 @@ class Config:
         def files(name: str, default: str) -> tuple[Path, ...]:
             words = [path(word) for word in " ".join(options.get(name, [default])).split()]
             if any(not word.startswith("/") for word in words[1:]):
-                raise SshRefusal(
+                raise Unsupported(
                     f"ssh's configuration has a path with a space in {name} for {ssh.address}",
-                    hint="Set `ssh.known_hosts`, or use a path without spaces.",
+                    otherwise="Or set `ssh.known_hosts`, or use a path without spaces.",
                 )
             return tuple(Path(word) for word in words if word.lower() != "none")
 
@@ -100,6 +112,9 @@ class Config:
             ),
             identities_only=one("identitiesonly") in ("yes", "true"),
             agent=None if agent == "SSH_AUTH_SOCK" else path(agent) if agent.lower() != "none" else "",
+            family=_FAMILIES.get(one("addressfamily"), socket.AF_UNSPEC),
+            source=one("bindaddress"),
+            rsa_bits=int(one("requiredrsasize", "0")),
             unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if one(name.lower())),
             check="strict" if strict else ssh.host_key_check,
             proven=proven,
@@ -123,7 +138,7 @@ class Config:
         try:
             return resolve.ask(str(self._ssh), ssh, self._file)
         except resolve.Unresolved as error:
-            raise SshRefusal(str(error), hint=error.hint) from error
+            raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
 
     def _read(self, ssh: Ssh) -> Options:
         """The options from the configuration files, without ssh."""

@@ -13,11 +13,18 @@ from gpunode.ssh.target import Target
 
 
 class SshRefusal(paramiko.SSHException):
-    """Connecting would be unsafe, or needs something gpunode does not support; `hint` is the fix."""
+    """Connecting would be unsafe, or ssh's configuration cannot be used; `hint` is the fix."""
 
-    def __init__(self, message: str, *, hint: str) -> None:
+    def __init__(self, message: str, *, hint: str, code: str = "configuration") -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint, self.code = hint, code
+
+
+class Unsupported(SshRefusal):
+    """Only ssh itself can do it; `otherwise` is the way without."""
+
+    def __init__(self, message: str, *, otherwise: str) -> None:
+        super().__init__(message, hint=f"Set `connection: openssh`. {otherwise}", code="unsupported")
 
 
 class JumpFailed(paramiko.SSHException):
@@ -50,22 +57,27 @@ def may_pass(error: Exception) -> bool:
 
 def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:
     """The error for a failed connection. `target` is None if ssh's configuration could not be read."""
-    message, hint = _message(target, error)
-    return Unreachable(host.name, message, hint=hint)
+    code, message, hint = _message(target, error)
+    return Unreachable(host.name, message, hint=hint, code=code)
 
 
-def _message(target: Target | None, error: Exception) -> tuple[str, str]:
-    if isinstance(error, SshRefusal):
-        return str(error), error.hint
-    if isinstance(error, JumpFailed) and isinstance(error.error, SshRefusal):
-        return str(error), error.error.hint
+def _message(target: Target | None, error: Exception) -> tuple[str, str, str]:
+    """The code, the cause and the next step."""
+    cause = error.error if isinstance(error, JumpFailed) else error
+    if isinstance(cause, SshRefusal):
+        return cause.code, str(error), cause.hint
     if target is None:
-        return str(error) or type(error).__name__, "Check ssh's configuration."
+        return "configuration", str(error) or type(error).__name__, "Check ssh's configuration."
     where = target.place
     if isinstance(error, JumpFailed):
-        return str(error), f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
+        return (
+            _message(target, error.error)[0],
+            str(error),
+            f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`.",
+        )
     if isinstance(error, paramiko.PasswordRequiredException):
         return (
+            "key-encrypted",
             f"the private key {error} is encrypted, and no agent has it",
             "Add it to an agent with `ssh-add`.",
         )
@@ -77,25 +89,42 @@ def _message(target: Target | None, error: Exception) -> tuple[str, str]:
             else "accepts no key of this machine or its agent"
         )
         return (
+            "permission-denied",
             f"authentication failed: {where} {key}{note}",
-            f"Try `{target.by_hand}`; check user, key and the host's authorized_keys.",
+            f"Try `{target.by_hand}`; check user, key and the host's authorized_keys. If ssh gets in, set `connection: openssh`.",
         )
     if isinstance(error, socket.gaierror):
-        return f"{target.address} cannot be resolved", "Check `address`, or DNS."
+        return "name-unknown", f"{target.address} cannot be resolved", "Check `address`, or DNS."
     if isinstance(error, TimeoutError):
         return (
+            "timeout",
             f"{where} did not answer within {target.timeout:g} s",
             "Check address, firewall and that the host is up.",
         )
     if "No existing session" in str(error):  # paramiko's message for a handshake that timed out
         return (
+            "handshake-timeout",
             f"{where} accepted the connection, but no SSH session was ready within {target.timeout:g} s",
             "Check that sshd listens there and that the host is not overloaded, or raise `ssh.timeout`.",
         )
     if isinstance(error, ConnectionRefusedError):
-        return f"{where} refused the connection", "Check the port, and that sshd runs there."
+        return (
+            "connection-refused",
+            f"{where} refused the connection",
+            "Check the port, and that sshd runs there.",
+        )
     if isinstance(error, FileNotFoundError):
-        return f"cannot read {error.filename}: no such file", "Check `ssh.key`."
+        return "key-missing", f"cannot read {error.filename}: no such file", "Check `ssh.key`."
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return f"{where}: {error.strerror}", "Check `address`, and that the host is up; or set `ssh.jump`."
-    return f"{where}: {error or type(error).__name__}", "Try it with `ssh -v`."
+        return (
+            "no-route",
+            f"{where}: {error.strerror}",
+            "Check `address`, and that the host is up; or set `ssh.jump`.",
+        )
+    if may_pass(error):
+        code, hint = (
+            "connection-dropped",
+            "Check sshd's log there; MaxStartups or a firewall may drop connections.",
+        )
+        return code, f"{where} closed the connection before the login: {error or type(error).__name__}", hint
+    return "ssh-failed", f"{where}: {error or type(error).__name__}", "Try it with `ssh -v`."

@@ -15,11 +15,11 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
-from gpunode.ssh.failures import NotAccepted, SshRefusal
+from gpunode.ssh.failures import NotAccepted, SshRefusal, Unsupported
 from gpunode.ssh.target import Target
 
 AGENT_SECONDS = 30.0
-FIDO = "gpunode cannot use FIDO keys (sk-…)"
+FIDO = "gpunode's client cannot use FIDO keys (sk-…)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Identity:
     public: bytes | None = None
     private: paramiko.PKey | None = None
     encrypted: bool = False
+    exposed: bool = False  # others may read it: ssh does not use it
 
     @property
     def fido(self) -> bool:
@@ -66,13 +67,23 @@ class Keys:
         locked = next((one for one in identities if one.encrypted and one.public not in agent.blobs), None)
         if locked is not None and (target.key or not offered):
             raise paramiko.PasswordRequiredException(str(target.key or locked.path))
+        exposed = next((one.path for one in identities if one.exposed), None)
+        if exposed is not None:
+            raise SshRefusal(
+                f"{target.place}: the key {exposed} is not used: others may read it",
+                hint=f"Run `chmod 600 {exposed}`.",
+                code="key-permissions",
+            )
         fido = any(one.fido for one in identities) or any(map(_fido, agent.blobs))
         if fido and not offered:
-            raise SshRefusal(
+            raise Unsupported(
                 f"{target.place}: {FIDO}, and there is no other key",
-                hint="Create a key without a FIDO token, and set `ssh.key` to it.",
+                otherwise="Or create a key without a FIDO token, and set `ssh.key` to it.",
             )
-        unused = [*([FIDO] if fido else []), *(f"gpunode does not use {name}" for name in target.unused)]
+        unused = [
+            *([FIDO] if fido else []),
+            *(f"gpunode's client does not use {name}" for name in target.unused),
+        ]
         if tried < len(offered):
             unused.append(
                 f"the host disconnected after {tried} of {len(offered)} keys: set `ssh.key` or IdentitiesOnly"
@@ -91,10 +102,16 @@ class Keys:
             identity = self._read[path]
         if named and identity is None:
             raise FileNotFoundError(2, "No such file", str(path))
-        if named and identity is not None and identity.public is None and not identity.encrypted:
+        if (
+            named
+            and identity is not None
+            and identity.public is None
+            and not (identity.encrypted or identity.exposed)
+        ):
             raise SshRefusal(
                 f"{path} is no readable private key",
                 hint="Set `ssh.key` to the private key, in OpenSSH or PEM format.",
+                code="key-unusable",
             )
         return identity
 
@@ -106,6 +123,7 @@ def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterato
     first = [held[blob] for blob in files if blob in held]
     rest = [] if target.identities_only else [key for blob, key in held.items() if blob not in files]
     own = [one.private for one in identities if one.private is not None and one.public not in held]
+    own = [key for key in own if key.get_name() != "ssh-rsa" or key.get_bits() >= target.rsa_bits]
     yield from [*first, *own, *rest] if target.key else [*first, *rest, *own]
 
 
@@ -121,9 +139,9 @@ def _accepted(transport: paramiko.Transport, target: Target, key: paramiko.PKey)
             raise
         return False
     if more:
-        raise SshRefusal(
-            f"{target.place} requires {' or '.join(more)} besides the key, but gpunode supports keys only",
-            hint="Allow this user to log in with a key alone, or set `ssh.user` to one that may.",
+        raise Unsupported(
+            f"{target.place} requires {' or '.join(more)} besides the key, but gpunode's client supports keys only",
+            otherwise="Or allow this user to log in with a key alone, or set `ssh.user` to one that may.",
         )
     return True
 
@@ -161,6 +179,9 @@ def _identity(path: Path) -> Identity | None:
     if public := _public(path):
         return Identity(path, public)
     public = _header(data) or _public(beside)
+    status = path.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        return Identity(path, public, exposed=True)
     if _fido(public or b""):
         return Identity(path, public)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
-from gpunode.ssh.failures import SshRefusal
+from gpunode.ssh.failures import SshRefusal, Unsupported
 from gpunode.ssh.target import Target
 
 
@@ -50,26 +50,29 @@ class KnownHosts:
         names = [target.known_as] if target.alias is not None else [target.known_as, bare]
         for line in (line for name in names for line in self._lines(target, name)):
             if line.marker == "@cert-authority":
-                raise SshRefusal(
-                    f"{target.known_as} needs a host certificate ({line.place}), which gpunode does not check",
-                    hint=f"{_by_scan(target)}; a line with the host's own key is enough.",
+                raise Unsupported(
+                    f"{target.known_as} needs a host certificate ({line.place}), which gpunode's client does not check",
+                    otherwise=f"Or {_by_scan(target, 'a')}; a line with the host's own key is enough.",
                 )
         if target.proven:
             raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is in no known_hosts file, and gpunode sends a "
                 "password only to known hosts",
                 hint=f"Connect once with `{target.by_hand}` and compare the fingerprint; or {_by_scan(target, 'a')}.",
+                code="host-key-unknown",
             )
         if target.check == "strict":
             files = " or ".join(map(str, target.known_hosts))
             raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is not in {files or 'any known_hosts file'}",
                 hint=f"{_by_scan(target)}.",
+                code="host-key-unknown",
             )
         if not target.known_hosts or re.search(r"[]@?*#[|'\"\\\s]", target.alias or target.address):
             raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to store it in",
                 hint="Set `ssh.known_hosts`, or UserKnownHostsFile in ssh's configuration.",
+                code="host-key-unknown",
             )
         self._write(target, key, ip)
 
@@ -80,6 +83,7 @@ class KnownHosts:
             raise SshRefusal(
                 f"{target.place}: its host key {fingerprint(key)} is revoked in {place}",
                 hint="This may be an attack. If not, give the host a new key.",
+                code="host-key-revoked",
             )
         if not self._holds(target, target.known_as, key):
             bare = self._lines(target, target.address.lower()) if target.alias is None else []
@@ -101,6 +105,7 @@ class KnownHosts:
                 f"{_fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
                 hint=f"If it was reinstalled, remove the old key with `ssh-keygen -f {file} -R {shown}` and run again; "
                 "if not, this may be an attack.",
+                code="host-key-changed",
             )
         return False
 
@@ -117,9 +122,9 @@ class KnownHosts:
             return None
         data = target.revoked.read_bytes()
         if data.startswith(b"SSHKRL"):
-            raise SshRefusal(
-                f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode cannot read",
-                hint="Set RevokedHostKeys to a file with one public key per line.",
+            raise Unsupported(
+                f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode's client cannot read",
+                otherwise="Or set RevokedHostKeys to a file with one public key per line.",
             )
         return str(target.revoked) if base64.b64encode(blob) in data.split() else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,10 @@ class Target:
     identities: tuple[Path, ...] = ()
     identities_only: bool = False
     agent: str | None = None  # its socket; None: the environment's; "": no agent
-    unused: tuple[str, ...] = ()  # login options that gpunode does not support
+    family: int = socket.AF_UNSPEC
+    source: str = ""  # this machine's address to connect from
+    rsa_bits: int = 0  # shorter RSA keys prove nothing
+    unused: tuple[str, ...] = ()  # login options that gpunode's client does not support
     check: Literal["strict", "accept-new", "off"] = "accept-new"
     proven: bool = False  # a password may be sent: the host key must be known
     alias: str | None = None

@@ -22,6 +22,7 @@ from gpunode.cli.options import Common
 from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
 from gpunode.ssh import Dialer
+from tests.ssh_agent import Agent
 from tests.sshd import Sshd, serve
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
@@ -144,6 +145,8 @@ def test_a_password_goes_to_no_host_that_strict_ssh_turns_away(
         got = _gpunode(config, sshd, check, proven=True)
         assert got == "out"
         assert strict == "out" or case.gpunode == "out"
+        stricter = "out" if case.openssh == "out" else strict
+        assert _openssh(config, sshd, check, proven=True) == stricter
     assert (tmp_path / "files/known").read_text() == before
 
 
@@ -336,7 +339,7 @@ def test_the_keys_that_ssh_offers_are_offered(
     config.write_text(
         f"Host gpu-01\n{text}\nHostName 127.0.0.1\nPort {sshd.port}\nUser ops\nUserKnownHostsFile {sshd.known_hosts}\n"
     )
-    with _agent(tmp_path / "agent", [keys / name for name in case.agent], monkeypatch):
+    with Agent(tmp_path / "agent", [keys / name for name in case.agent], monkeypatch):
         assert _ssh(config, "strict") == case.ssh
         assert _gpunode(config, sshd, "strict", key=None) == (case.gpunode or case.ssh)
         assert _openssh(config, sshd, "strict", key=None) == case.ssh
@@ -353,28 +356,6 @@ def test_a_fido_key_that_is_the_only_one_is_named(sshd: Sshd, keys: Path, tmp_pa
         with pytest.raises(Unreachable, match="cannot use FIDO keys") as caught:
             Dialer(config).connect(host)
         assert "ssh.key" in caught.value.hint
-
-
-class _agent:  # noqa: N801 - a context, as a function with a decorator would be
-    """An agent that holds keys; without keys none."""
-
-    def __init__(self, place: Path, keys: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._place, self._keys, self._monkeypatch = place, keys, monkeypatch
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> None:
-        if not self._keys:
-            return
-        self._process = subprocess.Popen(["ssh-agent", "-D", "-a", self._place], stdout=subprocess.DEVNULL)
-        while not self._place.exists():
-            assert self._process.poll() is None
-        self._monkeypatch.setenv("SSH_AUTH_SOCK", str(self._place))
-        subprocess.run(["ssh-add", "-q", *self._keys], check=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
 
 
 # --- What both are asked ----------------------------------------------------------------------------
@@ -522,8 +503,8 @@ def openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("gpu-farm RSA", "in", ""),
         # ssh asks for a certificate first, and then not for the kind of key that is known; known it is.
         ("gpu-farm RSA\n@cert-authority gpu-farm OTHER", "out", ""),
-        ("@cert-authority gpu-* CA", "in", "only a certificate proves gpu-farm"),
-        ("@cert-authority gpu-* OTHER", "out", "only a certificate proves gpu-farm"),
+        ("@cert-authority gpu-* CA", "in", "gpu-farm needs a host certificate"),
+        ("@cert-authority gpu-* OTHER", "out", "gpu-farm needs a host certificate"),
         ("gpu-farm OTHER\n@cert-authority gpu-* CA", "in", "its host key changed"),
         ("gpu-farm OTHER", "out", "its host key changed"),
         ("", "out", "is not in"),

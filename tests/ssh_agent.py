@@ -1,0 +1,31 @@
+"""An SSH agent for tests."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+
+class Agent:
+    """A context in which an agent holds keys; without keys there is none."""
+
+    def __init__(self, place: Path, keys: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._place, self._keys, self._monkeypatch = place, keys, monkeypatch
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> None:
+        if not self._keys:
+            return
+        self._process = subprocess.Popen(["ssh-agent", "-D", "-a", self._place], stdout=subprocess.DEVNULL)
+        while not self._place.exists():
+            assert self._process.poll() is None
+        self._monkeypatch.setenv("SSH_AUTH_SOCK", str(self._place))
+        subprocess.run(["ssh-add", "-q", *self._keys], check=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()

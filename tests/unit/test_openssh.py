@@ -1,0 +1,270 @@
+"""What is particular to `connection: openssh`: masters, their sockets, and what ssh prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpunode import openssh
+from gpunode.errors import Unreachable
+from gpunode.model import Host, Ssh
+from gpunode.openssh.failures import _CAUSES, Way, diagnose
+from gpunode.openssh.master import Master
+from tests.sshd import Sshd, serve
+
+WAY = Way("ops@10.0.0.7:2222", "ssh gpu-01", 15.0)
+TABLE = [
+    # OpenSSH 9.2, as Debian has it
+    ("host-key-unknown", "ED25519", "No ED25519 host key is known for [10.0.0.7]:2222 and you have requested strict checking.\r\nHost key verification failed.\r\n"),
+    ("host-key-refused", "host key", "Host key verification failed.\r\n"),
+    ("host-key-revoked", "revoked", "@@@@\n@       WARNING: REVOKED HOST KEY DETECTED!               @\n@@@@\nThe ED25519 host key for h is marked as revoked.\n"),
+    ("host-key-revoked", "revoked", "Host key ED25519 SHA256:abc revoked by file /etc/ssh/revoked\nHost key verification failed."),
+    ("host-certificate-refused", "name is not a listed principal", "Certificate invalid: name is not a listed principal\nNo ED25519-CERT host key is known for h and you have requested strict checking.\n"),
+    ("algorithms", "Their offer: ssh-rsa", "Unable to negotiate with 10.0.0.7 port 2222: no matching host key type found. Their offer: ssh-rsa\r\n"),
+    ("key-permissions", "/home/ann/.ssh/id", "Permissions 0644 for '/home/ann/.ssh/id' are too open.\nLoad key \"/home/ann/.ssh/id\": bad permissions\nops@h: Permission denied (publickey).\n"),
+    ("key-unusable", "invalid format", 'Load key "/home/ann/.ssh/id": invalid format\nops@h: Permission denied (publickey).\n'),
+    ("agent-refused", "agent refused operation", 'sign_and_send_pubkey: signing failed for ED25519-SK "/home/ann/.ssh/id_sk" from agent: agent refused operation\nops@h: Permission denied (publickey).\n'),
+    ("agent-refused", "device not found", 'sign_and_send_pubkey: signing failed for ED25519-SK "id_sk": device not found\nops@h: Permission denied (publickey).\n'),
+    ("too-many-keys", "too many keys", "Received disconnect from 10.0.0.7 port 2222:2: Too many authentication failures\r\nDisconnected from 10.0.0.7 port 2222\r\n"),
+    ("permission-denied", "publickey,password", "ops@10.0.0.7: Permission denied (publickey,password).\r\n"),
+    ("name-unknown", "gpu-01 cannot be resolved", "ssh: Could not resolve hostname gpu-01: Name or service not known\r\n"),
+    ("name-unknown", "gpu-01 cannot be resolved", "ssh: Could not resolve hostname gpu-01: nodename nor servname provided, or not known\r\n"),
+    ("connection-refused", "refused", "ssh: connect to host 10.0.0.7 port 2222: Connection refused\r\n"),
+    ("connection-refused", "refused", "channel 0: open failed: connect failed: Connection refused\r\nstdio forwarding failed\r\nConnection closed by UNKNOWN port 65535\r\n"),
+    ("jump-refused", "does not forward", "channel 0: open failed: administratively prohibited: open failed\r\nstdio forwarding failed\r\n"),
+    ("no-route", "No route to host", "ssh: connect to host 10.0.0.7 port 2222: No route to host\r\n"),
+    ("timeout", "within 15 s", "ssh: connect to host 10.0.0.7 port 2222: Connection timed out\r\n"),
+    ("timeout", "within 15 s", "ssh: connect to host 10.0.0.7 port 2222: Operation timed out\r\n"),
+    ("handshake-timeout", "within 15 s", "Connection timed out during banner exchange\r\nConnection to 10.0.0.7 port 2222 timed out\r\n"),
+    ("connection-dropped", "closed the connection", "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by 10.0.0.7 port 2222\r\n"),
+    ("connection-dropped", "closed the connection", "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.7 port 2222\r\n"),
+    # OpenSSH 7.4, as CentOS 7 has it
+    ("connection-dropped", "closed the connection", "ssh_exchange_identification: Connection closed by remote host\r\n"),
+    ("bind-address", "BindAddress", "bind 192.0.2.1: Cannot assign requested address\nssh: connect to host 10.0.0.7 port 2222: failure\n"),
+    ("ssh-failed", "something new", "something new\n"),
+    ("ssh-failed", "ssh printed nothing", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "named", "printed"), TABLE)
+def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, printed: str) -> None:
+    """Only what may pass is tried again."""
+    failure = diagnose(printed, WAY)
+    assert failure.code == code
+    assert named in failure.message
+    assert failure.hint
+    assert failure.passes == (code == "connection-dropped")
+
+
+def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path: Path) -> None:
+    """The old one is read from the line that ssh names."""
+    known = tmp_path / "known hosts"
+    known.write_text(
+        "# mine\n[h]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFaRC59QcFk0VV134Dce5mS/EQ0Z/leYhwg3TEI1YVDw\n"
+    )
+    printed = (
+        "@@@@@@@@@@@\r\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n@@@@@@@@@@@\r\n"
+        "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\r\n"
+        "The fingerprint for the ED25519 key sent by the remote host is\nSHA256:s+2JBzK0.\r\n"
+        f"Please contact your system administrator.\r\nAdd correct host key in {known} to get rid of this message.\r\n"
+        f"Offending ED25519 key in {known}:2\r\n  remove with:\r\n"
+        "Host key for [h]:2222 has changed and you have requested strict checking.\r\nHost key verification failed.\r\n"
+    )
+    failure = diagnose(printed, WAY)
+    assert failure.code == "host-key-changed"
+    assert "now shows ED25519 SHA256:s+2JBzK0, known is ssh-ed25519 SHA256:" in failure.message
+    assert f"({known}, line 2)" in failure.message
+    assert "-R '[h]:2222'" in failure.hint
+
+
+def test_a_proxy_that_fails_is_quoted() -> None:
+    """Its own words are the cause, ssh's only say that the connection closed."""
+    way = replace(WAY, proxy="cloud tunnel %h")
+    failure = diagnose("ERROR: not logged in\nConnection closed by UNKNOWN port 65535\r\n", way)
+    assert failure.code == "proxy-failed"
+    assert "`cloud tunnel %h` did not reach ops@10.0.0.7:2222: ERROR: not logged in" in failure.message
+
+
+def test_every_code_is_documented() -> None:
+    """Those of both clients, in docs/failures.md; and no other."""
+    root = Path(__file__).parents[2]
+    part = (root / "docs/failures.md").read_text().split("## A host that cannot be reached")[1]
+    rows = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
+    documented = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
+    sources = [
+        path.read_text() for room in ("ssh", "openssh") for path in (root / "gpunode" / room).glob("*.py")
+    ]
+    words = {word for text in sources for word in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', text)}
+    assert documented <= words
+    assert {code for code, *_ in TABLE} <= documented
+    assert {cause.code for cause in _CAUSES} <= documented
+
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with serve(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def dialer(tmp_path: Path) -> Iterator[openssh.Dialer]:
+    dialer = openssh.Dialer(tmp_path / "no-ssh-config")
+    yield dialer
+    dialer.close()
+
+
+def said(connection: openssh.Connection, command: str) -> list[bytes]:
+    remote = connection.start(command, [])
+    lines = list(remote.lines())
+    assert remote.end()[0] == 0
+    return lines
+
+
+@needs_ssh
+def test_commands_share_one_login(sshd: Sshd, dialer: openssh.Dialer) -> None:
+    """However many they are."""
+    connection = dialer.connect(sshd.host())
+    for _ in range(3):
+        assert said(connection, "echo in") == [b"in\n"]
+    assert sshd.connections == 1
+    connection.close()
+
+
+@needs_ssh
+@pytest.mark.parametrize("end", ["the network", "the master"])
+def test_a_master_that_ended_between_two_commands_is_replaced(
+    sshd: Sshd, dialer: openssh.Dialer, end: str
+) -> None:
+    """As where it idled longer than it persists."""
+    connection = dialer.connect(sshd.host())
+    assert said(connection, "echo in") == [b"in\n"]
+    master = connection._master
+    sshd.cut() if end == "the network" else master.close()
+    while master.alive():
+        pass
+    assert said(connection, "echo in") == [b"in\n"]
+    assert sshd.connections == 2
+    connection.close()
+
+
+@needs_ssh
+def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Dialer) -> None:
+    """Nor does a client of a master that is gone connect by itself."""
+    connection = dialer.connect(sshd.host())
+    connection.close()
+    remote = connection.start("echo in", [])
+    assert list(remote.lines()) == []
+    assert remote.end()[0] is None
+    assert (sshd.connections, sshd.execs) == (1, [])
+
+
+@needs_ssh
+def test_sockets_are_private_and_gone_at_the_end(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of this user; where the usual one has too long a path, below /tmp."""
+    for usual in (tmp_path, tmp_path / ("x" * 100)):
+        usual.mkdir(exist_ok=True)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(usual))
+        dialer = openssh.Dialer(tmp_path / "no-ssh-config")
+        connection = dialer.connect(sshd.host())
+        place = connection._master.socket
+        assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+        assert len(os.fsencode(place)) < 90
+        connection.close()
+        assert not place.exists()
+        dialer.close()
+        assert not place.parent.exists()
+
+
+@needs_ssh
+def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once means: finish what has begun."""
+    connection = dialer.connect(sshd.host())
+    remote = connection.start("read x; echo $x", iter([b"in\n"]))
+    assert os.getsid(remote._process.pid) != os.getsid(0)
+    assert list(remote.lines()) == [b"in\n"]
+    assert remote.end()[0] == 0
+    connection.close()
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of the last master that was opened."""
+    seen: list[str] = []
+
+    def opened(program: str, place: Path, options: list[str], address: str, timeout: float) -> Master:
+        seen[:] = options
+        return Master(program, place)
+
+    monkeypatch.setattr(Master, "open", opened)
+    monkeypatch.delenv("SSH_ASKPASS", raising=False)
+    monkeypatch.delenv("SSH_ASKPASS_REQUIRE", raising=False)
+    return seen
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("check", "configured", "proven", "askpass", "strict"),
+    [
+        ("accept-new", "", False, False, "accept-new"),
+        ("accept-new", "no", False, False, "accept-new"),
+        ("accept-new", "yes", False, False, "yes"),
+        ("strict", "no", False, False, "yes"),
+        ("off", "yes", False, False, "accept-new"),
+        ("off", "no", True, False, "yes"),
+        ("accept-new", "no", False, True, "yes"),
+    ],
+)
+def test_a_check_is_never_weaker_than_it_was_set(
+    tmp_path: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    check: str,
+    configured: str,
+    proven: bool,
+    askpass: bool,
+    strict: str,
+) -> None:
+    """By the inventory, by ssh's configuration, or by a password that may be sent; ssh asks only in windows."""
+    config = tmp_path / "config"
+    config.write_text(f"StrictHostKeyChecking {configured}\n" if configured else "")
+    if askpass:
+        monkeypatch.setenv("SSH_ASKPASS", "/usr/bin/askpass")
+        monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    dialer = openssh.Dialer(config, proven=proven)
+    dialer.connect(Host("node", Ssh("gpu-01", host_key_check=check)))  # type: ignore[arg-type]
+    dialer.close()
+    assert f"StrictHostKeyChecking={strict}" in words
+    assert ("BatchMode=yes" in words) is not askpass
+    assert ("UserKnownHostsFile=/dev/null" in " ".join(words)) is (check == "off" and not proven)
+
+
+def test_without_ssh_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any host is contacted."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="not installed here") as caught:
+        openssh.Dialer().connect(Host("node", Ssh("gpu-01")))
+    assert "connection: ssh" in caught.value.hint
+
+
+@needs_ssh
+def test_jump_hosts_in_a_circle_are_refused(tmp_path: Path, sshd: Sshd) -> None:
+    """ssh itself would start processes without end."""
+    config = tmp_path / "config"
+    config.write_text("Host gpu-01\nProxyJump one\nHost one\nProxyJump two\nHost two\nProxyJump one\n")
+    dialer = openssh.Dialer(config)
+    with pytest.raises(Unreachable, match="in a circle"):
+        dialer.connect(Host("node", Ssh("gpu-01")))
+    dialer.close()
