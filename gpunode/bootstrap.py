@@ -44,7 +44,7 @@ INSTALLS: Mapping[str, str] = MappingProxyType(
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _NO_PYTHON = "@gpunode-no-python3"
-_INSTALLER = "@gpunode-installer"
+_INSTALLER = "@gpunode-by"
 _NOT_THERE = "@gpunode-python-not-there"
 _UNUSABLE = "@gpunode-unusable"
 _NO_SUDO = "@gpunode-no-sudo"
