@@ -95,6 +95,7 @@ class Server:
         """While a host reboots it accepts no connection, but keeps its port."""
         for door in self._doors.values():
             if not door.down.exists():
+                door.up_at = None
                 continue
             if door.up_at is None:
                 door.cut()

@@ -1,0 +1,142 @@
+"""`python -m tests.sim.operators SETTINGS COMMAND…`: gpunode as its user starts it, with faults of the user's machine.
+
+SETTINGS is JSON. `die`: [host, state], the process is killed (-9) as soon as the run's record has this. `then`: [host, state,
+hook], a hook that is called there. `values`: constants for this process, as waits that a test does not sit out. `asked`: a file
+that gets a line for each request to the API.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpunode.agent.record import LIVE
+from gpunode.sim.demo import Demo
+from gpunode.sim.host.state import DOWN, State
+
+# The waits that tests do not sit out: a dead operator's Lease, a host that is gone, a restarted unit that must stay up.
+SHORT = {
+    "gpunode.cluster.lease.SECONDS": 2,
+    "gpunode.cluster.lease.RENEW": 0.5,
+    "gpunode.cluster.lease.LOOK": 0.2,
+    "gpunode.converge.RECONNECT_SECONDS": 1.0,
+    "gpunode.converge.CONFIRM_SECONDS": 2.0,
+}
+SETTLE = 0.4
+HELD: list[Any] = []  # open files, for as long as this process lives
+
+
+def begin(demo: Demo, *words: str, **settings: Any) -> subprocess.Popen[str]:
+    """A run under way, as JSON lines; its output is in the demo's folder."""
+    settings["values"] = {**SHORT, **settings.get("values", {})}
+    with (demo.folder / "out").open("w") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.sim.operators", json.dumps(settings), *words, "--json"],
+            cwd=demo.folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+
+def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
+    """A run to its end: the exit code, or less than 0 for the signal that ended it; its JSON lines."""
+    code = begin(demo, *words, **settings).wait()
+    return code, lines(demo)
+
+
+def output(demo: Demo) -> str:
+    return (demo.folder / "out").read_text()
+
+
+def lines(demo: Demo) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output(demo).splitlines() if line.startswith("{")]
+
+
+# --- in the operator's process ---
+
+
+def locked(state: State) -> None:
+    """Another apply runs on the host."""
+    path = state.root / LIVE.lstrip("/") / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(json.dumps({"run": "x", "by": "ada@ws", "since": 0, "pid": os.getpid(), "started": 0}))
+    file.flush()
+    HELD.append(file)
+
+
+def gone(state: State) -> None:
+    """The host is off until `back`."""
+    with state.change() as now:
+        now.down_until = float("inf")
+    (state.folder / DOWN).touch()
+
+
+def back(state: State) -> None:
+    with state.change() as now:
+        now.down_until = 0.0
+    (state.folder / DOWN).unlink(missing_ok=True)
+
+
+def unapplicable(state: State) -> None:
+    """Another user has edited the file that is to be written."""
+    (state.root / "etc/docker/daemon.json").write_text('{"log-driver": "local"}\n')
+
+
+HOOKS: dict[str, Callable[[State], None]] = {"locked": locked, "gone": gone, "unapplicable": unapplicable}
+
+
+def main(settings: dict[str, Any], words: list[str]) -> None:
+    from gpunode import wire
+    from gpunode.cli import main as gpunode
+    from gpunode.cluster.api import Api
+    from gpunode.rollout.record import Record
+
+    for where, value in settings["values"].items():
+        module, _, name = where.rpartition(".")
+        setattr(importlib.import_module(module), name, value)
+    apply_job, write, send = wire.apply_job, Record._write, Api._send
+
+    def soon(*arguments: Any) -> dict[str, Any]:
+        return {**apply_job(*arguments), "settle": SETTLE}
+
+    def written(self: Record, **line: Any) -> None:
+        write(self, **line)
+        found = [
+            [line.get("host"), line.get("state")],
+            *([name, "waiting"] for name in line.get("hosts", ())),
+        ]
+        for *where, hook in settings.get("then", ()):
+            if where in found:
+                HOOKS[hook](State(Path("hosts") / where[0]))
+        if settings.get("die") in found:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def asked(self: Api, method: str, where: str, query: dict[str, str], *rest: Any) -> Any:
+        with Path(settings["asked"]).open("a") as file:
+            file.write(f"{'WATCH' if query.get('watch') else method} {where}\n")
+        return send(self, method, where, query, *rest)
+
+    wire.apply_job = soon  # type: ignore[assignment]
+    Record._write = written  # type: ignore[method-assign]
+    if "asked" in settings:
+        Api._send = asked  # type: ignore[method-assign]
+    sys.argv = ["gpunode", *words]
+    gpunode()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2:])
