@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, label, plan, plugin, provision, resume, run, verify
+from gpunode.cli import abort, demo, label, lint, plan, plugin, provision, resume, run, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -43,6 +43,7 @@ app.command("verify", short_help="Show how far each host's chain from PCI to a C
 app.command("resume", short_help="Go on with the hosts that the last provision has not finished.")(
     resume.resume
 )
+app.command("lint", short_help="Show what an upgrade of Kubernetes would break on the hosts.")(lint.lint)
 app.command("abort", short_help="End a provision's work that hangs on hosts.")(abort.abort)
 app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
 app.add_typer(plugin.app, name="plugin")

@@ -23,6 +23,11 @@ def flags(arguments: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def has(arguments: Sequence[str], name: str) -> bool:
+    """Whether a flag is there, with a value or without."""
+    return any(re.match(rf"--?{re.escape(name)}(=|$)", argument) for argument in arguments)
+
+
 def gates(arguments: Sequence[str]) -> dict[str, bool]:
     """The feature gates that arguments set; later ones win, gate by gate."""
     found = {}

@@ -1,0 +1,42 @@
+"""`gpunode lint`: what an upgrade of Kubernetes would break."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.session import session
+
+
+@options.visits_hosts
+def lint(
+    *,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            help="The version of Kubernetes to upgrade to; needed.",
+            metavar="1.NN",
+            show_default=False,
+        ),
+    ] = "",
+    common: options.Common,
+) -> None:
+    """Show what an upgrade of Kubernetes would break on the hosts: feature gates and flags that are gone, cgroup v1,
+    dockershim, containerd that is too old, configurations that are not read any more. Changes nothing.
+
+    Example: gpunode lint --target 1.36 inventory.yaml
+    """
+    from gpunode import compat
+    from gpunode.errors import UsageError
+    from gpunode.rollout.lint import lint as linted
+
+    minor = compat.minor(target)
+    if minor is None:
+        wrong = f"--target {target}: not a version of Kubernetes" if target else "--target is missing"
+        raise UsageError(wrong, hint="Name the version to upgrade to: `--target 1.36`.")
+    with session(common) as work:
+        code = linted(work, minor)
+    raise typer.Exit(code)
