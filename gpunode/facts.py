@@ -55,7 +55,7 @@ def parse(raw: Raw) -> Facts:
         packages={name: Package(name, **entry) for name, entry in (raw.get("packages") or {}).items()},
         files={path: File(path, **entry) for path, entry in (raw.get("files") or {}).items()},
         units={name: _unit(name, entry) for name, entry in (raw.get("units") or {}).items()},
-        docker=Docker(**{**docker, "runtimes": tuple(docker["runtimes"])}) if docker else None,
+        docker=_docker(docker) if docker else None,
         containerd=Containerd(**containerd) if containerd else None,
         kubelet=_kubelet(kubelet) if kubelet else None,
         gpu_users=tuple(_gpu_user(user) for user in raw.get("gpu_users") or ()),
@@ -117,6 +117,11 @@ def _unit(name: str, entry: Raw) -> Unit:
 
 def _gpu_user(entry: Raw) -> GpuUser:
     return GpuUser(**{**entry, "gpus": tuple(entry.get("gpus") or ())})
+
+
+def _docker(entry: Raw) -> Docker:
+    lists = {key: tuple(entry.get(key) or ()) for key in ("runtimes", "v1_containers")}
+    return Docker(**{**entry, **lists})
 
 
 def _kubelet(entry: Raw) -> Kubelet:

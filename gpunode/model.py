@@ -263,6 +263,7 @@ class Docker:
     cgroup_driver: str
     containers_running: int
     live_restore: bool = False  # containers outlive the daemon
+    v1_containers: tuple[str, ...] = ()  # which have a volume of nvidia-docker 1, by name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.merges import rejected, unexpected
-from gpunode.agent.system import Message, below, have, resolve, run, text_of, unrooted
+from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of, unrooted
 
 
 def read_docker() -> Optional[Dict[str, Any]]:
@@ -26,7 +26,22 @@ def read_docker() -> Optional[Dict[str, Any]]:
         "cgroup_driver": info.get("CgroupDriver", ""),
         "containers_running": info.get("ContainersRunning", 0),
         "live_restore": info.get("LiveRestoreEnabled") is True,
+        "v1_containers": v1_containers(info.get("DockerRootDir") or "/var/lib/docker"),
     }
+
+
+def v1_containers(root: str) -> List[str]:
+    """Names of the containers with a volume of nvidia-docker 1, which only its plugin can mount."""
+    if have("nvidia-docker-plugin") is None:
+        return []
+    found = []
+    for path in glob_of(root + "/containers/*/config.v2.json"):
+        config = json.loads(text_of(path) or "{}")
+        if any(
+            mount.get("Driver") == "nvidia-docker" for mount in (config.get("MountPoints") or {}).values()
+        ):
+            found.append(config.get("Name", "").lstrip("/"))
+    return sorted(found)
 
 
 def docker_image(reference: str) -> Optional[str]:

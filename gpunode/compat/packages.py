@@ -125,6 +125,11 @@ class PackageNames:
         return tuple(_wished(name, written) for name in self._rows["toolkit"])
 
     @property
+    def wrapper(self) -> PackageSpec:
+        """nvidia-docker2 as it ended: nothing but a dependency on the toolkit."""
+        return _wished(**self._rows["wrapper"])
+
+    @property
     def retired(self) -> tuple[str, ...]:
         """What the toolkit replaces."""
         return tuple(self._rows["retired"])

@@ -102,15 +102,17 @@ def _no_packages(host: Host, facts: Facts) -> Refused:
 
 
 def _toolkit(host: Host, facts: Facts, system: PackageSystem) -> tuple[PackageSpec, ...]:
-    """The toolkit's packages at one version: the inventory's, the installed one if it is newer, or the table's."""
+    """The toolkit's packages at one version: the inventory's, the installed one if it is newer, or the table's. With
+    nvidia-docker2 where that is wished."""
     version = host.toolkit
-    if version == "auto":
+    wrapped = version == "nvidia-docker2"
+    if version == "auto" or wrapped:
         version = compat.toolkit_version()
         names = [spec.name for spec in system.NAMES.toolkit(version)]
         installed = {facts.packages[name].version for name in names if name in facts.packages}
         if len(installed) == 1:
             version = max(version, upstream(installed.pop()), key=numbers)
-    return system.NAMES.toolkit(version)
+    return (*system.NAMES.toolkit(version), *((system.NAMES.wrapper,) if wrapped else ()))
 
 
 def _sources(

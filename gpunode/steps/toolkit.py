@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpunode import packages
 from gpunode.model import Change, Desired, Facts, PackageSpec, Watch
-from gpunode.planning import packaging
+from gpunode.planning import CannotPlan, packaging
 from gpunode.versions import is_installed
+from gpunode.wording import few
 
 WATCH = Watch()
 
@@ -16,8 +17,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if system is None or not desired.toolkit:
         return ()
     changes: list[Change] = []
-    retired = tuple(name for name in system.NAMES.retired if name in facts.packages)
+    names = [spec.name for spec in desired.toolkit]
+    retired = tuple(name for name in system.NAMES.retired if name in facts.packages and name not in names)
     if retired:
+        _no_containers(facts)
         changes.append(
             packaging.change(
                 facts,
@@ -26,7 +29,6 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             )
         )
     install = missing(facts, desired)
-    names = [spec.name for spec in desired.toolkit]
     # apt may forget a hold when it installs, so all are held again then
     hold = tuple(n for n in names if install or n not in facts.packages or not facts.packages[n].held)
     if install:
@@ -45,6 +47,15 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             )
         )
     return tuple(changes)
+
+
+def _no_containers(facts: Facts) -> None:
+    """Version 1 of nvidia-docker serves volumes with the driver's files: a container that has one does not start without."""
+    if facts.docker and facts.docker.v1_containers:
+        raise CannotPlan(
+            f"nvidia-docker 1 is to be removed, and containers have its volumes: {few(facts.docker.v1_containers, 5)}",
+            hint="Remove these containers (`docker rm -f NAME`), start them again with the new runtime afterwards.",
+        )
 
 
 def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:

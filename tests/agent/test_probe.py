@@ -228,6 +228,23 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
     assert docker.live_restore
 
 
+def test_containers_of_nvidia_docker_1_are_named(host: Host) -> None:
+    """By their volumes, where its plugin is installed."""
+    mounts = {"/usr/local/nvidia": {"Driver": "nvidia-docker", "Name": "nvidia_driver_384.81"}}
+    for name, config in {"a": {"Name": "/trainer", "MountPoints": mounts}, "b": {"Name": "/web"}}.items():
+        host.write(f"/data/containers/{name}/config.v2.json", json.dumps(config))
+    info = json.dumps({"ServerVersion": "17.09.1-ce", "DockerRootDir": "/data"})
+    host.program("docker", f"cat <<'E'\n{info}\nE")
+    host.write("/run/docker.sock", "")
+    docker = facts.parse(host.probe()).docker
+    assert docker is not None
+    assert docker.v1_containers == ()
+    host.program("nvidia-docker-plugin", "")
+    docker = facts.parse(host.probe()).docker
+    assert docker is not None
+    assert docker.v1_containers == ("trainer",)
+
+
 def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
     """The version is known all the same."""
     host.program(

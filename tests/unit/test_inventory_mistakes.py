@@ -184,7 +184,7 @@ RULES = {
     ),
     "half a version": (
         HOSTS + "    toolkit: 1.20\n",
-        '4:14: groups.g.toolkit: a toolkit is auto, none, or a full version such as "1.20.1"; this one is "1.20"',
+        '4:14: groups.g.toolkit: a toolkit is auto, none, nvidia-docker2, or a full version such as "1.20.1"; this one is "1.20"',
     ),
     "nothing there": (
         HOSTS + "defaults:\n",
