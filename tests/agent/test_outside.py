@@ -68,6 +68,13 @@ def kubeconfig(host: Host, port: int, ca: str, path: str = KUBECONFIG, extra: st
     )
 
 
+def unreachable(host: Host, folder: Path) -> None:
+    """A kubeconfig of an API server that refuses connections."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    kubeconfig(host, port, tls.server(folder / "api.pem")[1])
+
+
 def http(status: str) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
 
@@ -116,8 +123,12 @@ def kept(host: Host) -> bool:
     return stays
 
 
-def test_a_new_connection_confirms(docker: Host) -> None:
-    """It says which restart it was opened after; the change is done then, and nothing is marked."""
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_new_connection_confirms(docker: Host, tmp_path: Path, joined: bool) -> None:
+    """It says which restart it was opened after; the change is done then, and nothing is marked. It decides alone, also
+    where the host does not reach its API server."""
+    if joined:
+        unreachable(docker, tmp_path)
     job = docker.job(write('{"a": 1}'), GUARDED, confirm=LATE)
     first = docker.start(job)
     wait_until(lambda: asked(docker) == 1)
@@ -175,9 +186,7 @@ def test_without_either_it_is_put_back(
 ) -> None:
     """A server that does not prove to be the cluster's is no answer; nor is one on the host itself."""
     if case == "refused":
-        with socket.create_server(("127.0.0.1", 0)) as gone:
-            port = gone.getsockname()[1]
-        kubeconfig(docker, port, tls.server(tmp_path / "api.pem")[1])
+        unreachable(docker, tmp_path)
     elif case == "another CA":
         api(ca=other_ca(tmp_path))
     elif case == "no TLS":
