@@ -517,6 +517,8 @@ class DriverWish:
     headers: tuple[PackageSpec, ...]  # of the kernel: only building a module needs them
     packages: tuple[PackageSpec, ...]  # the driver's own
     why: str
+    fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
+    switches: bool = False  # has NVSwitches, whose fabric manager must run
 
 
 @dataclass(frozen=True, slots=True)

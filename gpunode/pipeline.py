@@ -11,7 +11,7 @@ from gpunode.kubelets import step as kubelet
 from gpunode.model import Change, Desired, Facts, Host, Layer, Plan, PluginImage, Reboot, StepPlan, Watch
 from gpunode.planning import CannotPlan
 from gpunode.runtimes import RUNTIMES
-from gpunode.steps import driver, image, nouveau, repository, toolkit
+from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit
 
 
 class Planner(Protocol):
@@ -34,6 +34,7 @@ STEPS: tuple[Step, ...] = (
     Step("repository", "toolkit", repository),
     Step("nouveau", "module", nouveau),
     Step("driver", "module", driver),
+    Step("fabric", "NVML", fabric),
     Step("toolkit", "toolkit", toolkit),
     *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
     Step("kubelet", "kubelet", kubelet),

@@ -15,7 +15,7 @@ from gpunode.compat.kubernetes import (
     minor,
     needed_gates,
 )
-from gpunode.compat.models import Flavour, Model, gpu, gpus
+from gpunode.compat.models import Flavour, Model, gpu, gpus, switches
 from gpunode.compat.packages import (
     Family,
     PackageNames,
@@ -67,6 +67,7 @@ __all__ = [
     "repository_key",
     "repository_uri",
     "signed_packages",
+    "switches",
     "table",
     "toolkit_version",
 ]

@@ -40,6 +40,11 @@ def gpus(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
     return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] in ("0300", "0302"))
 
 
+def switches(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """NVSwitches among PCI functions, up to NVLink 4. Those of NVLink 5 are behind InfiniBand functions of another vendor."""
+    return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] == "0680")
+
+
 @cache
 def gpu(device: str) -> Model:
     """The model of a PCI device id; by the id's range where the table has no entry."""

@@ -152,9 +152,21 @@ class PackageNames:
         """Those packages that exist for kernel modules of this flavour only."""
         return self._matching(names, "modules", flavour)
 
-    def fabric(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those packages that must be of exactly the driver's version."""
-        return self._matching(names, "fabric")
+    def fabric(self, names: Iterable[str]) -> dict[str, str]:
+        """Those packages that must be of exactly the driver's version, with the part that each is."""
+        names = list(names)
+        found: dict[str, str] = {}
+        for part, rows in self._rows["fabric"].items():
+            for row in rows:
+                pattern = row["name"].replace("{branch}", "[0-9]*")
+                found |= {name: part for name in names if fnmatchcase(name, pattern)}
+        return found
+
+    def fabric_part(self, part: str, branch: int, full: str) -> PackageSpec:
+        """The package that is this part beside a driver of this branch, of its `full` version if that is known."""
+        row = next(row for row in self._rows["fabric"][part] if branch <= row.get("last", LATEST))
+        version = self._rows["versions"]["driver"].format(version=full) if full else self.any_of(branch)
+        return _wished(row["name"].format(branch=branch), version.rpartition(":")[2])
 
     def foreign(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those packages that exclude NVIDIA's: modules of other builds."""

@@ -8,7 +8,7 @@ from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice
 from gpunode.packages import PackageSystem
-from gpunode.versions import branch_of
+from gpunode.versions import branch_of, upstream
 from gpunode.wording import few
 
 LEAVE = "or set `driver: none` to leave this host's driver alone."
@@ -32,6 +32,9 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     kept = branch.number == installed
     flavour = _flavour(models, branch.number, _installed_flavour(facts, names) if kept else None)
     _secure_boot(host, facts)
+    switches = bool(compat.switches(facts.pci))
+    parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
+    exactly = full or (_installed_version(facts, names) if kept else "")
     return DriverWish(
         branch=branch.number,
         flavour=flavour,
@@ -40,6 +43,8 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         headers=names.headers(facts.kernel),
         packages=names.driver(branch.number, flavour, full),
         why=why,
+        fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
+        switches=switches,
     )
 
 
@@ -198,6 +203,12 @@ def _passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
 def _installed_branch(facts: Facts, names: compat.PackageNames) -> int | None:
     found = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
     return found.pop() if len(found) == 1 else None
+
+
+def _installed_version(facts: Facts, names: compat.PackageNames) -> str:
+    """The full version of the installed driver; "" where its packages are of several."""
+    found = {upstream(facts.packages[name].version) for name in names.metas(facts.packages)}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _installed_flavour(facts: Facts, names: compat.PackageNames) -> compat.Flavour | None:

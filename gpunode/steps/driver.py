@@ -16,7 +16,7 @@ from gpunode.model import (
     Reboot,
     Watch,
 )
-from gpunode.planning import CannotPlan, files, packaging, users
+from gpunode.planning import files, packaging, users
 from gpunode.render import template
 from gpunode.versions import branch_of, is_installed
 
@@ -44,7 +44,6 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if wish is None or system is None:
         return ()
     wrong = _wrong(facts, wish, system.NAMES)
-    _no_fabric(system.NAMES.fabric(facts.packages) if wrong else ())
     return (
         *system.plan_branch(facts, wish),
         *_packages(facts, wish, missing(facts, desired), wrong, headers_first=system.HEADERS_FIRST),
@@ -58,12 +57,17 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     )
 
 
+def modules(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """The part of the plan that loads, reloads or waits for a reboot."""
+    return tuple(change for change in plan(facts, desired) if isinstance(change, (KernelModule, Reboot)))
+
+
 def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     """The packages to install, the pin first. Headers only while no fitting module is loaded, as it needs building."""
     wish = desired.driver
     if wish is None:
         return ()
-    every = (*wish.pin, *wish.headers, *wish.packages)
+    every = (*wish.pin, *wish.headers, *wish.packages, *wish.fabric)
     absent = tuple(spec for spec in every if not is_installed(facts.packages, spec))
     loaded = facts.modules.get("nvidia")
     built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == wish.branch
@@ -72,22 +76,14 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
 
 
 def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[str, ...]:
-    """Installed driver packages of another branch or of the other flavour."""
+    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch."""
     family = names.driver_family(facts.packages)
     other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
-    parts = {**family, **{name: facts.packages[name] for name in names.accessories(facts.packages)}}
+    beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
+    parts = {**family, **{name: facts.packages[name] for name in beside}}
     wrong = {name for name, p in parts.items() if branch_of(p.version) not in (None, wish.branch)}
     wrong |= set(names.of_flavour(family, other))
     return tuple(sorted(wrong - set(names.pins(wrong))))
-
-
-def _no_fabric(fabric: tuple[str, ...]) -> None:
-    if fabric:
-        raise CannotPlan(
-            f"{', '.join(fabric)} must be of exactly the driver's version, and the driver is to change",
-            hint="gpunode does not manage NVSwitch hosts yet: change driver and fabric packages together by hand, "
-            "or set `driver: none`.",
-        )
 
 
 def _packages(
@@ -108,9 +104,9 @@ def _packages(
             facts, "the module is built with the running kernel's headers", install=headers
         )
         rest = tuple(spec for spec in rest if spec not in headers)
-    names = [spec.name for spec in wish.packages]
+    names = [spec.name for spec in (*wish.packages, *wish.fabric)]
     # apt may forget a hold when it installs, so all are held again then
-    again = any(spec in wish.packages for spec in rest)
+    again = any(spec.name in names for spec in rest)
     hold = tuple(n for n in names if again or n not in facts.packages or not facts.packages[n].held)
     if rest:
         yield packaging.change(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)

@@ -191,7 +191,8 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
             "supported by this driver",
             _fix(outcome, "NVML", LOST, "driver"),
         )
-    return _answering(seen)
+    joined = _judge(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric")
+    return joined if joined.status == "broken" else _answering(seen)
 
 
 def _answering(seen: Facts) -> Link:

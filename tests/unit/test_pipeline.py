@@ -18,6 +18,7 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
         "repository",
         "nouveau",
         "driver",
+        "fabric",
         "toolkit",
         "docker",
         "containerd",

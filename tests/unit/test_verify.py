@@ -94,6 +94,27 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
     assert ("provision" in link.fix) == (fix == PROVISION)
 
 
+def test_a_fabric_manager_that_does_not_run_breaks_nvml() -> None:
+    """nvidia-smi answers on such a host, CUDA does not: error 802."""
+    switch = {"address": "0000:05:00.0", "device": "22a3", "cls": "068000"}
+    gpu = {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"}
+    link = broken(
+        {
+            "pci": [gpu, switch],
+            "packages": {
+                "nvidia-fabricmanager": {"version": "595.91.07-1", "held": True},
+                "nvidia-open": {"version": "595.91.07-1", "held": True},
+            },
+            "units": {
+                "nvidia-fabricmanager.service": {"active": "failed", "sub": "failed", "enabled": "enabled"}
+            },
+        }
+    )
+    assert link.layer == "NVML"
+    assert link.cause.startswith("nvidia-fabricmanager.service is not active: CUDA answers error 802")
+    assert PROVISION in link.fix
+
+
 def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read_for_it() -> None:
     link = broken({"packages": {"nvidia-container-toolkit": "gone"}})
     assert link.cause == "nvidia-container-toolkit is not installed"

@@ -1,0 +1,32 @@
+"""NVIDIA's fabric manager: the daemon that joins the GPUs of a host with NVSwitch. Without it CUDA answers error 802 there.
+
+Its package must be of exactly the driver's version, so `steps.driver` installs both together.
+"""
+
+from __future__ import annotations
+
+from gpunode.model import Change, Desired, Facts, KernelModule, Reboot, Service, Watch
+from gpunode.steps import driver
+from gpunode.versions import is_installed
+
+UNIT = "nvidia-fabricmanager.service"
+WATCH = Watch(units=(UNIT,))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Enable and start its unit once the modules are loaded; nothing before a reboot."""
+    wish = desired.driver
+    if wish is None or not wish.switches:
+        return ()
+    modules = driver.modules(facts, desired)
+    loads = any(isinstance(change, KernelModule) for change in modules)
+    if any(isinstance(change, Reboot) for change in modules) or not (loads or "nvidia" in facts.modules):
+        return ()
+    unit = facts.units.get(UNIT)
+    runs = unit is not None and unit.active == "active"
+    stays = unit is not None and unit.enabled == "enabled"
+    if runs and stays and not loads and all(is_installed(facts.packages, spec) for spec in wish.fabric):
+        return ()
+    fault = None if runs else f"{UNIT} is not active: CUDA answers error 802 on a host with NVSwitch"
+    why = "joins the GPUs over NVSwitch; without it CUDA answers error 802"
+    return (Service(UNIT, why, enable=True, restart=True, fault=fault),)
