@@ -79,6 +79,9 @@ class Child:
 
     def end(self) -> tuple[int | None, str]:
         """Exit status and standard error; after `close` the status is None and a hanging process is left alone."""
+        return self._finish()
+
+    def _finish(self) -> tuple[int | None, str]:
         with self._ending:
             ended = self._ended or self._wait()
             with self._lock:
@@ -91,7 +94,7 @@ class Child:
         with self._lock:
             idle = not self._reading
         if idle:  # else the reader ends it
-            self.end()
+            self._finish()
 
     def _wait(self) -> tuple[int | None, str]:
         status = None

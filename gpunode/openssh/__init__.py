@@ -7,24 +7,21 @@ keys and host keys is ssh's own work: gpunode only sets what the inventory sets,
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import random
 import shlex
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gpunode.child import Child
 from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
-from gpunode.openssh import resolve
+from gpunode.openssh import options, resolve
+from gpunode.openssh.connection import Connection
 from gpunode.openssh.failures import Failure, Way, diagnose
 from gpunode.openssh.master import LOGIN_SECONDS, Master, NotOpened
 from gpunode.openssh.resolve import Options, Unresolved
@@ -37,65 +34,6 @@ TRIES = 3
 HANDSHAKES = 8
 # ssh binds a socket beside its name, with a suffix, and the kernel allows 104 bytes (macOS) or 108.
 SOCKET_BYTES = 80
-GONE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
-# What the configuration may ask for beside the login, and a fleet's tool has no use for.
-BARE = tuple(
-    word
-    for option in (
-        "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "Tunnel=no", "RemoteCommand=none",
-        "LogLevel=INFO",
-    )
-    for word in ("-o", option)
-)  # fmt: skip
-
-
-class Remote(Child):
-    """A command on the host."""
-
-    def end(self) -> tuple[int | None, str]:
-        """Exit status and standard error; None for 255, by which ssh says that the connection broke."""
-        status, printed = super().end()
-        return (None if status == 255 else status), printed
-
-
-class Connection:
-    """A host with its master connection, which is opened again if it has ended between two commands."""
-
-    def __init__(self, master: Master, again: Callable[[], Master]) -> None:
-        self._master, self._again = master, again
-        self._lock = threading.Lock()
-        self._remote: Remote | None = None
-        self._closed = False
-
-    def start(
-        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
-    ) -> Remote:
-        if not self._closed and not self._master.alive():
-            self._master.close()
-            self._master = self._again()
-        pipe = subprocess.PIPE
-        with self._lock:
-            process = subprocess.Popen(
-                [*self._master.words("-T"), command],
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                start_new_session=True,
-            )
-            self._remote = Remote(process, stdin, heard)
-            if self._closed:  # while it was opened again
-                self._end()
-        return self._remote
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._end()
-
-    def _end(self) -> None:
-        if self._remote is not None:
-            self._remote.close()
-        self._master.close()
 
 
 class Dialer:
@@ -110,6 +48,7 @@ class Dialer:
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._count = 0
+        self._masters: list[Master] = []
         self._options: dict[Ssh, Options] = {}
         self._gate = threading.Semaphore(HANDSHAKES)
         self._jumps: dict[Ssh, _Jump] = {}
@@ -120,13 +59,12 @@ class Dialer:
         def master() -> Master:
             return self._dial(host)
 
-        return Connection(master(), master)
+        return Connection(host.name, master(), master)
 
     def close(self) -> None:
-        """Close the connections to jump hosts, and remove the sockets' folder."""
-        for jump in self._jumps.values():
-            if jump.master is not None:
-                jump.master.close()
+        """Close what is still open, jump hosts last, and remove the sockets' folder."""
+        for master in reversed(self._masters):
+            master.close()
         with self._lock:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -153,23 +91,20 @@ class Dialer:
                 "`connection: openssh` needs ssh, which is not installed here",
                 hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
             )
-        if ssh.key is not None and not any(map(Path.exists, _halves(ssh.key))):
+        if ssh.key is not None and not any(map(Path.exists, options.halves(ssh.key))):
             raise Unresolved(
                 f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
             )
-        options = self._resolved(ssh)
-        set_here = [*resolve.words(ssh, self._file), *_key(ssh)]
-        known = _known_hosts(ssh, options, self._proven)
-        one = partial(resolve.one, options)
+        resolved = self._resolved(ssh)
+        one = partial(resolve.one, resolved)
         way = Way(
             f"{one('user')}@{one('hostname', ssh.address)}:{one('port', '22')}",
-            shlex.join(["ssh", *set_here, *(known if ssh.known_hosts else ()), ssh.address]),
+            shlex.join(["ssh", *options.by_hand(ssh, self._file), ssh.address]),
             ssh.timeout,
             ssh.key,
             one("proxycommand"),
         )
-        words = [*set_here, *known, *_checks(ssh, options, self._proven), *BARE, *GONE]
-        words += ["-o", f"ConnectTimeout={math.ceil(ssh.timeout)}"]
+        words = options.master(ssh, resolved, self._file, self._proven)
         jump = None if ssh.jump == "none" else one("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
@@ -177,9 +112,11 @@ class Dialer:
         limit = ssh.timeout + LOGIN_SECONDS
         with self._gate if jump or way.proxy else contextlib.nullcontext():
             try:
-                return Master.open(self._program, self._place(), words, ssh.address, limit)
+                master = Master.open(self._program, self._place(), words, ssh.address, limit)
             except NotOpened as error:
                 raise _Failed(_late(way, limit) if error.late else diagnose(str(error), way)) from error
+        self._masters.append(master)
+        return master
 
     def _jump(self, ssh: Ssh, jump: str, behind: tuple[Ssh, ...]) -> Master:
         """The shared master of a jump host; the jump hosts `behind` it wait for it."""
@@ -244,54 +181,4 @@ def _late(way: Way, limit: float) -> Failure:
         "login-timeout",
         f"{way.place}: the login did not end within {limit:g} s",
         f"Try `{way.by_hand}`; a key may wait to be touched, or a ProxyCommand may hang.",
-    )
-
-
-def _key(ssh: Ssh) -> list[str]:
-    return ["-i", str(Path(ssh.key).expanduser())] if ssh.key else []
-
-
-def _halves(key: str) -> tuple[Path, Path]:
-    """A private key and its public half, which is enough where an agent has the other."""
-    path = Path(key).expanduser()
-    return path, path.with_name(f"{path.name}.pub")
-
-
-def _known_hosts(ssh: Ssh, options: Options, proven: bool) -> list[str]:
-    """The option that names the user's known_hosts files; ssh writes a new key to the first."""
-    files = [_quoted(Path(ssh.known_hosts).expanduser())] if ssh.known_hosts else []
-    if ssh.host_key_check == "off" and not proven:
-        configured = resolve.one(options, "userknownhostsfile")
-        files = ["/dev/null", *(files or [configured] if configured else [])]
-    return ["-o", f"UserKnownHostsFile={' '.join(files)}"] if files else []
-
-
-def _quoted(path: Path) -> str:
-    """A path as one word of a list of files, which has tokens."""
-    text = str(path).replace("%", "%%")
-    return f'"{text}"' if " " in text else text
-
-
-def _checks(ssh: Ssh, options: Options, proven: bool) -> list[str]:
-    """The options about host keys: as strict as the inventory, ssh's configuration and a password ask for."""
-    configured = resolve.one(options, "stricthostkeychecking").lower() in ("yes", "true")
-    asks = _asks()
-    strict = proven or asks or ssh.host_key_check == "strict" or (configured and ssh.host_key_check != "off")
-    words = [
-        f"StrictHostKeyChecking={'yes' if strict else 'accept-new'}",
-        "NoHostAuthenticationForLocalhost=no",
-    ]
-    words += ["VerifyHostKeyDNS=no"] if proven else []
-    words += [] if asks else ["BatchMode=yes"]
-    return [word for option in words for word in ("-o", option)]
-
-
-def _asks() -> bool:
-    """True if ssh asks the user in windows, for passphrases, PINs and its own passwords.
-
-    Without windows it asks nothing: on the terminal is the live view, and 64 hosts would ask at once.
-    """
-    return bool(os.environ.get("SSH_ASKPASS")) and os.environ.get("SSH_ASKPASS_REQUIRE") in (
-        "force",
-        "prefer",
     )

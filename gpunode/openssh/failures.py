@@ -190,6 +190,15 @@ def diagnose(printed: str, way: Way) -> Failure:
     return Failure("ssh-failed", f"{way.place}: {what}", f"Try `{way.by_hand} -v`.")
 
 
+def no_session(printed: str) -> Failure | None:
+    """The failure if the host refused to run a command on an open connection; None if that was not the cause."""
+    match = re.search(r"session request failed: (?P<why>[^\r\n]+)", printed)
+    if match is None:
+        return None
+    hint = "Check MaxSessions of its sshd, and what it allows this user."
+    return Failure("session-refused", f"the host runs no command: {match['why']}", hint)
+
+
 def _known(file: Path, line: int) -> str:
     """The fingerprint of a line of a known_hosts file."""
     try:

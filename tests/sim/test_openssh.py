@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from gpunode import converge, openssh
 from gpunode.converge import Visit
 from gpunode.model import Event, OnEvent, Outcome
+from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from tests.sim.fleets import Fleet, serving
 
@@ -23,7 +25,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Two hosts; afterwards no master of ssh is left."""
     with serving(tmp_path, [kinds.old("old"), kinds.nouveau("new")], openssh.Dialer) as served:
         yield served
-    left = subprocess.run(["pgrep", "-f", f"ssh.*{tmp_path}"], capture_output=True, text=True, check=False)
+    left = subprocess.run(["pgrep", "-f", f"ssh -M .*{tmp_path}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
 
@@ -66,6 +68,33 @@ def test_an_apply_is_aborted(fleet: Fleet) -> None:
     outcome = fleet.provision("old", tell=tell)["old"]
     assert outcome.status == "failed"
     assert ended[0].doing == "restart docker.service"
+
+
+@pytest.mark.timeout(300)
+def test_every_command_works_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From bare hosts to finished pods, an interrupted run, and its resumption; and no process is left."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Demo([kinds.old(f"gpu-{number}") for number in (1, 2)]) as demo:
+        inventory = demo.folder / "inventory.yaml"
+        inventory.write_text(
+            inventory.read_text().replace("defaults:\n", "defaults:\n  connection: openssh\n")
+        )
+        with demo.states["gpu-2"].change() as now:
+            now.faults["repository-unreachable"] = "1"
+        assert _gpunode(demo, "provision", "inventory.yaml", "--yes", "--batch", "1") == 1
+        with demo.states["gpu-2"].change() as now:
+            now.faults.clear()
+        assert _gpunode(demo, "resume", "inventory.yaml", "--yes") == 0
+        assert _gpunode(demo, "verify", "inventory.yaml") == 0
+        assert _gpunode(demo, "plan", "inventory.yaml", "--exit-code") == 0
+        assert _gpunode(demo, "abort", "inventory.yaml") == 0
+        left = subprocess.run(["pgrep", "-f", f"ssh -M .*{demo.folder}"], capture_output=True, check=False)
+        assert left.stdout == b""
+
+
+def _gpunode(demo: Demo, *words: str) -> int:
+    command = [sys.executable, "-m", "gpunode", *words]
+    return subprocess.run(command, cwd=demo.folder, stdin=subprocess.DEVNULL, check=False).returncode
 
 
 def _applied(visit: Visit, tell: OnEvent) -> Outcome:

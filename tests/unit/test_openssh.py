@@ -189,6 +189,16 @@ def test_sockets_are_private_and_gone_at_the_end(
 
 
 @needs_ssh
+def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) -> None:
+    """Also of a connection that nobody closed."""
+    dialer = openssh.Dialer(tmp_path / "no-ssh-config")
+    master = dialer.connect(sshd.host())._master
+    assert master.alive()
+    dialer.close()
+    assert not master.alive()
+
+
+@needs_ssh
 def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once means: finish what has begun."""
     connection = dialer.connect(sshd.host())

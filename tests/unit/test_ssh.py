@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import openssh, reach, ssh, wire
+from gpunode import bootstrap, openssh, reach, ssh
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.rollout.session import Dialer
 from tests.sshd import Sshd, serve
@@ -236,7 +236,7 @@ def test_a_silent_host_behind_a_jump_host_is_given_up(
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
-    monkeypatch.setattr(wire, "command", lambda *_: "sleep 60")
+    monkeypatch.setattr(bootstrap, "command", lambda *_: "sleep 60")
     with serve(outside, jump=True) as jump:
         sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
         host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
@@ -365,7 +365,7 @@ def test_a_flood_over_ssh_is_given_up(
     sshd: Sshd, dialer: Dialer, monkeypatch: pytest.MonkeyPatch, command: str, named: str
 ) -> None:
     """By name, and the connection with it."""
-    monkeypatch.setattr(wire, "command", lambda *_: command)
+    monkeypatch.setattr(bootstrap, "command", lambda *_: command)
     host = sshd.host()
     with pytest.raises(AgentFailed, match=named):
         list(reach.talk(host, dialer.connect(host), {"op": "probe", "nonce": "n"}))

@@ -1,0 +1,70 @@
+"""Commands over a master connection of ssh."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+
+from gpunode.child import Child
+from gpunode.errors import Unreachable
+from gpunode.openssh.failures import no_session
+from gpunode.openssh.master import Master
+
+
+class Remote(Child):
+    """A command on the host."""
+
+    host = ""
+
+    def end(self) -> tuple[int | None, str]:
+        """Exit status and standard error; None for 255, by which ssh says that the connection broke.
+
+        Raises Unreachable if the host did not start the command.
+        """
+        status, printed = super().end()
+        failure = no_session(printed) if status == 255 else None
+        if failure is not None:
+            raise Unreachable(self.host, failure.message, hint=failure.hint, code=failure.code)
+        return (None if status == 255 else status), printed
+
+
+class Connection:
+    """A host with its master connection, which is opened again if it has ended between two commands."""
+
+    def __init__(self, host: str, master: Master, again: Callable[[], Master]) -> None:
+        self._host, self._master, self._again = host, master, again
+        self._lock = threading.Lock()
+        self._remote: Remote | None = None
+        self._closed = False
+
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
+        if not self._closed and not self._master.alive():
+            self._master.close()
+            self._master = self._again()
+        pipe = subprocess.PIPE
+        with self._lock:
+            process = subprocess.Popen(
+                [*self._master.words("-T"), command],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+            )
+            self._remote = Remote(process, stdin, heard)
+            self._remote.host = self._host
+            if self._closed:  # while it was opened again
+                self._end()
+        return self._remote
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _end(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+        self._master.close()
