@@ -129,6 +129,10 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         cause = re.findall(r"^(?:Public key for|Package \S+ is not signed|Curl error).*", text, re.M)
         words = cause[-1] if cause else words_of(text)
         return Failure("repository-unsigned", "dnf cannot check the signature: " + words, detail)
+    keyless = re.search(r"do not have any GPG public keys installed(?s:.*?)Problem repository: (.*)", text)
+    if keyless:
+        sentence = "dnf has no key to check the repository %s with: set its `gpgkey`" % keyless.group(1)
+        return Failure("repository-unsigned", sentence, this.warnings)
     repository = re.search(r"Failed to download metadata for repo '([^']*)'", text)
     if repository:
         return unavailable(repository.group(1), text)

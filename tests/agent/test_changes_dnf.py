@@ -277,6 +277,20 @@ def test_failures_of_the_transaction_have_their_causes(rocky: Rocky, code: str) 
     assert (failed["code"], failed["error"][: len(words)]) == (code, words)
 
 
+def test_a_repository_without_a_key_is_named(rocky: Rocky) -> None:
+    """dnf explains at length, and prints the repository's whole configuration."""
+    rocky.says(
+        "run",
+        "You have enabled checking of packages via GPG keys. This is a good thing.\nHowever, you do not have any GPG public "
+        "keys installed. You need to download\nthe keys for packages you wish to install and install them.\n\nProblem "
+        "repository: [local]\n\nskip_if_unavailable: 1\nusername: \n",
+        1,
+    )
+    failed = rocky.host.fail(Packages("why", install=DRIVER))
+    assert failed["code"] == "repository-unsigned"
+    assert failed["error"] == "dnf has no key to check the repository [local] with: set its `gpgkey`"
+
+
 AWAY = (
     "Errors during downloading metadata for repository '{0}':\n  - Curl error (7): Couldn't connect to server for "
     "http://127.0.0.1:9/x/repodata/repomd.xml [Failed to connect]\nError: Failed to download metadata for repo '{0}': "

@@ -22,7 +22,6 @@ pytestmark = [
 ]
 LOCKS = "/etc/dnf/plugins/versionlock.list"
 STREAM = "/etc/dnf/modules.d/nvidia-driver.module"
-PLUGINS = Path("/usr/lib/python3/dist-packages/dnf-plugins")
 RELEASES = ("570.195.03", "580.95.05", "580.178.04")
 
 
@@ -49,7 +48,7 @@ class Repositories:
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositories]:
     """NVIDIA's with streams, and the distribution's with dkms and two kernels' headers."""
     folder = tmp_path_factory.mktemp("rpms")
-    key, other = Key(folder / "keys", "lab"), Key(folder / "keys", "other")
+    key, other = Key.made(folder / "keys", "lab"), Key.made(folder / "keys", "other")
     drivers = {release: parts(release) for release in RELEASES}
     streams = {"570-open": drivers["570.195.03"], "580-open": drivers["580.95.05"] + drivers["580.178.04"]}
     rpms.build(folder / "driver", [one for release in drivers.values() for one in release], key, streams)
@@ -75,7 +74,7 @@ def rocky(host: Host, repositories: Repositories) -> Host:
     )
     host.write("/plugins/conf/versionlock.conf", f"[main]\nenabled=1\nlocklist={host.root}{LOCKS}\n")
     host.write(LOCKS, "")
-    host.write("/plugins/versionlock.py", (PLUGINS / "versionlock.py").read_text())
+    host.write("/plugins/versionlock.py", rpms.VERSIONLOCK.read_text())
     host.write("/key.asc", repositories.key.text)
     host.write("/other.asc", repositories.other.text)
     options = (

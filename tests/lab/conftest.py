@@ -33,6 +33,7 @@ LONGEST = (
     "test_memory_limits",
     "test_restore",
     "test_outside",
+    "test_rpm",
 )
 
 
