@@ -34,7 +34,8 @@ def headline(change: Change) -> str:
         case KernelModule():
             parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
             parts += [f"load {', '.join(change.load)}"] if change.load else []
-            return "; ".join(parts)
+            stopped = ", ".join(unit.removesuffix(".service") for unit in change.services)
+            return "; ".join(parts) + (f" (stop {stopped} meanwhile)" if stopped else "")
         case LoadImage():
             return f"load image {change.reference} into {change.runtime}"
         case Reboot():

@@ -427,11 +427,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class KernelModule:
-    """Unload, then load, modules by name in the order given."""
+    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons, which are
+    stopped for it and started again."""
 
     why: str
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
     fault: str | None = None
 
 
@@ -449,9 +451,11 @@ class LoadImage:
 
 @dataclass(frozen=True, slots=True)
 class Reboot:
-    """Restart the machine; the run continues when its boot id has changed."""
+    """Restart the machine; the run continues when its boot id has changed. `ends`: users of the GPUs (pids, and UIDs of
+    pods) that it was planned with; one that came since prevents it. None: it ends whoever is there."""
 
     why: str
+    ends: tuple[str, ...] | None = None
     fault: str | None = None
 
 

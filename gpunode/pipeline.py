@@ -9,7 +9,7 @@ from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.kubelets import step as kubelet
 from gpunode.model import Change, Desired, Facts, Host, Layer, Plan, PluginImage, Reboot, StepPlan, Watch
-from gpunode.planning import CannotPlan
+from gpunode.planning import CannotPlan, users
 from gpunode.runtimes import RUNTIMES
 from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit
 
@@ -70,5 +70,6 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
-        steps.append(StepPlan("reboot", (Reboot(why),)))
+        ends = None if host.work == "kill" else users.keys(facts.gpu_users)
+        steps.append(StepPlan("reboot", (Reboot(why, ends),)))
     return Plan(host.name, tuple(steps))

@@ -4,6 +4,8 @@ from typing import Callable, Dict, Optional
 
 from gpunode.agent.edits import CHECKS, remove_file, write_file
 from gpunode.agent.failures import Failure
+from gpunode.agent.gpus import newcomers
+from gpunode.agent.guard import settling
 from gpunode.agent.images import load_image
 from gpunode.agent.modules import kernel_module
 from gpunode.agent.packages import packages
@@ -29,8 +31,13 @@ def not_known(change: Message) -> Optional[Failure]:
     return None
 
 
-def reboot(_this: Run, _change: Message) -> Message:
-    return {}  # `work` does it after the last message
+def reboot(this: Run, change: Message) -> Message:
+    """Not done, but refused where somebody began to use the GPUs after the plan; `work` does it after the last message."""
+    new = [] if change["ends"] is None else newcomers(change["ends"], 2 * settling(this))
+    if new:
+        sentence = "not rebooted: since the plan these use the GPUs: %s" % ", ".join(new[:8])
+        raise Failure("gpus-in-use", sentence)
+    return {}
 
 
 CHANGES: Dict[str, Callable[[Run, Message], Message]] = {

@@ -36,6 +36,7 @@ HINTS = {
     "unit-failed": "Fix the error (`journalctl -u` on the host shows more), then run again.",
     "cut-off": "Find what in the change takes the host from its network, and leave that out; then run again.",
     "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
+    "gpus-in-use": "Their work goes on. Run again: it is waited for, as `work` in the inventory has it.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",

@@ -4,6 +4,7 @@ import concurrent.futures
 import glob
 import os
 import re
+import time
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.containers import owner
@@ -100,6 +101,31 @@ def read_gpu_users() -> List[Dict[str, Any]]:
         user = {"pid": int(name), "command": command_of(int(name)), "gpus": sorted(there)}
         found.append(dict(user, **owner(text_of(process + "/cgroup") or "")))
     return sorted(found, key=lambda user: int(user["pid"]))
+
+
+DAEMONS = (
+    "nvidia-persistenced",
+    "nv-fabricmanager",
+    "nvidia-imex",
+    "nv-hostengine",
+)  # the driver's, and DCGM
+
+
+def newcomers(known: List[str], patience: float) -> List[str]:
+    """Users of the GPUs, in words, that are none of `known` (pids, and UIDs of pods) nor the driver's daemons, and have not
+    ended after `patience` seconds: monitoring starts nvidia-smi again and again."""
+    deadline = time.monotonic() + patience
+    while True:
+        new = [
+            "%s (pid %d%s)" % (user["command"], user["pid"], ", " + user["name"] if user["name"] else "")
+            for user in read_gpu_users()
+            if str(user["pid"]) not in known
+            and user["pod"] not in known
+            and not user["command"].startswith(DAEMONS)
+        ]
+        if not new or time.monotonic() >= deadline:
+            return new
+        time.sleep(0.5)
 
 
 def read_minors() -> Dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import List
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.gpus import read_gpu_users
@@ -10,6 +11,29 @@ from gpunode.agent.system import Answer, Message, below, last, run
 
 
 def kernel_module(_this: Run, change: Message) -> Message:
+    """Daemons of the driver that keep a module in use are stopped meanwhile. Where that is not enough they stay stopped: a
+    reboot, which the next plan has then, starts them."""
+    services = [unit for unit in change["services"] if run("systemctl", "is-active", unit).status == 0]
+    for unit in services:
+        run("systemctl", "stop", unit, timeout=60)
+    try:
+        reload_modules(change)
+    except Failure as why:
+        if why.code == "module-in-use":
+            why.detail += ["%s is stopped until the reboot" % unit for unit in services]
+            raise
+        start(services)
+        raise
+    start(services)
+    return {}
+
+
+def start(services: List[str]) -> None:
+    for unit in services:
+        run("systemctl", "start", unit, timeout=60)
+
+
+def reload_modules(change: Message) -> None:
     for name in change["unload"]:
         if not os.path.isdir(below("/sys/module/" + name.replace("-", "_"))):
             continue
@@ -27,7 +51,6 @@ def kernel_module(_this: Run, change: Message) -> Message:
         answer = run("modprobe", name, timeout=120)
         if answer.status:
             raise module_failure(name, "loaded", answer)
-    return {}
 
 
 def module_failure(name: str, what: str, answer: Answer) -> Failure:

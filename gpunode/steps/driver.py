@@ -10,13 +10,14 @@ from gpunode.model import (
     Desired,
     DriverWish,
     Facts,
+    GpuUser,
     KernelModule,
     Packages,
     PackageSpec,
     Reboot,
     Watch,
 )
-from gpunode.planning import files, packaging, users
+from gpunode.planning import files, packaging, services, users
 from gpunode.render import template
 from gpunode.versions import branch_of, is_installed
 
@@ -33,9 +34,11 @@ UNLOAD = (
     "nvidia_modeset",
     "nvidia",
 )
+# Daemons that keep the modules in use, and their units.
+SERVICES = {"nvidia-persistenced": "nvidia-persistenced.service", "nv-hostengine": "nvidia-dcgm.service"}
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
 
-WATCH = Watch(files=(AT_BOOT,))
+WATCH = Watch(files=(AT_BOOT,), units=tuple(SERVICES.values()))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -152,12 +155,30 @@ def _mismatch(facts: Facts, wish: DriverWish) -> str | None:
 
 
 def _reload(facts: Facts, reason: str) -> Change:
-    """Unload and load when no process uses the GPUs, else a reboot whose reason names the processes."""
+    """Unload and load when no process uses the GPUs but daemons that can be stopped, else a reboot that names them."""
     loaded = tuple(name for name in UNLOAD if name in facts.modules)
     inner = [name for name in loaded if name != "nvidia"]
-    if facts.gpu_users:
-        return Reboot(f"{reason}; a reboot ends what uses the GPUs: {users.names(facts.gpu_users)}")
+    stopped = tuple(unit for unit in SERVICES.values() if services.is_active(facts, unit))
+    others = [user for user in facts.gpu_users if _service(user) not in stopped]
+    if others:
+        return Reboot(f"{reason}; a reboot ends what uses the GPUs: {users.names(others)}")
     uvm = facts.modules.get("nvidia_uvm")
-    if facts.modules["nvidia"].refcnt > len(inner) or (uvm is not None and uvm.refcnt > 0):
+    held = facts.modules["nvidia"].refcnt > len(inner) and not facts.gpu_users
+    if held or (uvm is not None and uvm.refcnt > 0):
         return Reboot(f"{reason}; the kernel itself still uses the old module, so it cannot be unloaded")
-    return KernelModule(f"{reason}; nobody uses the GPUs", unload=loaded, load=LOAD)
+    why = f"{reason}; nobody uses the GPUs"
+    if facts.gpu_users:
+        return KernelModule(
+            f"{why} but the driver's own daemons, which are stopped meanwhile",
+            unload=loaded,
+            load=LOAD,
+            services=stopped,
+        )
+    return KernelModule(why, unload=loaded, load=LOAD)
+
+
+def _service(user: GpuUser) -> str:
+    """The unit that a process of the host is of; "" for none that can be stopped for a reload."""
+    if user.container or user.pod:
+        return ""
+    return next((unit for name, unit in SERVICES.items() if user.command.startswith(name)), "")

@@ -177,6 +177,41 @@ def test_who_keeps_a_module_is_named(host: Host) -> None:
     assert failed["error"] == "the kernel module nvidia is in use by nvidia-persistenced (pid 77)"
 
 
+def stopping(host: Host, modprobe: str) -> list[str]:
+    """The calls that matter of a reload with the driver's daemon stopped."""
+    host.program("modprobe", modprobe)
+    host.program("systemctl", 'case "$*" in "is-active gone.service") exit 3;; esac')
+    host.path("/sys/module/nvidia").mkdir(parents=True)
+    units = ("nvidia-persistenced.service", "gone.service")
+    host.apply(KernelModule("why", load=("nvidia",), unload=("nvidia",), services=units))
+    words = ("modprobe", "systemctl stop", "systemctl start")
+    return [call for call in host.calls() if call.startswith(words)]
+
+
+def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:
+    """And started again, those that ran."""
+    assert stopping(host, "") == [
+        "systemctl stop nvidia-persistenced.service",
+        "modprobe -r nvidia",
+        "modprobe nvidia",
+        "systemctl start nvidia-persistenced.service",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("modprobe", "started"),
+    [
+        ('echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1', False),
+        ('[ "$1" = -r ] || { echo "No such device" >&2; exit 1; }', True),
+    ],
+)
+def test_a_reload_that_fails_leaves_daemons_stopped_only_for_a_reboot(
+    host: Host, modprobe: str, started: bool
+) -> None:
+    """Else the next plan would be the same reload."""
+    assert ("systemctl start nvidia-persistenced.service" in stopping(host, modprobe)) == started
+
+
 def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
     """modprobe prints only `No such device`."""
     host.program(
@@ -289,6 +324,32 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
     assert [message["type"] for message in messages] == ["start", "done", "end"]
     wait_until(lambda: "systemctl reboot" in host.calls())
     assert host.calls().count("systemctl reboot") == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "command", "rebooted"),
+    [
+        (None, "python3", True),
+        ((), "python3", False),
+        (("77",), "python3", True),
+        (("78",), "python3", False),
+        ((), "nvidia-persistenced", True),
+    ],
+)
+def test_a_reboot_ends_nobody_who_came_after_the_plan(
+    host: Host, ends: tuple[str, ...] | None, command: str, rebooted: bool
+) -> None:
+    """Packages may have taken minutes; the driver's own daemons are nobody."""
+    host.write("/dev/nvidia0", "")
+    host.write("/proc/77/cmdline", f"{command}\0")
+    host.path("/proc/77/fd").mkdir()
+    host.path("/proc/77/fd/4").symlink_to("/dev/nvidia0")
+    *_, last, end = [{}, *host.apply(Reboot("why", ends))]
+    assert end["ok"] == rebooted
+    if not rebooted:
+        assert last["code"] == "gpus-in-use"
+        assert last["error"] == "not rebooted: since the plan these use the GPUs: python3 (pid 77)"
+        assert "systemctl reboot" not in host.calls()
 
 
 def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:

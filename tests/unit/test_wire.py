@@ -416,8 +416,11 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
         Service("docker.service", "why", restart=True, guards=("/etc/a",), note="7 containers"),
         {"kind": "service", "unit": "docker.service", "enable": False, "restart": True, "guards": ["/etc/a"]},
     ),
-    (KernelModule("why", load=("nvidia",)), {"kind": "kernel_module", "load": ["nvidia"], "unload": []}),
-    (Reboot("why"), {"kind": "reboot"}),
+    (
+        KernelModule("why", load=("nvidia",)),
+        {"kind": "kernel_module", "load": ["nvidia"], "unload": [], "services": []},
+    ),
+    (Reboot("why", ("7",)), {"kind": "reboot", "ends": ["7"]}),
 ]
 
 
