@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import shutil
 import socket
 import subprocess
 import threading
@@ -12,9 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import paramiko
+import pytest
 
 from gpunode.model import Host, Ssh
 from gpunode.sim.host.command import carry
+
+# OpenSSH's own server
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def usable(config: Path) -> None:
+    """Skip the test if OpenSSH's server cannot start with this configuration: root also needs its user and /run/sshd."""
+    done = subprocess.run([str(SSHD), "-t", "-f", str(config)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"OpenSSH's server does not start here: {done.stderr.strip()}")
 
 
 @dataclass

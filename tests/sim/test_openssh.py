@@ -25,7 +25,9 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Two hosts; afterwards no master of ssh is left."""
     with serving(tmp_path, [kinds.old("old"), kinds.nouveau("new")], openssh.Dialer) as served:
         yield served
-    left = subprocess.run(["pgrep", "-f", f"ssh -M .*{tmp_path}"], capture_output=True, text=True, check=False)
+    left = subprocess.run(
+        ["pgrep", "-f", f"ssh -M .*{tmp_path}"], capture_output=True, text=True, check=False
+    )
     assert left.stdout == ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -196,6 +197,48 @@ def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) ->
     assert master.alive()
     dialer.close()
     assert not master.alive()
+
+
+@needs_ssh
+def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd, tmp_path: Path) -> None:
+    """Also where the folder's name has a space."""
+    known = tmp_path / "my hosts"
+    dialer = openssh.Dialer(tmp_path / "no-ssh-config")
+    host = sshd.host(host_key_check="off", known_hosts=str(known))
+    dialer.connect(host).close()
+    assert not known.exists()
+    (tmp_path / "other").mkdir()
+    with serve(tmp_path / "other") as other:
+        key = other.known_hosts.read_text().split()[1:]
+    known.write_text(f"[127.0.0.1]:{sshd.port} {' '.join(key)}\n")
+    with pytest.raises(Unreachable) as caught:
+        dialer.connect(host)
+    assert caught.value.code == "host-key-changed"
+    dialer.close()
+
+
+@needs_ssh
+def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a fleet waits for it host after host."""
+    asked = []
+    opened = Master.open
+
+    def counted(*words: object) -> Master:
+        asked.append(words)
+        return opened(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Master, "open", counted)
+    dialer = openssh.Dialer(tmp_path / "no-ssh-config")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name in ("gpu-01", "gpu-02"):
+        with pytest.raises(Unreachable, match=rf"jump host \[127.0.0.1\]:{port}: .* refused") as caught:
+            dialer.connect(sshd.host(name, jump=f"127.0.0.1:{port}"))
+        assert (caught.value.host, caught.value.code) == (name, "connection-refused")
+    assert len(asked) == 1
+    dialer.close()
 
 
 @needs_ssh

@@ -6,7 +6,6 @@ Where gpunode's client cannot do what ssh does, it refuses beforehand and names 
 from __future__ import annotations
 
 import getpass
-import os
 import shutil
 import socket
 import subprocess
@@ -22,8 +21,7 @@ from gpunode.model import Host, Ssh
 from gpunode.rollout.session import Dialer
 from tests.sim.clusters import until
 from tests.ssh_agent import Agent
-
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+from tests.sshd import SSHD, usable
 
 pytestmark = [
     pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed"),
@@ -190,6 +188,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for name in ("known-gpu-01", "known-global"):
             (folder / name).write_text(served.filled("NAME KEY\n127.0.0.1 KEY\n"))
         words = [str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
+        usable(folder / "sshd_config")
         with (folder / "log").open("w") as log, subprocess.Popen(words, stderr=log) as process:
             until(lambda: "listening" in (folder / "log").read_text() or process.poll() is not None)
             assert process.poll() is None, (folder / "log").read_text()

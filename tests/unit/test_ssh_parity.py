@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import getpass
-import os
 import shutil
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
 from gpunode.ssh import Dialer
 from tests.ssh_agent import Agent
-from tests.sshd import Sshd, serve
+from tests.sshd import SSHD, Sshd, serve, usable
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
 
@@ -461,8 +460,6 @@ def _dialled(dialer: Dialer | openssh_room.Dialer, sshd: Sshd, check: str, key: 
 
 # --- OpenSSH's own server ---------------------------------------------------------------------------
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-
 
 @pytest.fixture
 def openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -488,6 +485,7 @@ def openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         f"IdentityFile {tmp_path}/user\nUserKnownHostsFile {tmp_path}/known\nGlobalKnownHostsFile none\n"
     )
     words = [str(SSHD), "-D", "-e", "-f", str(tmp_path / "sshd_config")]
+    usable(tmp_path / "sshd_config")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         assert "listening" in server.stderr.readline()
