@@ -10,12 +10,12 @@ import getpass
 import secrets
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode import desired, diff, facts, pipeline, reach, wire
+from gpunode import desired, diff, facts, pipeline, wire
 from gpunode.agent.failures import HINTS
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.model import (
@@ -30,61 +30,14 @@ from gpunode.model import (
     Reboot,
     Service,
 )
-from gpunode.password import Password
+from gpunode.visit import Visit
 from gpunode.wording import Advice, Command
 
 ROUNDS = 3
 REBOOT_SECONDS = 900.0
 PROVISION = Command("provision")
 RECONNECT_SECONDS = 60.0
-INSTALL_SECONDS = 900.0  # for a package manager that installs Python
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
-
-Dial = Callable[[Host], reach.Connection]
-
-
-class Visit:
-    """A host during a run, with its one connection: opened by the first job, kept until closed."""
-
-    def __init__(
-        self, host: Host, dial: Dial, image: PluginImage | None, password: Password | None = None
-    ) -> None:
-        self.host = host
-        self.image = image
-        self.install = ""  # how the host gets a Python first, of bootstrap.INSTALLS, where it has none
-        self.watch = pipeline.watch(image)
-        self._dial = dial
-        self._password = password
-        self._connection: reach.Connection | None = None
-
-    def ask(
-        self, job: Mapping[str, Any], archives: Sequence[str] = ()
-    ) -> Generator[dict[str, Any], None, None]:
-        """Run one job with the agent; yields its messages. Raises AgentFailed when the agent refuses the job."""
-        if self._connection is None:
-            self._connection = self._dial(self.host)
-        try:
-            for message in reach.talk(
-                self.host,
-                self._connection,
-                job,
-                archives=archives,
-                password=self._password,
-                install=self.install,
-                silence=INSTALL_SECONDS if self.install else reach.SILENT_SECONDS,
-            ):
-                if message["type"] == "failed" and message["n"] is None:
-                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[message["code"]])
-                yield message
-        except Unreachable:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection; the next `ask` opens a new one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 def look(visit: Visit, tell: OnEvent) -> Outcome:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gpunode import converge
-from gpunode.converge import Ended, Visit
+from gpunode.converge import Ended
 from gpunode.model import OnEvent, Outcome
 from gpunode.rollout import exit_codes
 from gpunode.rollout.member import outcomes
 from gpunode.rollout.session import Session
+from gpunode.visit import Visit
 
 
 def abort(session: Session) -> int:

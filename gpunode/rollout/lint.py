@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from gpunode import converge
 from gpunode.compat import upgrades
-from gpunode.converge import Visit
 from gpunode.desired import upgrade
 from gpunode.model import OnEvent, Outcome
 from gpunode.rollout import exit_codes
 from gpunode.rollout.member import outcomes
 from gpunode.rollout.session import Session
+from gpunode.visit import Visit
 
 
 def lint(session: Session, target: int) -> int:

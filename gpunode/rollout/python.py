@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpunode import bootstrap
-from gpunode.converge import Visit
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.rollout import rounds
 from gpunode.rollout.listener import accepted
 from gpunode.rollout.member import Members
 from gpunode.rollout.session import Session
+from gpunode.visit import Visit
 from gpunode.wording import few
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import converge
-from gpunode.converge import Visit
 from gpunode.model import OnEvent, Outcome
 from gpunode.rollout import acts
 from gpunode.rollout.acts import Act
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
+from gpunode.visit import Visit
 from gpunode.wording import Advice, Command
 
 STOPPED = "stopped"  # code: its batch was not begun

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpunode import fleet, openssh, reach
-from gpunode.converge import Visit
 from gpunode.model import Host, Inventory, OnEvent, Outcome
 from gpunode.password import Password
 from gpunode.rollout.listener import Listener
 from gpunode.rollout.member import Member, Members
+from gpunode.visit import Visit
 
 
 @dataclass(frozen=True, slots=True)

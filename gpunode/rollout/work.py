@@ -12,7 +12,6 @@ from gpunode.cluster.nodes import GPU_LABEL, cordon, drain
 from gpunode.cluster.nodes.drain import Work
 from gpunode.cluster.plugin import pause
 from gpunode.cluster.reason import Reason, of
-from gpunode.converge import Visit
 from gpunode.errors import ClusterError
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
 from gpunode.rollout import nodes, stake
@@ -20,6 +19,7 @@ from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record
 from gpunode.rollout.session import Session
+from gpunode.visit import Visit
 from gpunode.wording import Advice, Command, few
 
 BUSY = "busy"  # code: work did not end in time

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from gpunode import converge, inventory
-from gpunode.converge import Visit
 from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
 from gpunode.ssh import Dialer
+from gpunode.visit import Visit
 from tests.sim.test_outside import KILLED
 
 from .api import Lab, Node

@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 from gpunode import converge, fleet, inventory, ssh, wire
-from gpunode.converge import Visit
 from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
 from gpunode.rollout.session import Dialer
 from gpunode.sim import cleanup, folder
 from gpunode.sim.host import hosts, sshd
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
+from gpunode.visit import Visit
 
 SETTLE = 0.4  # seconds that a restarted unit must stay up here
 

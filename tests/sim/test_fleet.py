@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpunode import converge
-from gpunode.converge import Visit
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
+from gpunode.visit import Visit
 from tests.sim.fleets import Fleet, serving
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpunode import converge, inventory, kubelets
-from gpunode.converge import Visit
 from gpunode.model import Facts, Outcome
 from gpunode.sim.host.machine import Machine, SimGpu
 from gpunode.ssh import Dialer
+from gpunode.visit import Visit
 
 from ..lab import api as lab_api
 from ..lab.conftest import Ran, gpunode, lab  # noqa: F401 (fixtures)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpunode import converge, openssh
-from gpunode.converge import Visit
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.visit import Visit
 from tests.sim.fleets import Fleet, serving
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")

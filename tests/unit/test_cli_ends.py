@@ -14,12 +14,12 @@ from typer.testing import CliRunner, Result
 from gpunode import converge, inventory
 from gpunode.cli import app
 from gpunode.cluster.reason import Reason
-from gpunode.converge import Visit
 from gpunode.errors import ClusterError, UsageError
 from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
 from gpunode.rollout import nodes, planned, stake
 from gpunode.rollout.member import Member
 from gpunode.verify import coverage
+from gpunode.visit import Visit
 from tests.unit.test_verify import right
 
 Command = Callable[..., Result]

@@ -12,6 +12,7 @@ import pytest
 from gpunode import converge, facts, reach, wire
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
 from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
+from gpunode.visit import Visit
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
 FILES = tuple(WriteFile(f"/etc/{name}", "text\n", "a reason") for name in ("a", "b", "c"))
@@ -92,7 +93,7 @@ def done(*numbers: int) -> list[dict[str, Any]]:
 
 def apply(agent: Agent, outcome: Outcome) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
-    return converge.apply(converge.Visit(HOST, agent.dial, None), outcome, events.append), events
+    return converge.apply(Visit(HOST, agent.dial, None), outcome, events.append), events
 
 
 def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: di
     """One job for a host that has such; none for any other."""
     kept = {"code": "api-server-answered", "run": "r1", "unit": "docker.service", "by": "ann", "since": 0.0}
     agent = Agent(([{"type": "end", "ok": True}], True))
-    visit = converge.Visit(HOST, agent.dial, None)
+    visit = Visit(HOST, agent.dial, None)
     right = Outcome(HOST.name, "right", facts.parse(raw))
     assert converge.confirm(visit, right, lambda _: None) is right
     assert agent.jobs == []
@@ -230,7 +231,7 @@ def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
         ([aborting, failed, {"type": "progress", "text": "left"}, {"type": "end", "ok": True}], True)
     )
     events: list[Event] = []
-    ended = converge.abort(converge.Visit(HOST, agent.dial, None), events.append)
+    ended = converge.abort(Visit(HOST, agent.dial, None), events.append)
 
     assert (ended.by, ended.doing) == ("ann@desk", "packages cuda-drivers")
     assert ended.results == ("put back /etc/a", "docker.service runs again", "left")
@@ -282,4 +283,4 @@ def test_an_answer_without_facts_is_a_failure() -> None:
     agent = Agent(([{"type": "end", "ok": True}], True))
 
     with pytest.raises(AgentFailed, match="holds no facts"):
-        converge.look(converge.Visit(HOST, agent.dial, None), lambda _: None)
+        converge.look(Visit(HOST, agent.dial, None), lambda _: None)

@@ -18,6 +18,7 @@ from gpunode.cli import session
 from gpunode.errors import HostError, PasswordRefused, SudoRefused, Unreachable, UsageError
 from gpunode.model import Host, Ssh, Watch
 from gpunode.password import Password
+from gpunode.visit import Visit
 
 RIGHT = "s3 cret"
 # sudo as far as it matters here: it asks on standard error, reads a line, gives three tries, and notes each of them.
@@ -216,7 +217,7 @@ def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
     """Each try while a host comes back would be a failed login, up to a locked account."""
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     machine = Machine(folder, "a")
-    visit = converge.Visit(machine.host, lambda _host: machine, None, Password("wrong"))
+    visit = Visit(machine.host, lambda _host: machine, None, Password("wrong"))
     with pytest.raises(PasswordRefused):
         converge._reboot(visit, "run", "the boot before", lambda _event: None)
     assert machine.tried == ["wrong"]

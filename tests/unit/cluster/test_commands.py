@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 
 from gpunode import converge
 from gpunode.cli import app
-from gpunode.converge import Visit
 from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Reason, Unavailable
 from gpunode.errors import Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.rollout import bring_up
+from gpunode.visit import Visit
 from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
 from tests import cases

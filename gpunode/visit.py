@@ -1,0 +1,60 @@
+"""A host during a run: its one connection, over which the agent is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from gpunode import pipeline, reach
+from gpunode.agent.failures import HINTS
+from gpunode.errors import AgentFailed, Unreachable
+from gpunode.model import Host, PluginImage
+from gpunode.password import Password
+
+INSTALL_SECONDS = 900.0  # for a package manager that installs Python
+
+Dial = Callable[[Host], reach.Connection]
+
+
+class Visit:
+    """A host during a run, with its one connection: opened by the first job, kept until closed."""
+
+    def __init__(
+        self, host: Host, dial: Dial, image: PluginImage | None, password: Password | None = None
+    ) -> None:
+        self.host = host
+        self.image = image
+        self.install = ""  # how the host gets a Python first, of bootstrap.INSTALLS, where it has none
+        self.watch = pipeline.watch(image)
+        self._dial = dial
+        self._password = password
+        self._connection: reach.Connection | None = None
+
+    def ask(
+        self, job: Mapping[str, Any], archives: Sequence[str] = ()
+    ) -> Generator[dict[str, Any], None, None]:
+        """Run one job with the agent; yields its messages. Raises AgentFailed when the agent refuses the job."""
+        if self._connection is None:
+            self._connection = self._dial(self.host)
+        try:
+            for message in reach.talk(
+                self.host,
+                self._connection,
+                job,
+                archives=archives,
+                password=self._password,
+                install=self.install,
+                silence=INSTALL_SECONDS if self.install else reach.SILENT_SECONDS,
+            ):
+                if message["type"] == "failed" and message["n"] is None:
+                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[message["code"]])
+                yield message
+        except Unreachable:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; the next `ask` opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
