@@ -5,6 +5,7 @@ Frozen values, built once at the edge and passed by hand. Imports nothing of gpu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -303,6 +304,14 @@ class Unconfirmed:
     unit: str
     by: str
     since: float
+
+    def __str__(self) -> str:
+        """For people."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return (
+            f"unconfirmed: after the restart of {self.unit} by {self.by} at {since} gpunode did not connect again; it was "
+            "kept, as the API server answered"
+        )
 
 
 @dataclass(frozen=True, slots=True)

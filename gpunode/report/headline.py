@@ -28,19 +28,9 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
     found = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return found
-    found += tuple(
-        f"unconfirmed: after the restart of {one.unit} by {one.by} at {_clock(one.since, date=True)} gpunode did not "
-        "connect again; it was kept, as the API server answered"
-        for one in outcome.facts.unconfirmed
-    )
+    found += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running
     if run is None:
         return found
-    return (
-        *found,
-        f"{run.by} is changing this host since {_clock(run.since)}: this plan may be outdated soon",
-    )
-
-
-def _clock(since: float, *, date: bool = False) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S", time.localtime(since))
+    since = time.strftime("%H:%M:%S", time.localtime(run.since))
+    return (*found, f"{run.by} is changing this host since {since}: this plan may be outdated soon")

@@ -6,6 +6,7 @@ from gpunode import converge
 from gpunode.rollout.chains import chains
 from gpunode.rollout.session import Session
 from gpunode.verify import coverage
+from gpunode.wording import Advice, Command
 
 
 def verify(session: Session, *, run: bool) -> int:
@@ -15,6 +16,9 @@ def verify(session: Session, *, run: bool) -> int:
     found = chains(inventory, members, listener, run=run)
     for host, links in found.items():
         listener.links(host, links)
+    for one in members:
+        for restart in one.outcome.facts.unconfirmed if one.outcome and one.outcome.facts else ():
+            listener.note(Advice(f"{one.host.name}: {restart}. `", Command("provision"), "` confirms it."))
     if inventory.cluster.plugin is None:
         listener.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."

@@ -83,6 +83,9 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     words = gpunode(demo, "plan", "inventory.yaml", "--no-diff").stdout
     assert f"unconfirmed: after the restart of docker.service by {found['by']}" in words
 
+    notes = gpunode(demo, "verify", "inventory.yaml", "--json").stdout
+    assert "gpu-1: unconfirmed: after the restart of docker.service" in notes
+
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert planned(done)["unconfirmed"] == [found]
