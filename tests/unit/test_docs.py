@@ -165,7 +165,7 @@ FOLDERS = ("gpunode", "tests", "docs", "templates", "inventories", "bench")
 def test_every_path_that_a_document_names_is_there(document: Path) -> None:
     """Files of the project in `code`, patterns too; a module also by its place in the package or beside the document."""
     spans = re.findall(r"`([^`\n]+)`", document.read_text())
-    words = [word.rstrip(",.:;") for span in spans for word in span.split()]
+    words = [word.split("::")[0].rstrip(",.:;") for span in spans for word in span.split()]
     paths = [word for word in words if word.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
     modules = [word for word in words if re.fullmatch(r"[\w./-]*\w\.py", word)]
 

@@ -1,0 +1,121 @@
+"""docs/articles.md: a row for each procedure, each with a test, a case, a command or a key that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from gpunode.cli import app
+from gpunode.inventory.validation import schema
+from tests import cases
+from tests.unit.test_inventory_docs import VARIABLES, keys
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/articles.md").read_text()
+CLASSES = ("real part", "simulation", "table", "not yet")
+PROCEDURES = (16, 21, 21, 21, 17)
+KEYS = keys(schema()) | keys({"properties": VARIABLES})
+
+CASES = {
+    name
+    for path in cases.FOLDER.rglob("*.yaml")
+    for name in re.findall(r"(?m)^- name: (.+)$", path.read_text())
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A procedure: in words, what of gpunode does it, how that is proven, and by what."""
+
+    procedure: str
+    gpunode: str
+    proof: str
+    shown: str
+
+
+def cells(line: str) -> list[str]:
+    """Of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def tables() -> Iterator[tuple[str, list[Row]]]:
+    """Each article's title and rows."""
+    for section in TEXT.split("\n## ")[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("| ")]
+        yield section.splitlines()[0], [Row(*cells(line)) for line in lines[1:]]
+
+
+ARTICLES = dict(tables())
+ROWS = list(chain(*ARTICLES.values()))
+
+
+@cache
+def named_in(path: str) -> set[str]:
+    """The names of a module's tests."""
+    return {
+        node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
+    }
+
+
+def options(words: list[str]) -> tuple[set[str], set[str]]:
+    """Those that a line gives to its command, and those that the command has."""
+    found = typer.main.get_command(app)
+    while children := getattr(found, "commands", None):
+        found, words = children[words[0]], words[1:]
+    return set(words), {one for param in found.params for one in (*param.opts, *param.secondary_opts)}
+
+
+def test_every_procedure_has_a_row() -> None:
+    """As many as each article has."""
+    assert tuple(len(rows) for rows in ARTICLES.values()) == PROCEDURES
+    assert {row.proof for row in ROWS} <= set(CLASSES)
+
+
+def test_the_totals_are_those_of_the_rows() -> None:
+    """For each article and for all."""
+    lines = TEXT.split("\n## ")[0].splitlines()
+    told = [cells(line) for line in lines if line.startswith("| ")][1:]
+    counted = [(f"[{title}]", rows) for title, rows in ARTICLES.items()] + [("all", ROWS)]
+    for (name, *numbers), (title, rows) in zip(told, counted, strict=True):
+        proofs = Counter(row.proof for row in rows)
+        assert name.startswith(title)
+        assert [int(number) for number in numbers] == [*(proofs[one] for one in CLASSES), len(rows)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.procedure)
+def test_what_shows_it_exists(row: Row) -> None:
+    """Tests by their names, cases by theirs; a row that is proven has one."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.shown)
+    assert named or row.proof == "not yet"
+    assert [name for path, name in named if name not in named_in(path)] == []
+    assert set(re.findall(r'case "([^"]+)"', row.shown)) <= CASES
+    if row.proof == "real part":
+        assert named[0][0].startswith("tests/lab/") or "as_real" in named[0][0]
+    if row.proof == "simulation":
+        assert named[0][0].startswith("tests/sim/")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.procedure)
+def test_commands_and_keys_exist(row: Row) -> None:
+    """Commands with their options, keys with values of the inventory."""
+    if row.gpunode == "none":
+        assert row.proof == "not yet"
+        return
+    spans = re.findall(r"`([^`]+)`", row.gpunode)
+    assert ", ".join(f"`{span}`" for span in spans) == row.gpunode
+    for span in spans:
+        first, *words = span.split()
+        if first == "gpunode":
+            given, there = options(words)
+            assert given <= there
+        else:
+            assert first.rstrip(":") in KEYS
