@@ -108,7 +108,8 @@ class Dialer:
         jump = None if ssh.jump == "none" else one("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
-            words = ["-o", f"ProxyCommand={self._jump(ssh, jump, behind).proxy()}", *words]
+            proxy = self._jump(ssh, jump, behind).proxy()
+            words = ["-o", f"ProxyCommand={proxy}", "-o", "ProxyUseFdpass=no", *words]
         limit = ssh.timeout + LOGIN_SECONDS
         with self._gate if jump or way.proxy else contextlib.nullcontext():
             try:

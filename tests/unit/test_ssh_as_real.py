@@ -108,6 +108,11 @@ CASES = [
     Case("HostKeyAlgorithms that the host has not", "out", "HostKeyAlgorithms ecdsa-sha2-nistp521", code="algorithms"),
     Case("Ciphers that gpunode's client has not", "in", "Ciphers chacha20-poly1305@openssh.com", own="unsupported"),
     Case("RequiredRSASize", "out", "RequiredRSASize 4096\nHostKeyAlgorithms rsa-sha2-512", known="NAME RSA", code="ssh-failed"),
+    Case("ProxyJump beside ProxyUseFdpass", "in", "ProxyUseFdpass yes\nProxyJump through"),
+    Case("LogLevel QUIET, an unknown key", "out", "LogLevel QUIET", known="", code="host-key-unknown"),
+    Case("a ControlPath of the user's own", "in", "ControlMaster auto\nControlPath DIR/own"),
+    Case("forwardings, a terminal and an environment", "in", "LocalForward DIR/forward 127.0.0.1:1\nRequestTTY no\nSendEnv *\nForwardX11 yes"),
+    Case("PermitLocalCommand", "in", "PermitLocalCommand yes\nLocalCommand echo noise >&2"),
     Case("an option that ssh does not know", "out", "NoSuchOption yes", code="configuration"),
 ]  # fmt: skip
 
