@@ -621,8 +621,8 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """What a plan interrupts, and whose work that is. `work`: what becomes of it first; `stays`: it goes on. `timeout`:
-    seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
+    """What a plan interrupts, and whose work that is. `work`: what becomes of it first, where pods are known with a cordon
+    of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
     None: not known. `users`: processes that use the GPUs, but the driver's own daemons."""
 
     what: Disturbance

@@ -38,12 +38,14 @@ def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def _treatment(found: Disturbed) -> str:
     minutes = f"{found.timeout / 60:g} min at most"
-    if found.pods is None and not found.processes:
-        return "what works there is not known"
+    if found.pods is None:
+        waits = found.processes and found.work in ("wait", "drain")
+        first = f"processes outside Kubernetes waited for, {minutes}; " if waits else ""
+        return f"{first}which pods work there is not known"
     if not found.anybody:
         return "nobody works there"
     return {
-        "stays": "what works there goes on" if not found.what.ends_gpu_work else "what works there ends",
+        "stays": "what works there goes on",
         "wait": f"cordoned first, work on GPUs waited for, {minutes}",
         "drain": f"drained first, {minutes}",
         "kill": "cordoned first, work ends with it",

@@ -63,7 +63,7 @@ def _disturbed(api: Api | None, one: Member, *, strict: bool) -> Disturbed:
         return Disturbed(what, pods={})
     return Disturbed(
         what,
-        work=one.host.work if what.ends_gpu_work and one.node else "stays",
+        work=one.host.work if what.ends_gpu_work else "stays",
         timeout=one.host.work_timeout,
         pods=_pods(api, one, strict=strict),
         users=work_of(users),

@@ -6,19 +6,25 @@ import pytest
 
 from gpunode.errors import UsageError
 from gpunode.model import (
+    Change,
     GpuUser,
     Host,
     KernelModule,
     LoadImage,
+    Outcome,
     Packages,
     PackageSpec,
+    Plan,
     Reboot,
     Service,
     Ssh,
+    StepPlan,
     WriteFile,
 )
-from gpunode.rollout import acts, work
+from gpunode.rollout import acts, stake, work
 from gpunode.rollout.batches import Size, batches
+from gpunode.rollout.member import Member
+from tests import cases
 
 
 def fleet(**groups: int) -> list[Host]:
@@ -142,3 +148,26 @@ def test_daemons_of_the_driver_are_no_work() -> None:
     assert work._users(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
     assert work._users(users, {"service", "ml/train"}) == "Xorg (pid 4)"
     assert work._users(users, None) == "Xorg (pid 4)"
+
+
+WORKER = GpuUser(7, "python3", container="c" * 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "work_", "anybody", "processes"),
+    [
+        ([WriteFile("/etc/x", "", "why")], "stays", False, ()),
+        ([Service("containerd.service", "why", restart=True)], "stays", True, (WORKER,)),
+        ([Reboot("why")], "drain", True, (WORKER,)),
+    ],
+)
+def test_a_host_whose_pods_are_not_known_counts_as_busy(
+    changes: list[Change], work_: str, anybody: bool, processes: tuple[GpuUser, ...]
+) -> None:
+    """Without a cluster only its processes are known; nobody is where nothing is disturbed."""
+    facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
+    plan = Plan("h", (StepPlan("x", tuple(changes)),))
+    one = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
+    (after,) = stake.disturbed(None, [one], [], strict=True)
+    found = after.disturbs
+    assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)

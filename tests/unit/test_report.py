@@ -423,7 +423,17 @@ XORG = GpuUser(900, "Xorg")
             "restart of containerd; nobody works there",
             "",
         ),
-        (Disturbed(REBOOT), "reboot, restart of docker and kubelet; what works there is not known", ""),
+        (
+            Disturbed(REBOOT, "wait", 1800),
+            "reboot, restart of docker and kubelet; which pods work there is not known",
+            "",
+        ),
+        (
+            Disturbed(REBOOT, "drain", 1800, users=(XORG,)),
+            "reboot, restart of docker and kubelet; processes outside Kubernetes waited for, 30 min at most; "
+            "which pods work there is not known",
+            "Xorg (pid 900)",
+        ),
     ],
 )
 def test_a_plan_says_what_it_disturbs(
