@@ -22,6 +22,8 @@ HINTS = {
     "dependencies": "An installed package conflicts: try to install these packages by hand on the host to see which.",
     "would-remove": "gpunode removes only what the plan names: remove the packages by hand if you do not need them.",
     "would-downgrade": "To have that version, set it in the inventory (`driver`, `toolkit`).",
+    "would-install-kernel": "Upgrade the host's kernel and reboot, or give it a repository with kernel-devel-matched of its running "
+    "kernel; then run again.",
     "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
     "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
     "dnf-failed": "Try `dnf makecache` and the installation by hand on the host, and fix the error.",

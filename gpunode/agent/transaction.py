@@ -11,6 +11,7 @@ from gpunode.agent.record import Run
 from gpunode.agent.rpm import change_locks, write_locks
 from gpunode.agent.system import Message, last, run, text_of
 
+KERNEL = re.compile(r"kernel(-\w+)*-core$|kernel(-uek)?$|kernel\d[\d.]*$")
 SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -42,7 +43,7 @@ def argument(spec: Message) -> str:
 
 
 def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
-    """Raises Failure if dnf would remove or downgrade packages that the plan does not name, or fill the disk."""
+    """Raises Failure if dnf would remove or downgrade what the plan does not name, install a kernel, or fill the disk."""
     status, text = dnf(this, verb, "--assumeno", *arguments)
     if not status:
         return  # nothing to do
@@ -58,6 +59,13 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         if extra:
             sentence = "dnf would also %s %s, which was not planned" % (code, " ".join(extra))
             raise Failure("would-" + code, sentence, last(text, 12))
+    kernels = [
+        row for row in rows if row.heading.startswith(("Installing", "Upgrading")) and KERNEL.match(row.name)
+    ]
+    if kernels:
+        new = "%s %s" % (kernels[0].name, kernels[0].version)
+        sentence = "dnf would also install a kernel, %s, which the next boot would take" % new
+        raise Failure("would-install-kernel", sentence, last(text, 12))
     room(needs(text))
     status, text = dnf(this, verb, "-y", *arguments)
     if status:

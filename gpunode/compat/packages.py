@@ -113,10 +113,10 @@ class PackageNames:
         return str(self._rows["holds"])
 
     def headers(self, kernel: str) -> tuple[PackageSpec, ...]:
-        """The package with the headers of a running kernel; () where no pattern fits it."""
+        """The packages with the headers of a running kernel; () where no pattern fits it."""
         for row in self._rows["headers"]:
             if match := re.fullmatch(row["kernel"], kernel):
-                return (PackageSpec(row["package"].format(**match.groupdict())),)
+                return tuple(PackageSpec(name.format(**match.groupdict())) for name in row["packages"])
         return ()
 
     def toolkit(self, version: str) -> tuple[PackageSpec, ...]:

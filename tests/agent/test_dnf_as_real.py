@@ -52,6 +52,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositor
     drivers = {release: parts(release) for release in RELEASES}
     streams = {"570-open": drivers["570.195.03"], "580-open": drivers["580.95.05"] + drivers["580.178.04"]}
     rpms.build(folder / "driver", [one for release in drivers.values() for one in release], key, streams)
+    rpms.build(folder / "flat", [one for release in drivers.values() for one in release], key)
     kernels = [
         Package("kernel-devel", v, ("Provides: installonlypkg(kernel)",), "x86_64") for v in ("5-1", "5-2")
     ]
@@ -59,6 +60,20 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositor
     broken = (Package("broken", "1-1", (script,)), Package("lonely", "1-1", ("Requires: nowhere",)))
     user = Package("user", "1-1", ("Requires: dkms",))
     rpms.build(folder / "base", [Package("dkms", "3.3.0-1.el9"), user, *kernels, *broken], key)
+    matched = [
+        Package(
+            "kernel-devel-matched",
+            v,
+            (f"Requires: kernel-devel = {v}", f"Requires: kernel-core = {v}"),
+            "x86_64",
+        )
+        for v in ("5-1", "5-2")
+    ]
+    cores = [
+        Package("kernel-core", v, ("Provides: installonlypkg(kernel)",), "x86_64") for v in ("5-1", "5-2")
+    ]
+    dkms = Package("dkms", "3.4.1-1.el9", ("Requires: (kernel-devel-matched if kernel-core)",))
+    rpms.build(folder / "epel", [dkms, *kernels, *matched, *cores], key)
     yield Repositories(folder, key, other)
     key.close()
     other.close()
@@ -118,6 +133,13 @@ def versions(host: Host) -> dict[str, str]:
     return {name: package["version"] for name, package in found.items() if "gpg-pubkey" not in name}
 
 
+def upgrade(host: Host) -> None:
+    """What a user or dnf-automatic does."""
+    subprocess.run(
+        [str(host.bin / "dnf"), "-y", "upgrade"], env=host.environment, check=True, capture_output=True
+    )
+
+
 REFRESH = Packages("why", refresh=True)
 
 
@@ -132,9 +154,8 @@ def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky:
     held = rocky.probe(packages=("nvidia-driver-cuda",))["packages"]["nvidia-driver-cuda"]["held"]
     assert held is True
     text = rocky.read(STREAM)
-    command = [str(rocky.bin / "dnf"), "-y", "upgrade"]
-    done = subprocess.run(command, env=rocky.environment, check=True, capture_output=True, text=True)
-    assert {versions(rocky)[name] for name in driven} == {full}, done.stdout + done.stderr
+    upgrade(rocky)
+    assert {versions(rocky)[name] for name in driven} == {full}
     assert rocky.apply(driver("3:580.*"))[-1]["ok"]
     assert {versions(rocky)[name] for name in driven} == {"3:580.178.04-1.el9"}
     assert rocky.read(LOCKS).count("580.178.04") == 3
@@ -156,11 +177,37 @@ def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host) -> None:
     assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
 
 
+def test_without_streams_the_locks_keep_the_branch(rocky: Host, repositories: Repositories) -> None:
+    """As on release 10, where one flat repository has all branches: an upgrade of everything succeeds and changes nothing."""
+    repository(rocky, "gpunode-driver", repositories.folder / "flat")
+    assert rocky.apply(REFRESH, driver("3:570.*"))[-1]["ok"]
+    before = versions(rocky)
+    assert before["libnvidia-ml"] == "3:570.195.03-1.el9"
+    upgrade(rocky)
+    assert {name: versions(rocky)[name] for name in before} == before
+    assert rocky.apply(driver("3:580.*"))[-1]["ok"]
+    assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
+
+
 def test_headers_of_the_running_kernel_go_in_beside_those_of_another(rocky: Host) -> None:
     """dnf takes a kernel's packages side by side."""
     for release in ("2", "1"):
         assert rocky.apply(Packages("why", install=(PackageSpec(f"kernel-devel-5-{release}"),)))[-1]["ok"]
     assert set(versions(rocky)) == {"kernel-devel-5-1", "kernel-devel-5-2"}
+
+
+def test_dkms_brings_no_new_kernel(rocky: Host, repositories: Repositories) -> None:
+    """It requires what belongs to some kernel; the running one's is installed before it, or dnf is stopped."""
+    repository(rocky, "base", repositories.folder / "epel")
+    stream(rocky, "580-open")
+    subprocess.run(
+        [str(rocky.bin / "dnf"), "-y", "install", "kernel-core-5-1"], env=rocky.environment, check=True
+    )
+    failed = rocky.fail(REFRESH, driver("3:580.*"))
+    assert (failed["code"], "kernel-core 5-2" in failed["error"]) == ("would-install-kernel", True)
+    headers = tuple(PackageSpec(f"kernel-devel{name}-5-1") for name in ("-matched", ""))
+    assert rocky.apply(Packages("why", install=headers), driver("3:580.*"))[-1]["ok"]
+    assert [name for name in versions(rocky) if name.startswith("kernel-core")] == ["kernel-core-5-1"]
 
 
 def test_packages_and_metadata_are_checked_with_the_key_of_their_repository(

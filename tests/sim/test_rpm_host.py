@@ -41,7 +41,7 @@ def test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do(demo: De
     for words in (
         "write /etc/yum.repos.d/gpunode-driver.repo",
         "stream=595-open",
-        "install kernel-devel-5.14.0-570.el9",
+        "install kernel-devel-matched-5.14.0-570.el9, kernel-devel-5.14.0-570.el9",
         "install nvidia-driver-cuda, kmod-nvidia-open-dkms 3:595.*",
     ):
         assert words in planned.stdout

@@ -21,6 +21,7 @@ WATCH = Watch(
         "libnvsdm*",
         "dkms",
         "kernel*-devel",
+        "kernel*-devel-matched",
         NAMES.holds,
         "*epel-release*",
     ),
