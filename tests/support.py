@@ -1,0 +1,247 @@
+"""docs/support.md out of gpunode's tables: `python -m tests.support` writes it, tests/unit/test_support.py compares it.
+
+A row says what gpunode plans for a bare host, so it is a case itself. What ran on more than tables stands in RAN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, get_args
+
+from gpunode import compat, desired
+from gpunode.compat.packages import NAMES
+from gpunode.compat.upgrades import newest
+from gpunode.desired.node import OTHERS
+from gpunode.errors import Refused
+from tests import cases
+from tests.unit.test_dnf_systems import SYSTEMS
+
+PATH = Path(__file__).parents[1] / "docs/support.md"
+LAB = "tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified"
+SIM = "tests/sim/test_hosts.py::test_a_bare_host_becomes_right"
+RPM = "tests/sim/test_rpm_host.py::test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do"
+REAL, SIMULATED, TABLE = "real part", "simulation", "table only"
+# What was run: of a system, a GPU generation, a minor of Kubernetes; all else is table only.
+RAN: Mapping[str, tuple[str, str]] = {
+    "debian 12 amd64": (REAL, LAB),
+    "ubuntu 22.04 amd64": (SIMULATED, SIM),
+    "rocky 9 amd64": (SIMULATED, RPM),
+    "Pascal": (REAL, LAB),
+    "Hopper": (REAL, LAB),
+    "Ampere": (SIMULATED, SIM),
+    "1.23": (REAL, LAB),
+    "1.36": (REAL, LAB),
+}
+# release -> one of it, and its `uname -r`
+KERNELS = {
+    "debian 11": ("11", "5.10.0-36-amd64"),
+    "debian 12": ("12", "6.1.0-40-amd64"),
+    "debian 13": ("13", "6.12.48+deb13-amd64"),
+    "ubuntu 20.04": ("20.04", "5.4.0-216-generic"),
+    "ubuntu 22.04": ("22.04", "5.15.0-161-generic"),
+    "ubuntu 24.04": ("24.04", "6.8.0-87-generic"),
+    "ubuntu 26.04": ("26.04", "7.0.0-14-generic"),
+    **{f"{name} {point.partition('.')[0]}": (point, row[0]) for (name, point), row in SYSTEMS.items()},
+}
+CLUSTER = 20  # the first minor with node.k8s.io/v1 and server-side apply that is on by default
+
+
+def table(*rows: Iterable[object]) -> str:
+    """The first row is the head."""
+    head, *rest = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rest))
+
+
+def proof(*keys: str) -> str:
+    """How it was proven, and by which test."""
+    ran = [RAN[key] for key in keys if key in RAN]
+    return "; ".join(f"{how}: `{test}`" for how, test in dict.fromkeys(ran)) or TABLE
+
+
+def driver(facts: Mapping[str, Any], device: str, base: str) -> str:
+    """The branch and modules that a bare host of these facts gets for a GPU; else why none."""
+    host = cases.host(base)
+    seen = cases.facts(base, {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
+    try:
+        wish = desired.decide(host, seen, None).driver
+    except Refused as refused:
+        return f"refused: {refused.message.splitlines()[0]}"
+    assert wish is not None
+    return f"{wish.branch} {wish.flavour}"
+
+
+def systems() -> Iterator[tuple[str, ...]]:
+    """Each release and architecture, with what a P100 and an H100 or GH200 get there."""
+    yield "system", "architecture", "NVIDIA's repository", "headers", "P100", "H100, GH200", "proof"
+    for family in get_args(compat.Family):
+        section = compat.table("packages")[family]
+        for name, releases in section["systems"].items():
+            for version, row in releases.items():
+                for arch, folder in section["architectures"].items():
+                    yield system(family, f"{name} {version}", f"{row['directory']}/{folder}", arch)
+
+
+def system(family: compat.Family, release: str, directory: str, arch: str) -> tuple[str, ...]:
+    """A release's row."""
+    name, version = release.split()
+    point, kernel = KERNELS[release]
+    if arch == "arm64":
+        kernel = kernel.replace("amd64", "arm64").replace("x86_64", "aarch64")
+    facts = {"os": {"id": name, "version": point, "pretty": release, "arch": arch}, "kernel": kernel}
+    (headers,) = (re.sub(r"-\d.*", "-…", spec.name) for spec in compat.PackageNames(family).headers(kernel))
+    base = "modern" if family == "apt" else "rocky"
+    gpus = (driver(facts, "15f8", base), driver(facts, "2330", base))
+    if arch == "arm64":
+        gpus = ("–", driver(facts, "2342", base))
+    return f"{NAMES[name]} {version}", arch, directory, f"`{headers}`", *gpus, proof(f"{release} {arch}")
+
+
+def generations() -> Iterator[tuple[object, ...]]:
+    """Each GPU generation by branch: o for its open modules, p for the proprietary ones."""
+    yield "generation", *compat.branches(), "auto on Debian 12", "proof"
+    for row in compat.table("gpus")["generations"].values():
+        low, high = (int(end, 16) for end in row["ranges"][0].split("-"))
+        device = next(
+            f"{n:04x}" for n in range(low, high + 1) if f"{n:04x}" not in compat.table("gpus")["gpus"]
+        )
+        model = compat.gpu(device)
+        cells = (
+            "".join(flavour[0] for flavour in model.flavours_on(branch)) or "–"
+            for branch in compat.branches()
+        )
+        yield row["name"], *cells, driver({}, device, "modern"), proof(row["name"])
+
+
+def branches() -> Iterator[tuple[str, ...]]:
+    """Each branch of the driver."""
+    yield "branch", "class", "ends", "kernel"
+    for branch in compat.branches().values():
+        kernel = ".".join(str(part) for part in branch.kernel)
+        yield str(branch.number), branch.status, branch.ends or "–", kernel
+
+
+def minors() -> Iterator[tuple[str, ...]]:
+    """Kubernetes versions that are alike to gpunode."""
+    yield "kubelet", "gate DevicePlugins", "docker", "cgroup v1", "gpunode's cluster part", "proof"
+    for alike, group in groupby(range(8, newest() + 1), key=kubernetes):
+        found = list(group)
+        name = f"1.{found[0]}" + (f"–1.{found[-1]}" if len(found) > 1 else "")
+        ran = [f"1.{minor}: {proof(f'1.{minor}')}" for minor in found if f"1.{minor}" in RAN]
+        yield name, *alike, "; ".join(ran) or TABLE
+
+
+def kubernetes(minor: int) -> tuple[str, ...]:
+    """What is special about a minor."""
+    gate = compat.gates()["DevicePlugins"]
+    state = "set" if not gate.is_default(minor) else "removed" if gate.is_gone(minor) else "on by itself"
+    return (
+        state,
+        "yes" if compat.has_dockershim(minor) else "no",
+        "refused without `failCgroupV1: false`" if compat.fails_on_cgroup_v1(minor) else "yes",
+        "yes" if minor >= CLUSTER else "no",
+    )
+
+
+def kubelets() -> Iterator[tuple[str, ...]]:
+    """Ways to start a kubelet, and where a gate goes."""
+    yield "kubelet", "after", "gates are changed in", "proof"
+    for case in cases.cases("kubelet-places"):
+        refused = case.get("refused")
+        place = (
+            f"refused: {' '.join(str(refused).split())}"
+            if refused
+            else ", ".join(f"`{path}`" for path in case["lines"])
+        )
+        how = TABLE if refused else f"{REAL} (systemd)"
+        yield case["name"], case["after"], place, how
+
+
+def text() -> str:
+    """The whole document."""
+    refused = compat.table("packages")["refused"].items()
+    others = [
+        *dict.fromkeys(compat.distributions().values()),
+        *(name for name in OTHERS.values() if " " not in name),
+    ]
+    return TEMPLATE.format(
+        systems=table(*systems()),
+        refused=table(("system", "why gpunode installs nothing there"), *refused),
+        generations=table(*generations()),
+        branches=table(*branches()),
+        minors=table(*minors()),
+        kubelets=table(*kubelets()),
+        others=", ".join(others),
+        production=compat.production(),
+        toolkit=compat.toolkit_version(),
+    )
+
+
+TEMPLATE = """\
+# What is supported, and how that was proven
+
+Written by `python -m tests.support` out of the tables in `gpunode/compat/` and the cases in `tests/cases/`: a row is what gpunode plans
+for a bare host. [articles.md](articles.md) says the same of procedures that are done by hand elsewhere.
+
+- **real part**: the named test runs it on [the lab](../tests/lab/README.md), whose kernel module, NVML and CUDA are stand-ins.
+- **simulation**: gpunode and its agent are real, hosts and cluster are simulated.
+- **table only**: not run. gpunode plans it so, after the sources that the tables name.
+
+No row was run with NVIDIA's real kernel module. Of whole machines only Debian 12 was run; for all others no run is recorded.
+
+## Systems
+
+Packages come by apt or dnf 4. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
+bare host with such a GPU. `toolkit: auto` is {toolkit}.
+
+{systems}
+
+The part that runs dnf is also proven on the real dnf and rpm, in a folder: `tests/agent/test_dnf_as_real.py`.
+
+## Systems that are refused
+
+With `driver: none` and `toolkit: none` gpunode does the rest there, where the system can be changed: runtime, kubelet, cluster.
+Refused are also nodes of, or with, {others}.
+
+{refused}
+
+All others are refused with the list of those above.
+
+## GPUs and driver branches
+
+o: its open modules; p: proprietary ones. A single model may begin with a later branch: `gpunode/compat/gpus.yaml`. The proofs are a P100's, an
+H100's and an A100's. The production branch is {production}.
+
+{generations}
+
+{branches}
+
+## Runtimes
+
+| runtime | proof |
+| --- | --- |
+| docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
+| containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
+| containerd 1.6 | its merged files alone, real part: `tests/lab/test_runtime_files.py::test_containerd_has_what_was_wanted_and_all_else_as_before` |
+| docker and containerd of other versions | table only |
+
+## Kubernetes
+
+{minors}
+
+The device plugin alone also runs with the device managers of 1.8.15, 1.9.11 and 1.10.13, real parts:
+`tests/lab/test_old_kubelets.py::test_gpus_are_offered_and_each_is_given_once`.
+
+## Kubelets
+
+Files after public ones, and where a feature gate goes. A real systemd starts what was planned, and no kubelet:
+`tests/lab/test_kubelet_places.py::test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else`; refusals:
+`tests/unit/test_kubelet_places.py::test_a_place_that_is_not_safe_is_refused`.
+
+{kubelets}
+"""
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")
