@@ -91,12 +91,13 @@ def system(family: compat.Family, release: str, directory: str, arch: str) -> tu
     if arch == "arm64":
         kernel = kernel.replace("amd64", "arm64").replace("x86_64", "aarch64")
     facts = {"os": {"id": name, "version": point, "pretty": release, "arch": arch}, "kernel": kernel}
-    (headers,) = (re.sub(r"-\d.*", "-…", spec.name) for spec in compat.PackageNames(family).headers(kernel))
+    specs = compat.PackageNames(family).headers(kernel)
+    headers = ", ".join(f"`{re.sub(r'-[0-9].*', '-…', spec.name)}`" for spec in specs)
     base = "modern" if family == "apt" else "rocky"
     gpus = (driver(facts, "15f8", base), driver(facts, "2330", base))
     if arch == "arm64":
         gpus = ("–", driver(facts, "2342", base))
-    return f"{NAMES[name]} {version}", arch, directory, f"`{headers}`", *gpus, proof(f"{release} {arch}")
+    return f"{NAMES[name]} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
 
 
 def generations() -> Iterator[tuple[object, ...]]:
