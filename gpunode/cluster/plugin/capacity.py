@@ -11,10 +11,11 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, Patience, follow
 from gpunode.cluster.nodes import GPU_LABEL, Node
-from gpunode.cluster.plugin import daemonset, mps, published
+from gpunode.cluster.plugin import daemonset, mps, pause, published
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.status import Status
 from gpunode.errors import ClusterError
+from gpunode.wording import Advice, Command
 
 Expected: TypeAlias = int | Mapping[str, int] | str | None
 """What a node should offer: a count of GPUs, units by resource, a resource (any units of it), or None (any GPU)."""
@@ -27,6 +28,11 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
     """
     if not node.ready:
         return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+    if node.labels.get(GPU_LABEL) == pause.PAUSED:
+        fix = Advice("`", Command("provision"), "` brings it back.")
+        return Reason(
+            "paused", f"a run took the plugin off {node.name} for another driver, and did not end", fix=fix
+        )
     if node.labels.get(GPU_LABEL) != "true":
         return Reason("no-label", f"the node has no label {GPU_LABEL}=true, so no plugin runs there")
     found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from gpunode.model import (
     Ssh,
     StepPlan,
 )
+from gpunode.rollout import batch, provision
 from gpunode.rollout import control_plane as rollout
 from gpunode.rollout.member import Member
 
@@ -147,3 +149,9 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
         "the control plane is not healthy: not Ready: etcd-cp2",
     )
     assert "cp1: the control plane is not healthy" in capsys.readouterr().out
+    assert provision._unhealthy((one, other)) == one.reason.words  # no further batch begins
+    assert provision._unhealthy((other,)) == ""
+    assert batch.end(one)[0] == "skipped"  # nothing was changed there
+    assert one.outcome is not None
+    changed = replace(one, outcome=replace(one.outcome, status="changed", plan=None))
+    assert batch.end(changed)[0] == "failed"

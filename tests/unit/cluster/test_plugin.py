@@ -337,6 +337,8 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append, scope=Scope(only=["a"]))
     assert why(api, "dead", 4) == "the node is not Ready: Kubelet stopped posting node status."
+    add_node(fake, "away", labels={"gpunode.dev/gpu": "paused"})
+    assert "a run took the plugin off away for another driver" in why(api, "away", 4)
     assert "no label gpunode.dev/gpu=true" in why(api, "plain", 4)
     assert why(api, "a", 8) == "the kubelet counts 4 GPUs, the host has 8"
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
