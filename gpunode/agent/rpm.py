@@ -63,12 +63,12 @@ def is_locked(locks: List[str], name: str, version: str, arch: str) -> bool:
 def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
     """Remove versionlock's own entries of these packages, and add those of their installed versions.
 
-    The parts of a driver, which all have its epoch and version, go with it: with one of them free, `dnf upgrade` would
+    The parts of a driver, which all have its epoch and version (releases may differ), go with it: with one of them free, `dnf upgrade` would
     fail. Other lines stay: entries with wildcards in the version are a user's. Returns the list as it was, None without one.
     """
     before = text_of(locklist())
     entries = [(line, ENTRY.fullmatch(line.strip())) for line in (before or "").splitlines()]
-    versions = {entry.group(2) for _, entry in entries if entry and entry.group(1) in names}
+    versions = {upstream(entry.group(2)) for _, entry in entries if entry and entry.group(1) in names}
     lines = [
         line
         for line, entry in entries
@@ -76,7 +76,7 @@ def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
     ]
     if add:
         there = {name: with_epoch(package["version"]) for name, package in read_rpms(["*"]).items()}
-        versions = {there[name] for name in names if name in there}
+        versions = {upstream(there[name]) for name in names if name in there}
         lines += ["%s-%s.*" % (n, v) for n, v in sorted(there.items()) if goes_with(n, v, names, versions)]
     write_locks(run_name, "".join(line + "\n" for line in lines), before)
     return before
@@ -84,7 +84,11 @@ def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
 
 def goes_with(name: str, version: str, names: List[str], versions: Set[str]) -> bool:
     """Whether a package is one of these, or a part of one: they have these versions."""
-    return name in names or (version in versions and not version.startswith("0:"))
+    return name in names or (upstream(version) in versions and not version.startswith("0:"))
+
+
+def upstream(version: str) -> str:
+    return version.rpartition("-")[0]
 
 
 def with_epoch(version: str) -> str:

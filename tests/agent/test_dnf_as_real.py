@@ -29,8 +29,14 @@ def parts(release: str) -> tuple[Package, ...]:
     """A release of the driver."""
     version, full = f"3:{release}", f"3:{release}-1.el9"
     return (
-        Package("nvidia-driver-cuda", full, (f"Requires: libnvidia-ml = {version}",), "x86_64"),
+        Package(
+            "nvidia-driver-cuda",
+            full,
+            (f"Requires: libnvidia-ml = {version}", f"Requires: nvidia-persistenced = {version}"),
+            "x86_64",
+        ),
         Package("libnvidia-ml", full, (), "x86_64"),
+        Package("nvidia-persistenced", f"{version}-2.el9", (), "x86_64"),  # of a spec of its own
         Package("kmod-nvidia-open-dkms", full, ("Requires: dkms", f"Provides: nvidia-kmod = {version}")),
     )
 
@@ -50,7 +56,12 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositor
     folder = tmp_path_factory.mktemp("rpms")
     key, other = Key.made(folder / "keys", "lab"), Key.made(folder / "keys", "other")
     drivers = {release: parts(release) for release in RELEASES}
-    streams = {"570-open": drivers["570.195.03"], "580-open": drivers["580.95.05"] + drivers["580.178.04"]}
+    newest = [one for one in drivers["580.95.05"] if "dkms" not in one.name] + [*drivers["580.178.04"]]
+    streams = {
+        "570-open": drivers["570.195.03"],
+        "580-open": drivers["580.95.05"] + drivers["580.178.04"],
+        "580-nvidia": newest,  # as NVIDIA's are: only the newest module of the branch
+    }
     rpms.build(folder / "driver", [one for release in drivers.values() for one in release], key, streams)
     rpms.build(folder / "flat", [one for release in drivers.values() for one in release], key)
     kernels = [
@@ -150,7 +161,8 @@ def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky:
     assert rocky.apply(REFRESH, headers, driver("3:580.95.*"))[-1]["ok"]
     full = "3:580.95.05-1.el9"
     driven = dict.fromkeys(("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml"), full)
-    assert versions(rocky) == {**driven, "dkms": "3.3.0-1.el9", "kernel-devel-5-1": "5-1"}
+    others = {"nvidia-persistenced": "3:580.95.05-2.el9", "dkms": "3.3.0-1.el9", "kernel-devel-5-1": "5-1"}
+    assert versions(rocky) == {**driven, **others}
     held = rocky.probe(packages=("nvidia-driver-cuda",))["packages"]["nvidia-driver-cuda"]["held"]
     assert held is True
     text = rocky.read(STREAM)
@@ -158,7 +170,7 @@ def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky:
     assert {versions(rocky)[name] for name in driven} == {full}
     assert rocky.apply(driver("3:580.*"))[-1]["ok"]
     assert {versions(rocky)[name] for name in driven} == {"3:580.178.04-1.el9"}
-    assert rocky.read(LOCKS).count("580.178.04") == 3
+    assert rocky.read(LOCKS).count("580.178.04") == 4
     assert "580.95" not in rocky.read(LOCKS)
     assert rocky.apply(driver("3:580.95.*"))[-1]["ok"]
     assert {versions(rocky)[name] for name in driven} == {full}
@@ -172,7 +184,7 @@ def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host) -> None:
     stream(rocky, "580-open")
     gone = Packages("why", remove=("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml"))
     assert rocky.apply(gone)[-1]["ok"]
-    assert versions(rocky) == {"dkms": "3.3.0-1.el9"}
+    assert versions(rocky) == {"dkms": "3.3.0-1.el9", "nvidia-persistenced": "3:570.195.03-2.el9"}
     assert rocky.apply(driver("3:580.*"))[-1]["ok"]
     assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
 
@@ -187,6 +199,19 @@ def test_without_streams_the_locks_keep_the_branch(rocky: Host, repositories: Re
     assert {name: versions(rocky)[name] for name in before} == before
     assert rocky.apply(driver("3:580.*"))[-1]["ok"]
     assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
+
+
+def test_a_version_whose_module_is_in_no_stream_needs_hotfixes(rocky: Host) -> None:
+    """Which gpunode's repository has when the inventory names a version in full."""
+    stream(rocky, "580-nvidia")
+    failed = rocky.fail(REFRESH, driver("3:580.95.05-*"))
+    assert (failed["code"], "kmod-nvidia-open-dkms" in failed["error"]) == ("modules-filtered", True)
+    path = rocky.path("/etc/yum.repos.d/gpunode-driver.repo")
+    path.write_text(path.read_text() + "module_hotfixes=1\n")
+    assert rocky.apply(REFRESH, driver("3:580.95.05-*"))[-1]["ok"]
+    assert versions(rocky)["kmod-nvidia-open-dkms"] == "3:580.95.05-1.el9"
+    upgrade(rocky)
+    assert versions(rocky)["kmod-nvidia-open-dkms"] == "3:580.95.05-1.el9"
 
 
 def test_headers_of_the_running_kernel_go_in_beside_those_of_another(rocky: Host) -> None:

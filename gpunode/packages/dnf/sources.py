@@ -32,7 +32,9 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             "the system is an image (ostree, bootc): packages vanish with the next one",
             hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
         )
-    return tuple(change for source in desired.sources for change in _source(facts, source))
+    # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
+    whole = desired.driver is not None and desired.driver.version != ""
+    return tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
 
 
 def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -46,7 +48,8 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def _source(facts: Facts, source: Source) -> Iterator[Change]:
+def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
+    """Key and repository. `hotfixes`: packages of the driver that no stream has are seen, too."""
     purpose: compat.Purpose = "toolkit" if source.name == "gpunode-toolkit" else "driver"
     _check_key(facts, source, purpose)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
@@ -63,6 +66,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
         uri=source.uri,
         packages=int(packages),
         metadata=int(not packages),
+        hotfixes=hotfixes and purpose == "driver",
         key=path,
     )
     yield from files.write(
