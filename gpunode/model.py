@@ -560,6 +560,27 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A part of the decision: what was chosen, and the wish or the fact that decided."""
+
+    code: Literal[
+        "system",
+        "gpu",
+        "repository",
+        "branch",
+        "modules",
+        "headers",
+        "fabric",
+        "toolkit",
+        "runtime",
+        "kubelet",
+        "gate",
+    ]
+    chosen: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One component's part of a plan: the changes it wants, in order; () when it is right."""
 

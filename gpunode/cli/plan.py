@@ -29,6 +29,12 @@ def plan(
             help="Exit with 5 when changes wait, on hosts or in the cluster; with 6 when, besides, not all could be checked.",
         ),
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why", help="Show the choices that each plan rests on: repository, branch, modules, runtime …"
+        ),
+    ] = False,
 ) -> None:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
@@ -37,5 +43,5 @@ def plan(
     from gpunode.rollout.drift import drift
 
     with session(common) as work:
-        code = drift(work, diff=diff, waits=exit_with)
+        code = drift(work, diff=diff, waits=exit_with, why=why)
     raise typer.Exit(code)

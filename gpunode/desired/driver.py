@@ -108,7 +108,7 @@ def _obstacle(facts: Facts, models: Sequence[compat.Model], branch: compat.Branc
             return f"{model.name} ({model.generation}) is driven from branch {model.first} on"
         if not model.flavours_on(number):
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
-    if not _flavours(models, number):
+    if not flavours(models, number):
         return f"{_names(models)} need different kernel modules of branch {number}, and a host loads one"
     release = compat.release(facts.os)
     if release is not None and not release.first <= number <= release.last:
@@ -145,20 +145,21 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
     )
 
 
-def _flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavour, ...]:
+def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavour, ...]:
+    """The module flavours of a branch that drive all of these, the better one first."""
     first, *rest = (model.flavours_on(branch) for model in models)
     return tuple(flavour for flavour in first if all(flavour in other for other in rest))
 
 
 def _flavour(models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None) -> compat.Flavour:
-    usable = _flavours(models, branch)
+    usable = flavours(models, branch)
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
 
 def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool) -> str:
     oldest = min(models, key=lambda model: model.last)
-    flavours = _flavours(models, branch.number)
-    module = f", and only its {flavours[0]} module" if len(flavours) == 1 else ""
+    usable = flavours(models, branch.number)
+    module = f", and only its {usable[0]} module" if len(usable) == 1 else ""
     if oldest.last == branch.number:
         return f"{oldest.generation}: {branch.number} is the last branch that drives it{module}"
     until = f", with fixes until {branch.ends}" if branch.ends else ""

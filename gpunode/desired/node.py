@@ -37,22 +37,28 @@ def minor(host: Host, facts: Facts) -> int:
     return found
 
 
-def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
-    """The runtime that the kubelet starts containers with, from its arguments and configuration."""
+def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
+    """The socket of the runtime that the kubelet is told to use, "" where it is told none; None: docker, by dockershim."""
     words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
-    shim = compat.has_dockershim(minor) and arguments.flag(words, "container-runtime") != "remote"
+    if compat.has_dockershim(minor) and arguments.flag(words, "container-runtime") != "remote":
+        return None
     named = arguments.flag(words, "container-runtime-endpoint") or start.config.get(
         "containerRuntimeEndpoint"
     )
-    endpoint = None if shim else str(named or "")
-    other = next((name for part, name in OTHERS.items() if part in (endpoint or "")), None)
-    found = runtimes.serving(endpoint)
+    return str(named or "")
+
+
+def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
+    """The runtime that the kubelet starts containers with, from its arguments and configuration."""
+    named = endpoint(facts, minor, start)
+    other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
+    found = runtimes.serving(named)
     if other or found is None:
         raise Refused(
             host.name,
-            f"the kubelet uses {other} ({endpoint})"
+            f"the kubelet uses {other} ({named})"
             if other
-            else f"the kubelet's runtime endpoint {endpoint} is none that gpunode knows",
+            else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
             hint="gpunode configures docker (dockershim) and containerd so far; use one of them.",
             layer="runtime",
         )

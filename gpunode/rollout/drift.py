@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpunode import converge
 from gpunode.cluster.api import Api
+from gpunode.desired.reasons import reasons
 from gpunode.errors import ClusterError
 from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, stake
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
 
-def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
-    """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own."""
+def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
+    """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own.
+    `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
     members = session.probed(converge.look)
     api: Api | None = None
@@ -24,6 +28,8 @@ def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
         wrong = error
     members = control_plane.guarded(inventory, stake.disturbed(api, members, found, strict=False))
     listener.plans(outcomes(members), diff=diff is not False)
+    if why:
+        listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
     objects: int | None = None  # of the cluster, if it was checked
     conflicts = False
     if inventory.cluster.plugin is None:
@@ -42,3 +48,10 @@ def drift(session: Session, *, diff: bool | None, waits: bool) -> int:
     if waits and (objects or any(one.outcome and one.outcome.plan for one in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
     return code
+
+
+def _choices(members: Members) -> Iterator[tuple[str, ...]]:
+    for one in members:
+        if one.outcome and one.outcome.facts:
+            for choice in reasons(one.host, one.outcome.facts, one.outcome.desired):
+                yield one.host.name, choice.code, choice.chosen, choice.why

@@ -36,9 +36,10 @@ def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do(demo: Demo) -> None:
     """By the same commands as every other host."""
-    planned = gpunode(demo, "plan")
+    planned = gpunode(demo, "plan", "--why")
     assert planned.returncode == 0, planned.stdout + planned.stderr
     for words in (
+        "dnf, rhel9/x86_64",
         "write /etc/yum.repos.d/gpunode-driver.repo",
         "stream=595-open",
         "install kernel-devel-matched-5.14.0-570.el9, kernel-devel-5.14.0-570.el9",

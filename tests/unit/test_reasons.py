@@ -1,0 +1,117 @@
+"""`plan --why`: the choices of a decision, each with the wish or the fact that decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode import desired
+from gpunode.desired.reasons import reasons
+from gpunode.errors import Refused
+from gpunode.model import Choice
+from tests import cases
+
+
+def choices(base: str, wishes: dict[str, Any], over: dict[str, Any]) -> tuple[Choice, ...]:
+    """Of a host that is decided, or refused."""
+    host, facts = cases.host(base, wishes), cases.facts(base, over)
+    try:
+        wish = desired.decide(host, facts, None)
+    except Refused:
+        wish = None
+    return reasons(host, facts, wish)
+
+
+def test_the_chain_goes_from_the_system_to_the_gates() -> None:
+    """A P100 under docker, whose kubelet needs a gate."""
+    assert choices("legacy", {}, {"kubelet": {"version": "1.9.11"}}) == (
+        Choice(
+            "system", "apt, debian12/x86_64", "NVIDIA's packages for Debian GNU/Linux 12 (bookworm) on amd64"
+        ),
+        Choice("gpu", "Tesla P100-PCIE-16GB", "PCI id 10de:15f8: Pascal, driven from branch 367 to 580"),
+        Choice("repository", "http://mirror.example/driver", "the inventory names it"),
+        Choice("repository", "http://mirror.example/toolkit", "the inventory names it"),
+        Choice(
+            "branch", "580", "Pascal: 580 is the last branch that drives it, and only its proprietary module"
+        ),
+        Choice("modules", "proprietary", "branch 580 has no others that drive all GPUs"),
+        Choice("headers", "linux-headers-6.1.0-40-amd64", "kernel 6.1.0-40-amd64 runs"),
+        Choice("toolkit", "1.20.1", "gpunode's tables have it"),
+        Choice("runtime", "docker", "kubelet 1.9 has dockershim, and is not told another runtime"),
+        Choice(
+            "kubelet",
+            "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf",
+            "it starts kubelet 1.9.11 with /var/lib/kubelet/config.yaml, its owner's arguments by /etc/default/kubelet",
+        ),
+        Choice(
+            "gate",
+            "DevicePlugins=true",
+            "device plugins, which hand out the GPUs, are off by default before 1.10",
+        ),
+    )
+
+
+INSTALLED = {
+    "modules": {"nvidia": "595.91.07", "nvidia_uvm": "595.91.07", "nvidia_modeset": "595.91.07"},
+    "module_banner": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.91.07",
+    "library_version": "595.91.07",
+    "packages": {"cuda-drivers": "595.91.07-1", "nvidia-container-toolkit": "1.21.0-1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("base", "wishes", "over", "code", "chosen", "why"),
+    [
+        (
+            "modern",
+            {},
+            {},
+            "modules",
+            "open",
+            "open and proprietary ones drive all GPUs; the first is chosen",
+        ),
+        ("modern", {}, INSTALLED, "modules", "proprietary", "they are installed, and drive all GPUs"),
+        ("modern", {}, INSTALLED, "toolkit", "1.21.0", "it is installed, and newer than 1.20.1"),
+        ("modern", {"toolkit": "1.19.1"}, {}, "toolkit", "1.19.1", "the inventory asks for 1.19.1"),
+        ("modern", {"toolkit": "none"}, {}, "toolkit", "none", "the inventory has `toolkit: none`"),
+        ("modern", {"driver": "none"}, {}, "branch", "none", "the inventory has `driver: none`"),
+        ("modern", {"driver": "580.178.04"}, {}, "branch", "580.178.04", "the inventory asks for 580.178.04"),
+        (
+            "modern",
+            {},
+            {},
+            "runtime",
+            "containerd",
+            "the kubelet's endpoint is unix:///run/containerd/containerd.sock",
+        ),
+        (
+            "rocky",
+            {},
+            {"kernel": "6.8.0-custom"},
+            "headers",
+            "none",
+            "no package is known for 6.8.0-custom",
+        ),
+        (
+            "rocky",
+            {},
+            {"os": {"id": "fedora", "version": "42", "pretty": "Fedora Linux 42"}},
+            "system",
+            "no packages",
+            "its dnf 5 is not supported yet",
+        ),
+    ],
+)
+def test_each_choice_has_what_decided_it(
+    base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str
+) -> None:
+    """The inventory, what is installed, or the tables."""
+    (found,) = [one for one in choices(base, wishes, over) if one.code == code]
+    assert (found.chosen, found.why) == (chosen, why)
+
+
+def test_a_host_that_is_refused_has_the_choices_before_that() -> None:
+    """Its repository begins after the last branch of its GPU."""
+    over = {"os": {"id": "ubuntu", "version": "26.04", "pretty": "Ubuntu 26.04 LTS"}}
+    assert [one.code for one in choices("legacy", {}, over)] == ["system", "gpu"]
