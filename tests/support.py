@@ -22,13 +22,13 @@ from tests.unit.test_dnf_systems import SYSTEMS
 PATH = Path(__file__).parents[1] / "docs/support.md"
 LAB = "tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified"
 SIM = "tests/sim/test_hosts.py::test_a_bare_host_becomes_right"
-RPM = "tests/sim/test_rpm_host.py::test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do"
+RPM = "tests/lab/test_rpm.py::test_provision_takes_it_from_bare_to_verified"
 REAL, SIMULATED, TABLE = "real part", "simulation", "table only"
 # What was run: of a system, a GPU generation, a minor of Kubernetes; all else is table only.
 RAN: Mapping[str, tuple[str, str]] = {
     "debian 12 amd64": (REAL, LAB),
     "ubuntu 22.04 amd64": (SIMULATED, SIM),
-    "rocky 9 amd64": (SIMULATED, RPM),
+    "rocky 9 amd64": (f"{REAL} (dnf and rpm; Debian below)", RPM),
     "Pascal": (REAL, LAB),
     "Hopper": (REAL, LAB),
     "Ampere": (SIMULATED, SIM),
@@ -199,7 +199,8 @@ bare host with such a GPU. `toolkit: auto` is {toolkit}.
 
 {systems}
 
-The part that runs dnf is also proven on the real dnf and rpm, in a folder: `tests/agent/test_dnf_as_real.py`.
+What goes wrong with dnf is shown on the real one in a folder, `tests/agent/test_dnf_as_real.py`, and whole hosts of RPMs in the
+simulation, `tests/sim/test_rpm_host.py`.
 
 ## Systems that are refused
 
