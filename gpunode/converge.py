@@ -46,6 +46,19 @@ def look(visit: Visit, tell: OnEvent) -> Outcome:
     return planned(visit.host, _probe(visit), visit.image)
 
 
+def back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
+    """The same of a host that may reboot for so many seconds: it is waited for. One that refuses the login is not."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return look(visit, tell)
+        except Unreachable as error:
+            if error.code or time.monotonic() >= end:
+                raise
+        tell(Event("stage", visit.host.name, "wait until it answers: an earlier run was changing it"))
+        time.sleep(2)
+
+
 def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     """If an earlier apply still runs on the host, wait for its end and probe again."""
     run = outcome.facts.running if outcome.facts else None

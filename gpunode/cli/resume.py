@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import typer
 
@@ -18,6 +19,7 @@ def resume(*, common: options.Common, yes: options.Yes = False) -> None:
 
     Example: gpunode resume inventory.yaml --yes
     """
+    from gpunode import converge
     from gpunode.errors import UsageError
     from gpunode.rollout import provision, record
     from gpunode.rollout.batches import Size
@@ -39,7 +41,12 @@ def resume(*, common: options.Common, yes: options.Yes = False) -> None:
         run=bool(run.options.get("run", True)),
         size=size,
         max_fail=run.options.get("max_fail"),
+        canary=max(0, int(run.options.get("canary") or 0) - len(run.having(record.DONE))),
         rest=run.not_done,
+        begun={
+            name: max(0.0, converge.REBOOT_SECONDS - max(0.0, time.time() - run.hosts[name].since))
+            for name in run.having(*record.BEGUN)
+        },
     )
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit)) as work:

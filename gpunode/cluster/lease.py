@@ -6,15 +6,15 @@ tools/leaderelection). A wrong clock takes no Lease from anyone.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from http import HTTPStatus
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.errors import ClusterError
@@ -26,32 +26,45 @@ LOOK = 1.0
 
 
 class Held:
-    """A Lease that this run holds. `lost`: why it does not any more; nothing new may be begun then."""
+    """A Lease that this run holds. `lost`: why it does not any more; nothing new may be begun then. `renewed`: when it was
+    last seen to hold it, by `clock`."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
         self.lost = ""
+        self.renewed = math.inf  # where there is no Lease
         self.ended = threading.Event()
+
+    def sure(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
+        """Why nothing new may be begun; "" where nobody else can hold the Lease. Where it could not be renewed in time,
+        as without an API server, another may have taken it: this waits until that is known, for so many seconds."""
+        end = clock() + seconds
+        while not self.lost and not stopped() and clock() - self.renewed >= SECONDS:
+            if clock() >= end:
+                self.lost = f"its lease could not be renewed for {seconds / 60:.0f} min"
+            tell(
+                "waiting for the API server: nothing is begun before it knows this run as the lease's holder"
+            )
+            time.sleep(LOOK)
+        return self.lost
 
 
 @contextmanager
 def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
     """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
 
-    One whose holder does not renew it for SECONDS is taken over. Where the API server is away, nobody else can take it:
-    the run goes on, and finds out afterwards whether it is still the holder.
+    One whose holder does not renew it for SECONDS is taken over. While the API server is away, hosts that have begun go on;
+    `Held.sure` is asked before others begin.
     """
     held = Held(holder)
-    try:
-        lease = _acquired(api, holder, tell)
-    except HttpError as error:
-        if error.code != HTTPStatus.NOT_FOUND:
-            raise
+    if not _known(api):
         tell(
             "this Kubernetes has no Leases (it is older than 1.14): make sure that nobody else changes its nodes"
         )
         yield held
         return
+    held.renewed = clock()
+    lease = _acquired(api, held, tell)
     thread = threading.Thread(target=_renewed, args=(api, lease, held), name="lease", daemon=True)
     thread.start()
     try:
@@ -63,9 +76,22 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
             _release(api, holder)
 
 
-def _acquired(api: Api, holder: str, tell: OnProgress) -> Object:
+def clock() -> float:
+    """Seconds that only go forward, also while this computer sleeps (on macOS they do so without the other clock)."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _known(api: Api) -> bool:
+    groups = api.read("/apis").get("groups") or []
+    versions = [one["groupVersion"] for group in groups for one in group.get("versions") or []]
+    return KINDS["Lease"].api in versions
+
+
+def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
+    holder = held.holder
     seen: tuple[str, float] | None = None  # the version that was seen first, and when
     while True:
+        held.renewed = clock()  # before it is asked for: nobody else can have it for SECONDS from then
         live = api.get("Lease", NAME, NAMESPACE)
         by = str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
         try:
@@ -75,14 +101,14 @@ def _acquired(api: Api, holder: str, tell: OnProgress) -> Object:
                 return api.replace(_lease(holder, live))
             version = str(live["metadata"]["resourceVersion"])
             if seen is None:
-                seen = (version, time.monotonic())
+                seen = (version, clock())
                 tell(f"{by} holds the cluster's lease: waiting to see whether it still works")
             elif seen[0] != version:
                 raise ClusterError(
                     f"{by} is changing this cluster's nodes",
                     hint="Wait until it has ended: two runs could disturb more nodes than either counts.",
                 )
-            elif time.monotonic() - seen[1] > SECONDS:
+            elif clock() - seen[1] > SECONDS:
                 return api.replace(_lease(holder, live))
         except HttpError as error:
             if error.reason not in ("Conflict", "AlreadyExists"):
@@ -93,8 +119,10 @@ def _acquired(api: Api, holder: str, tell: OnProgress) -> Object:
 
 def _renewed(api: Api, lease: Object, held: Held) -> None:
     while not held.ended.wait(RENEW):
+        now = clock()
         try:
             lease = api.replace(_lease(held.holder, lease))
+            held.renewed = now
         except HttpError as error:
             if error.reason not in ("Conflict", "NotFound"):
                 continue

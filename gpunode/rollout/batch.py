@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.refusal import ApiConnectionLost
+from gpunode.cluster.api.watch import answering
 from gpunode.cluster.reason import of
 from gpunode.errors import ClusterError
 from gpunode.rollout import bring_up, control_plane, gate, rounds, work
 from gpunode.rollout.acts import Act
 from gpunode.rollout.interrupt import Interrupt
+from gpunode.rollout.listener import progress
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record, State
 from gpunode.rollout.session import Session
@@ -46,13 +49,27 @@ def finished(run: Run, members: Members) -> Members:
             if one.good:
                 run.record.host(one.host.name, "changed")
         try:
-            members = bring_up.bring_up(run.api, run.session.inventory, members, listener, run=run.prove)
-            work.released(run.api, members)
+            members = _proven(run, run.api, members)
         except ClusterError as error:
             listener.problem(error)
             members = tuple(one.out(of(FAILED, error)) if one.good else one for one in members)
     for one in members:
         run.record.host(one.host.name, *end(one))
+    return members
+
+
+def _proven(run: Run, api: Api, members: Members) -> Members:
+    """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
+    listener = run.session.listener
+    for again in (True, False):
+        answering(api, seconds=work.API_SECONDS, tell=progress(listener))
+        try:
+            after = bring_up.bring_up(api, run.session.inventory, members, listener, run=run.prove)
+            work.released(api, after)
+            return after
+        except ApiConnectionLost:
+            if not again:
+                raise
     return members
 
 

@@ -42,6 +42,7 @@ def batches(
     disturbing: Collection[str],
     *,
     alone: Collection[str] = (),
+    begun: Collection[str] = (),
     size: Size | None = None,
     canary: int = 0,
 ) -> tuple[tuple[Host, ...], ...]:
@@ -50,16 +51,18 @@ def batches(
     `disturbing`: the names of hosts on which work is interrupted. Without a size these go one at a time per group, a
     group being the first that the inventory names a host in; all others go first and together. A size counts for all
     alike. The `canary` first hosts of that order are a batch of their own. Those `alone` are always by themselves, at the
-    end.
+    end. Hosts that an earlier run has `begun` go first: after others, more would be disturbed at once than a batch holds.
     """
-    last = [(host,) for host in hosts if host.name in alone]
-    hosts = [host for host in hosts if host.name not in alone]
+    lone = [(host,) for host in hosts if host.name in alone]
+    hosts = sorted(
+        (host for host in hosts if host.name not in alone), key=lambda host: host.name not in begun
+    )
     quiet = [host for host in hosts if host.name not in disturbing]
     waves = [
         *([quiet] if quiet else []),
         *_one_per_group([host for host in hosts if host.name in disturbing]),
     ]
-    order = [host for wave in waves for host in wave]
+    order = sorted((host for wave in waves for host in wave), key=lambda host: host.name not in begun)
     first, rest = order[:canary], order[canary:]
     if size is not None:
         step = size.of(len(order))
@@ -67,7 +70,12 @@ def batches(
     elif first:
         early = {host.name for host in first}
         waves = [[host for host in wave if host.name not in early] for wave in waves]
-    return (*(tuple(wave) for wave in ([first] if first else []) + waves if wave), *last)
+    parts = [tuple(wave) for wave in ([first] if first else []) + waves if wave]
+    return (
+        *(one for one in lone if one[0].name in begun),
+        *parts,
+        *(one for one in lone if one[0].name not in begun),
+    )
 
 
 def _one_per_group(hosts: Sequence[Host]) -> list[list[Host]]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from gpunode import converge
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
+from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.cluster.nodes import labels as cluster_labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
@@ -112,6 +113,8 @@ def labelled(api: Api, members: Sequence[Member]) -> Members:
         wish = wished(one.host)
         try:
             cluster_labels.write(api, one.node, wish)
+        except ApiConnectionLost:
+            raise
         except ClusterError as error:
             return one.out(of(CONFLICT, error))
         return replace(one, labels={**one.node.labels, **wish})

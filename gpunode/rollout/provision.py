@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.cluster import lease
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
+from gpunode.cluster.nodes import cordon
 from gpunode.cluster.reason import Reason
-from gpunode.model import Host
 from gpunode.rollout import (
     acts,
     batch,
@@ -44,7 +44,8 @@ RESUME = Advice("`", Command("resume"), "` goes on with them.")
 class Wish:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: so many hosts may end
     badly, those included that the plan showed refused or unreachable, before no further batch is begun; None: none but
-    those that the plan showed. `rest`: hosts that the run which this one resumes has not finished."""
+    those that the plan showed. `rest`: hosts that the run which this one resumes has not finished; `begun`: those of them
+    that it had begun → seconds for which they may still reboot."""
 
     yes: bool = False
     run: bool = True
@@ -52,13 +53,14 @@ class Wish:
     canary: int = 0
     max_fail: int | None = None
     rest: tuple[str, ...] = ()
+    begun: Mapping[str, float] = field(default_factory=dict)
 
 
 def provision(session: Session, wish: Wish) -> int:
     """Do it, and tell; the exit code."""
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
-    members = python.installed(session, rounds.probed(session), yes=wish.yes)
+    members = python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes)
     found = stake.located(api, members)
     members = control_plane.guarded(session.inventory, stake.disturbed(api, members, found, strict=True))
     session.listener.plans(outcomes(members))
@@ -71,15 +73,22 @@ def provision(session: Session, wish: Wish) -> int:
     waiting = [one for one in members if one.waits]
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
+    left = cordon.left(api) if api else {}
     able = [one.host for one in members if one.good or one.waits]
     order = batches(
         able,
         [one.host.name for one in waiting if one.disturbs.anybody],
         alone=control_plane.disturbed(members),
+        begun=_begun(members, wish, left),
         size=wish.size,
         canary=wish.canary,
     )
-    options = {"run": wish.run, "max_fail": wish.max_fail, "batch": wish.size and wish.size.text}
+    options = {
+        "run": wish.run,
+        "max_fail": wish.max_fail,
+        "batch": wish.size and wish.size.text,
+        "canary": wish.canary,
+    }
     record = Record.begin(
         Path(session.inventory.path),
         list(dict.fromkeys([*wish.rest, *(host.name for host in able)])),
@@ -89,15 +98,22 @@ def provision(session: Session, wish: Wish) -> int:
         work.show_left(api, session.listener, members)
         shown = {one.host.name: acts.acts(one.changes) for one in waiting}
         run = Run(session, api, record, stop, shown, prove=wish.run)
-        shut = ""
+        judged = {
+            one.name for one in (session.hosts if wish.max_fail is not None else able)
+        } | wish.begun.keys()
+        shut, tell = "", progress(session.listener)
+
+        def sure() -> str:
+            return held.sure(work.API_SECONDS, tell, lambda: stop.set)
+
         for number, part in enumerate(order, 1):
             now = tuple(one for one in members if one.host in part)
-            why = held.lost or _unhealthy(members) or _too_many(members, able, wish.max_fail)
+            why = _unhealthy(members) or _too_many(members, judged, wish.max_fail) or sure()
             why = why or (INTERRUPTED if stop.set else "")
             if not why and not shut:
                 where = (number, len(order))
                 shut = gate.closed(session.inventory, now, where, record, session.listener)
-                why = held.lost or (INTERRUPTED if stop.set else "")  # meanwhile
+                why = sure() or (INTERRUPTED if stop.set else "")  # meanwhile
             code = gate.CLOSED if shut and not why else rounds.STOPPED
             why = why or shut
             now = _not_begun(run, now, code, why) if why else batch.finished(run, now)
@@ -123,10 +139,19 @@ def _unhealthy(members: Members) -> str:
     return found[0].words if found else ""
 
 
-def _too_many(members: Members, able: Sequence[Host], most: int | None) -> str:
+def _begun(members: Members, wish: Wish, left: Collection[str]) -> list[str]:
+    """Hosts that are disturbed already: an earlier run had begun them, or left their nodes cordoned."""
+    return [
+        one.host.name
+        for one in members
+        if one.host.name in wish.begun or (one.node and one.node.name in left)
+    ]
+
+
+def _too_many(members: Members, judged: Collection[str], most: int | None) -> str:
     """Why no further batch is begun: how many hosts have ended badly; "" while it may go on."""
-    begun = [one for one in members if most is not None or one.host in able]
-    bad = [one.host.name for one in begun if not one.waits and batch.end(one)[0] in BAD]
+    found = [one for one in members if one.host.name in judged]
+    bad = [one.host.name for one in found if (one.reason or not one.waits) and batch.end(one)[0] in BAD]
     if len(bad) <= (most or 0):
         return ""
     return f"{len(bad)} host{'s' if len(bad) > 1 else ''} ended badly ({few(bad, NAMED)})"

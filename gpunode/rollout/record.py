@@ -6,6 +6,7 @@ $XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their
 
 from __future__ import annotations
 
+import calendar
 import getpass
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from gpunode.errors import GpunodeError, UsageError
 
 FORMAT = 1
+STAMP = "%Y%m%dT%H%M%SZ"
 
 State: TypeAlias = Literal[
     "waiting",  # its batch has not begun
@@ -34,6 +36,7 @@ State: TypeAlias = Literal[
     "failed",
 ]
 DONE: State = "proven"
+BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
 
@@ -78,9 +81,13 @@ class Record:
     def begin(
         cls, inventory: Path, hosts: Sequence[str], options: Mapping[str, Any], *, folder: Path | None = None
     ) -> Record:
-        """A new record; its name sorts by time. Raises GpunodeError where it cannot be written."""
+        """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
+        it cannot be written."""
         folder = folder or runs()
-        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+        began = max(
+            [int(time.time()), *(stamp + 1 for path in folder.glob("*.jsonl") if (stamp := _stamp(path)))]
+        )
+        name = f"{time.strftime(STAMP, time.gmtime(began))}-{secrets.token_hex(2)}"
         record = cls(folder / f"{name}.jsonl")
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -116,6 +123,14 @@ class Record:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _stamp(path: Path) -> int:
+    """When a record began by its name, in seconds since the epoch; 0 for another name."""
+    try:
+        return calendar.timegm(time.strptime(path.name[:16], STAMP))
+    except ValueError:
+        return 0
 
 
 def runs() -> Path:

@@ -18,16 +18,15 @@ STOPPED = "stopped"  # code: its batch was not begun
 AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
 
 
-def probed(session: Session) -> Members:
+def probed(session: Session, away: Mapping[str, float]) -> Members:
     """Every host, probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
-    kept unconfirmed are confirmed."""
+    kept unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
+    return session.probed(lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)))
 
-    return session.probed(story)
 
-
-def story(visit: Visit, tell: OnEvent) -> Outcome:
+def story(visit: Visit, tell: OnEvent, away: float = 0.0) -> Outcome:
     """One host's, as `probed` has it."""
-    return converge.confirm(visit, converge.follow(visit, converge.look(visit, tell), tell), tell)
+    return converge.confirm(visit, converge.follow(visit, converge.back(visit, away, tell), tell), tell)
 
 
 def converged(session: Session, members: Members, accepted: Mapping[str, frozenset[Act]]) -> Members:

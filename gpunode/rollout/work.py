@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpunode import converge
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import answering
 from gpunode.cluster.nodes import GPU_LABEL, cordon, drain
 from gpunode.cluster.nodes.drain import Work
 from gpunode.cluster.plugin import pause
@@ -23,6 +24,8 @@ from gpunode.visit import Visit
 from gpunode.wording import Advice, Command, few
 
 BUSY = "busy"  # code: work did not end in time
+CORDONED = "cordoned"  # code: nor could its node be given back
+API_SECONDS = 600.0  # for which an API server may be away
 LOOK = 5.0  # seconds between two looks at the processes of a host
 NAMED = 3
 
@@ -43,18 +46,22 @@ def cleared(
         node = one.node.name if api and one.node else ""
         try:
             if api and node:
+                answering(
+                    api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", visit.host.name, text))
+                )
                 cordon.cordon(api, node, record.owner)
                 record.host(one.host.name, "cordoned")
             left, outcome = _ended(api, one, visit, tell, stopped)
             if left:
-                if api and node:
-                    cordon.uncordon(api, node)
-                reasons[one.host.name] = _busy(one, left, stopped())
+                reasons[one.host.name] = _lifted(api, node, _busy(one, left, stopped()), tell)
                 return one.outcome
             if api and one.node:
+                cordon.cordon(
+                    api, node, record.owner
+                )  # the node may have been deleted meanwhile, or uncordoned
                 outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
         except ClusterError as error:
-            reasons[one.host.name] = of(BUSY, error)
+            reasons[one.host.name] = _lifted(api, node, _named(one, error), tell)
             return one.outcome
         record.host(one.host.name, "drained")
         return outcome
@@ -97,6 +104,27 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
+def _lifted(api: Api | None, node: str, reason: Reason, tell: OnEvent) -> Reason:
+    """The reason why a host is not changed, once gpunode's cordon of its node is lifted; with why it still stands: the
+    host is disturbed then, and counts as one that ended badly."""
+    if api is None or not node:
+        return reason
+    try:
+        answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
+        if api.get("Node", node) is not None:
+            cordon.uncordon(api, node)
+    except ClusterError as error:
+        return replace(
+            reason, code=CORDONED, words=f"{reason.words}; {node} is still cordoned: {error.message}"
+        )
+    return reason
+
+
+def _named(one: Member, error: ClusterError) -> Reason:
+    found = of(BUSY, error)
+    return replace(found, words=f"{one.host.name}: not changed: {found.words}")
+
+
 def _ended(
     api: Api | None, one: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]
 ) -> tuple[str, Outcome]:
@@ -115,6 +143,7 @@ def _ended(
     )
     if api and one.node:
         node, evict = one.node.name, mode == "drain"
+        answering(api, seconds=seconds, tell=sentence)
         left = drain.wait(
             api, node, _concerns(mode), evict=evict, seconds=seconds, tell=sentence, stopped=stopped
         )

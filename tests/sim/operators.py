@@ -1,7 +1,8 @@
 """`python -m tests.sim.operators SETTINGS COMMAND…`: gpunode as its user starts it, with faults of the user's machine.
 
 SETTINGS is JSON. `die`: [host, state], the process is killed (-9) as soon as the run's record has this. `then`: [host, state,
-hook], a hook that is called there. `values`: constants for this process, as waits that a test does not sit out. `asked`: a file
+hook], a hook that is called there. `after`: [where, count], it is killed at its so-manieth step (a question to a host or to
+the API, a line of its record), counted from its start or from its record's begin. `values`: constants for this process, as waits that a test does not sit out. `asked`: a file
 that gets a line for each request to the API.
 """
 
@@ -9,11 +10,14 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +26,15 @@ from gpunode.agent.record import LIVE
 from gpunode.sim.demo import Demo
 from gpunode.sim.host.state import DOWN, State
 
-# The waits that tests do not sit out: a dead operator's Lease, a host that is gone, a restarted unit that must stay up.
+from .clusters import Client
+
+# The waits that tests do not sit out: a dead operator's Lease, a restarted unit that must stay up; a host that is gone.
 SHORT = {
     "gpunode.cluster.lease.SECONDS": 2,
     "gpunode.cluster.lease.RENEW": 0.5,
     "gpunode.cluster.lease.LOOK": 0.2,
-    "gpunode.converge.RECONNECT_SECONDS": 1.0,
-    "gpunode.converge.CONFIRM_SECONDS": 2.0,
 }
+GONE = {"gpunode.converge.RECONNECT_SECONDS": 1.0, "gpunode.converge.CONFIRM_SECONDS": 2.0}
 SETTLE = 0.4
 HELD: list[Any] = []  # open files, for as long as this process lives
 
@@ -57,6 +62,10 @@ def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, A
 
 def output(demo: Demo) -> str:
     return (demo.folder / "out").read_text()
+
+
+def last_words(demo: Demo) -> str:
+    return output(demo)[-2000:]
 
 
 def lines(demo: Demo) -> list[dict[str, Any]]:
@@ -96,7 +105,28 @@ def unapplicable(state: State) -> None:
     (state.root / "etc/docker/daemon.json").write_text('{"log-driver": "local"}\n')
 
 
-HOOKS: dict[str, Callable[[State], None]] = {"locked": locked, "gone": gone, "unapplicable": unapplicable}
+def stuck(state: State) -> None:
+    """The host does not come back from its reboot."""
+    with state.change() as now:
+        now.faults["stays-down"] = "1"
+
+
+def unregistered(state: State) -> None:
+    """An administrator deletes the host's node."""
+    code, answer = Client(Path("kubeconfig")).ask("DELETE", f"/api/v1/nodes/{state.folder.name}")
+    assert code == 200, answer
+
+
+def held(state: State) -> None:
+    """The process stops here until the file `go` is there."""
+    Path("here").touch()
+    while not Path("go").exists():
+        time.sleep(0.05)
+
+
+HOOKS: dict[str, Callable[[State], None]] = {
+    one.__name__: one for one in (locked, gone, unapplicable, stuck, unregistered, held)
+}
 
 
 def main(settings: dict[str, Any], words: list[str]) -> None:
@@ -132,10 +162,39 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
 
     wire.apply_job = soon  # type: ignore[assignment]
     Record._write = written  # type: ignore[method-assign]
+    if "after" in settings:
+        _steps(*settings["after"])
     if "asked" in settings:
         Api._send = asked  # type: ignore[method-assign]
     sys.argv = ["gpunode", *words]
     gpunode()
+
+
+def _steps(since: str, count: int) -> None:
+    """Let this process be killed at a step."""
+    from gpunode.cluster.api import Api
+    from gpunode.rollout.record import Record
+    from gpunode.visit import Visit
+
+    counter = itertools.count(1)
+    begun = threading.Event()
+    if since == "start":
+        begun.set()
+
+    def counted(owner: type, name: str) -> None:
+        usual = getattr(owner, name)
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if begun.is_set() and next(counter) >= count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if owner is Record:
+                begun.set()
+            return usual(*arguments, **options)
+
+        setattr(owner, name, step)
+
+    for owner, name in ((Api, "_send"), (Visit, "ask"), (Record, "_write")):
+        counted(owner, name)
 
 
 if __name__ == "__main__":

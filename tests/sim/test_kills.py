@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
 
-from gpunode.agent.record import RECORDS
 from gpunode.rollout import record
 from gpunode.rollout.record import State
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 
 from . import operators
-from .clusters import Client
+from .jobs import applies, change, client, cordoned, ended, job
 from .operators import run
+from .storm import storm
 
-JOBS = "/api/v1/namespaces/default/pods"
 HOST, BY_HAND = "gpu-1", "by-hand"
 
 
@@ -40,35 +40,6 @@ def demo() -> Iterator[Demo]:
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of runs are this test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def client(demo: Demo) -> Client:
-    return Client(demo.folder / "kubeconfig")
-
-
-def job(api: Client, name: str, node: str, seconds: int) -> None:
-    """A job's pod with a GPU, which ends by itself. A container that is killed would be started again."""
-    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", str(seconds)]}
-    container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}  # type: ignore[dict-item]
-    spec = {"nodeName": node, "restartPolicy": "OnFailure", "containers": [container]}
-    code, answer = api.ask("POST", JOBS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
-    assert code == 201, answer
-
-
-def cordoned(api: Client) -> list[str]:
-    items = api.ask("GET", "/api/v1/nodes")[1]["items"]
-    return [item["metadata"]["name"] for item in items if item["spec"].get("unschedulable")]
-
-
-def change(demo: Demo, host: str) -> None:
-    """Something that gpunode corrects with a restart of docker."""
-    (demo.states[host].root / "etc/docker/daemon.json").write_text('{"log-driver": "journald"}\n')
-
-
-def applies(demo: Demo, host: str) -> set[str]:
-    """The applies that the host has a record of."""
-    folder = demo.states[host].root / RECORDS.lstrip("/")
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 @dataclass(frozen=True)
@@ -94,12 +65,15 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     scene, api, written = SCENES.get(state, Scene()), client(demo), demo.inventory.read_text()
     change(demo, HOST)
     job(api, state, HOST, 5)
-    before, values = applies(demo, HOST), yaml.safe_load(written)
-    values["defaults"] |= dict(scene.variables)
-    demo.inventory.write_text(yaml.safe_dump(values))
+    before, wish = applies(demo, HOST), yaml.safe_load(written)
+    wish["defaults"] |= dict(scene.variables)
+    demo.inventory.write_text(yaml.safe_dump(wish))
     then = [[HOST, "changing", scene.hook]] if scene.hook else []
     try:
-        code, _ = run(demo, "provision", "inventory.yaml", "--yes", die=[HOST, state], then=then)
+        values = operators.GONE if scene.hook == "gone" else {}
+        code, _ = run(
+            demo, "provision", "inventory.yaml", "--yes", die=[HOST, state], then=then, values=values
+        )
     finally:
         demo.inventory.write_text(written)
         operators.back(demo.states[HOST])
@@ -121,7 +95,10 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     assert code == 0, operators.output(demo)
 
 
-def ended(api: Client, name: str) -> tuple[str, int]:
-    """The phase of a job's pod, and how often its container was started again."""
-    pod: dict[str, Any] = api.ask("GET", f"{JOBS}/{name}")[1]
-    return pod["status"]["phase"], pod["status"]["containerStatuses"][0]["restartCount"]
+@pytest.mark.timeout(300)  # on a busy machine
+def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job() -> None:
+    """`python bench/kills.py` does it with 100 hosts and 50 kills."""
+    figures = storm(6, 3, bound=2, seed=(seed := random.randrange(10**6)))
+    print(figures)
+    assert (figures.kills, figures.lost, figures.rebooted) == (3, (), 2), f"seed {seed}"
+    assert figures.disturbed <= figures.bound, f"seed {seed}"

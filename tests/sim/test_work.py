@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from gpunode.cluster.api import Api, connect
 from gpunode.cluster.nodes import cordon, drain
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster as Wanted
+from gpunode.sim.apiserver import discovery
 from gpunode.sim.cluster import Cluster
 
 from .clusters import Client, until
+from .proxy import Proxy
 
 
 @pytest.fixture
@@ -234,17 +237,101 @@ def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatc
         pass
 
 
-def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("year", [2001, 2099])
+def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+    """Whatever its clock said: what counts is whether the Lease changes."""
     monkeypatch.setattr(lease, "SECONDS", 1)
     monkeypatch.setattr(lease, "LOOK", 0.1)
-    api.delete("Lease", lease.NAME, lease.NAMESPACE)
-    api.create(lease._lease("dead", {}))
+    clock_says(monkeypatch, year)
+    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+    (api.replace if live else api.create)(lease._lease("dead", live or {}))
+    monkeypatch.undo()
+    monkeypatch.setattr(lease, "SECONDS", 1)
     told: list[str] = []
     with lease.hold(api, "bob", told.append) as held:
         assert (held.holder, told) == (
             "bob",
             ["dead holds the cluster's lease: waiting to see whether it still works"],
         )
+
+
+@pytest.mark.parametrize("year", [2001, 2099])
+def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(
+    api: Api, monkeypatch: pytest.MonkeyPatch, year: int
+) -> None:
+    monkeypatch.setattr(lease, "RENEW", 0.1)
+    monkeypatch.setattr(lease, "LOOK", 0.3)
+    clock_says(monkeypatch, year)
+    with (
+        lease.hold(api, "ada", lambda _: None),
+        pytest.raises(ClusterError, match="ada is changing this cluster's nodes"),
+        lease.hold(api, "bob", lambda _: None),
+    ):
+        pass
+
+
+def clock_says(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Wrong:
+            return super().now(tz).replace(year=year, day=1)
+
+    monkeypatch.setattr(lease, "datetime", Wrong)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_nothing_begins_while_the_lease_may_be_another_s(
+    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """The API server is away for one operator alone, and for longer than the Lease lasts."""
+    for name, value in (("SECONDS", 0.5), ("RENEW", 0.05), ("LOOK", 0.05)):
+        monkeypatch.setattr(lease, name, value)
+    door = Proxy(cluster.kubeconfig)
+    mine = connect(Wanted(kubeconfig=str(door.kubeconfig)))
+    told: list[str] = []
+    never = lambda: False  # noqa: E731
+    with lease.hold(mine, "ada", told.append) as held:
+        assert held.sure(0, told.append, never) == ""
+        door.shut()
+        until(lambda: lease.clock() - held.renewed >= 0.5)
+        assert held.sure(60, told.append, lambda: True) == ""  # nor does an interrupted run wait
+        if taken:
+            live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+            assert live
+            api.replace(lease._lease("bob", live))
+        answers: list[str] = []
+        asking = threading.Thread(target=lambda: answers.append(held.sure(60, told.append, never)))
+        asking.start()
+        until(lambda: told)
+        assert not answers
+        door.open()
+        asking.join(30)
+        assert answers == (["bob has taken the cluster's lease"] if taken else [""])
+    mine.close()
+    door.close()
+    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+    assert live
+    api.replace(lease._lease("", live))
+
+
+def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LOOK", 0.01)
+    held = lease.Held("ada")
+    held.renewed = lease.clock() - 60
+    assert held.sure(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"
+
+
+def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 1.14. The user is told to see to it."""
+    monkeypatch.setattr(
+        discovery, "KINDS", {name: kind for name, kind in discovery.KINDS.items() if name != "Lease"}
+    )
+    told: list[str] = []
+    with lease.hold(api, "ada", told.append) as held:
+        assert held.sure(0, told.append, lambda: False) == ""
+    assert told == [
+        "this Kubernetes has no Leases (it is older than 1.14): make sure that nobody else changes its nodes"
+    ]
 
 
 def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,25 @@ def test_hosts_of_the_control_plane_go_alone_after_all_others(
     assert names(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("disturbing", "size", "canary", "expected"),
+    [
+        (ALL, None, 0, ["a3", "a2 b2", "a1 b1"]),
+        (ALL, "2", 0, ["a3", "a2 b2", "a1 b1"]),
+        ({"a1", "a2", "b2"}, "2", 0, ["a3", "a2 b2", "b1 a1"]),
+        ({"a1", "a2", "b2"}, "2", 1, ["a3", "a2", "b2 b1", "a1"]),
+    ],
+)
+def test_hosts_that_an_earlier_run_has_begun_go_first(
+    disturbing: set[str], size: str | None, canary: int, expected: list[str]
+) -> None:
+    """They are disturbed already: beside another batch there would be more than its size. So with those that go alone."""
+    chosen = Size.parse(size) if size else None
+    begun = {"a2", "b2", "a3"}
+    found = batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
+    assert names(found) == expected
+
+
 def test_no_hosts_are_no_batches() -> None:
     assert batches([], set(), canary=2) == ()
 

@@ -284,3 +284,17 @@ def test_an_answer_without_facts_is_a_failure() -> None:
 
     with pytest.raises(AgentFailed, match="holds no facts"):
         converge.look(Visit(HOST, agent.dial, None), lambda _: None)
+
+
+def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None:
+    """An earlier run was changing it. One that refuses the login is up, and one whose time is over is given up."""
+    answer: Answer = ([{"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True)
+    down, refused = Unreachable(HOST.name, "refused"), Unreachable(HOST.name, "no key", code="key")
+    agent = Agent(down, answer)
+    events: list[Event] = []
+    seen = converge.back(Visit(HOST, agent.dial, None), 60, events.append)
+    assert seen.facts is not None
+    assert "wait until it answers: an earlier run was changing it" in [event.message for event in events]
+    for agent, seconds in ((Agent(down), 0.0), (Agent(refused), 60.0)):
+        with pytest.raises(Unreachable):
+            converge.back(Visit(HOST, agent.dial, None), seconds, events.append)

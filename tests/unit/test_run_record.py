@@ -85,3 +85,18 @@ def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
         Record.begin(tmp_path / "inventory.yaml", ["a"], {}, folder=tmp_path / "file/runs")
+
+
+def test_the_last_run_is_the_last_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of runs that began within one second."""
+    times = iter([1_800_000_000.0, 1_700_000_000.0, 1_700_000_000.0])
+    for expected in ("20270115T080000Z", "20270115T080001Z", "20270115T080002Z"):
+        now = next(times)
+        monkeypatch.setattr(record.time, "time", lambda now=now: now)
+        run = begun(tmp_path, "a")
+        assert run.id.startswith(expected)
+        found = record.last(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
+        assert found is not None
+        assert found.id == run.id

@@ -79,9 +79,10 @@ def translated(access: Access) -> Iterator[None]:
     try:
         yield
     except (exceptions.SSLError, ssl.SSLError) as error:
-        raise ClusterError(
-            f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}", hint=_tls_hint(error)
-        ) from error
+        # A load balancer without a server behind it closes what it has accepted.
+        kind = ApiConnectionLost if "EOF" in str(error) else ClusterError
+        message = f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}"
+        raise kind(message, hint=_tls_hint(error)) from error
     except exceptions.NameResolutionError as error:
         raise ApiConnectionLost(
             f"the Kubernetes API at {access.server} cannot be reached: its name does not resolve",
@@ -242,7 +243,7 @@ def _inner(error: BaseException) -> str:
 def _tls_hint(error: BaseException) -> str:
     detail = str(error)
     if "WRONG_VERSION_NUMBER" in detail or "EOF" in detail:
-        return "That port does not speak TLS; is the server's URL right?"
+        return "That port does not speak TLS, or nothing answers behind a load balancer; is the server's URL right?"
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         if "mismatch" in detail.lower() or "not valid for" in detail:
             return "The certificate is for another name; use a name it holds, or tls-server-name in the kubeconfig."

@@ -94,6 +94,20 @@ def changes(
         yield seen, None
 
 
+def answering(api: Api, *, seconds: float, tell: OnProgress) -> None:
+    """Wait for an API server that is away. Raises ClusterError where it stays away for so long."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            api.version()
+            return
+        except (ApiConnectionLost, HttpError) as error:
+            if time.monotonic() >= end or (isinstance(error, HttpError) and error.code not in AGAIN):
+                raise
+            tell(error.message)
+            time.sleep(PAUSE)
+
+
 class Patience:
     """Tells how a wait goes on: shortly while it is as usual, then with the reason, which has to be asked for."""
 

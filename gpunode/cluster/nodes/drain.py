@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.watch import OnProgress, changes
+from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
+from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
 from gpunode.cluster.pods import MEMORY, OVER, whole
 from gpunode.wording import few
 
@@ -75,7 +76,12 @@ def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, t
     again, obstacle = asked.get(one.uid, (0.0, ""))
     if not one.ending and time.monotonic() >= again:
         pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == one.uid)
-        obstacle = api.evict(pod)
+        try:
+            obstacle = api.evict(pod)
+        except (ApiConnectionLost, HttpError) as error:
+            if isinstance(error, HttpError) and error.code not in AGAIN:
+                raise
+            obstacle = error.message
         asked[one.uid] = (time.monotonic() + RETRY, obstacle)
     return replace(one, obstacle=obstacle)
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpunode.sim.apiserver import discovery, protobuf, rbac, tables
+from gpunode.sim.apiserver import budgets, discovery, protobuf, rbac, tables
 from gpunode.sim.apiserver.errors import StatusError, status_error
 from gpunode.sim.apiserver.log import Log
 from gpunode.sim.apiserver.resources import Resources
@@ -143,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         if part == "log" and of.kind == "Pod" and self.command == "GET":
             self._log(of.get(name), query)
         elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
+            budgets.admit(self.server_api.store, of.get(name))
             of.delete(name, self._given(body).get("deleteOptions") or {}, query)
             self._send(
                 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

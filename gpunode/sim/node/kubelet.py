@@ -204,7 +204,10 @@ class Kubelet:
             run.step(host)
             if run.leaving and run.ended:
                 self._forget(uid)
-                self.store.drop(run.pod)
+                if run.pod["metadata"].get("finalizers"):
+                    self.store.change(run.pod, _with(run.status()))
+                else:
+                    self.store.drop(run.pod)
                 continue
             status = run.status()
             if status["phase"] in {"Succeeded", "Failed"} and run.ended:

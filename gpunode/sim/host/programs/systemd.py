@@ -90,9 +90,9 @@ def reboot(state: State, now: Now) -> None:
     """Reboot: a new boot id, the modules of a boot, all enabled units started."""
     import uuid
 
-    now.down_until = time.time() + REBOOT_SECONDS
+    now.down_until = float("inf") if "stays-down" in now.faults else time.time() + REBOOT_SECONDS
     (state.folder / DOWN).touch()
-    now.boot_id, now.booted = str(uuid.uuid4()), now.down_until
+    now.boot_id, now.booted = str(uuid.uuid4()), time.time() + REBOOT_SECONDS
     now.lost = []
     now.xids = []
     now.containers = []

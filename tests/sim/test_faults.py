@@ -1,0 +1,176 @@
+"""What goes wrong while hosts that carry work are changed: each is named, and no more is disturbed than before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.rollout import record
+from gpunode.sim import faults
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+from gpunode.sim.host.programs import systemd
+
+from . import operators
+from .clusters import until
+from .jobs import JOBS, applies, change, client, cordoned, ended, job
+from .operators import begin, output, run
+from .proxy import Proxy
+
+A, B = "gpu-1", "gpu-2"
+PROVISION = ("provision", "inventory.yaml", "--yes")
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Demo]:
+    """Two GPU nodes."""
+    with Demo([kinds.old(name, count=1) for name in (A, B)]) as made:
+        assert run(made, *PROVISION)[0] == 0, output(made)
+        yield made
+
+
+@pytest.fixture
+def demo(nodes: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
+    """The nodes; records of runs are the test's own, and so is what it writes into the inventory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    written = nodes.inventory.read_text()
+    yield nodes
+    nodes.inventory.write_text(written)
+    for item in client(nodes).ask("GET", JOBS)[1]["items"]:
+        client(nodes).ask("DELETE", f"{JOBS}/{item['metadata']['name']}", {"gracePeriodSeconds": 0})
+    assert run(nodes, *PROVISION, "--no-run")[0] == 0, output(nodes)
+
+
+def wish(demo: Demo, *, kubeconfig: Path | None = None, **defaults: str) -> None:
+    written = yaml.safe_load(demo.inventory.read_text())
+    written["defaults"] |= defaults
+    written["cluster"] |= {"kubeconfig": str(kubeconfig)} if kubeconfig else {}
+    demo.inventory.write_text(yaml.safe_dump(written))
+
+
+def states(demo: Demo) -> dict[str, str]:
+    """How far each host has come in the last run."""
+    found = record.last(demo.inventory)
+    assert found is not None
+    return {name: progress.state for name, progress in found.hosts.items()}
+
+
+def proofs(seen: list[dict[str, Any]]) -> dict[str, str]:
+    return {one["host"]: one["proof"] for one in seen if one["type"] == "verified"}
+
+
+def register(demo: Demo, host: str) -> None:
+    """As a kubelet does it at its start."""
+    state = demo.states[host]
+    with state.change() as now:
+        systemd.start(state, now, "kubelet.service")
+    until(lambda: client(demo).ask("GET", f"/api/v1/nodes/{host}")[0] == 200)
+
+
+def test_a_budget_that_never_allows_an_eviction_skips_the_host_by_name(demo: Demo) -> None:
+    """When the time is over. Its node takes pods again, and the run goes on."""
+    api = client(demo)
+    change(demo, A)
+    change(demo, B)
+    job(api, "web", A, 600, labels={"app": "web"})
+    until(lambda: api.ask("GET", f"{JOBS}/web")[1]["status"].get("phase") == "Running")
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+    budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "never"}, "spec": spec}
+    assert api.ask("POST", BUDGETS, budget)[0] == 201
+    wish(demo, work="drain", work_timeout="2s")
+    try:
+        code, seen = run(demo, *PROVISION)
+    finally:
+        api.ask("DELETE", f"{BUDGETS}/never")
+    assert (code, states(demo)) == (1, {A: "skipped", B: "proven"}), output(demo)
+    why = "The disruption budget never needs 1 healthy pods and has 1 currently"
+    assert proofs(seen)[A] == f"{A}: not changed: after 0 min default/web ({why}) still used its GPUs"
+    assert cordoned(api) == []
+    assert ended(api, "web") == ("Running", 0)
+
+
+def test_a_pod_that_only_a_finalizer_keeps_stops_nobody(demo: Demo) -> None:
+    """It is evicted and its containers end, though its object stays."""
+    api = client(demo)
+    change(demo, A)
+    job(api, "kept", A, 600, finalizers=["example.org/never"])
+    wish(demo, work="drain", work_timeout="60s")
+    code, _ = run(demo, *PROVISION)
+    assert (code, states(demo)[A]) == (0, "proven"), output(demo)
+    assert "deletionTimestamp" in api.ask("GET", f"{JOBS}/kept")[1]["metadata"]
+
+
+@pytest.mark.parametrize("moment", ["before its cordon", "while work is waited for"])
+def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, moment: str) -> None:
+    api, before = client(demo), applies(demo, A)
+    change(demo, A)
+    try:
+        if moment == "before its cordon":
+            code, seen = run(demo, *PROVISION, then=[[A, "waiting", "unregistered"]])
+        else:
+            job(api, "job", A, 600)
+            going = begin(demo, *PROVISION)
+            until(lambda: "waiting for default/job" in output(demo))
+            api.ask("DELETE", f"/api/v1/nodes/{A}")
+            api.ask("DELETE", f"{JOBS}/job", {"gracePeriodSeconds": 0})  # as the garbage collector does it
+            code, seen = going.wait(), operators.lines(demo)
+    finally:
+        register(demo, A)
+    assert (code, states(demo)[A]) == (1, "skipped"), output(demo)
+    assert proofs(seen)[A] == f"{A}: not changed: the cluster has no node `{A}` any more"
+    assert applies(demo, A) == before
+
+
+@pytest.mark.parametrize("moment", ["cordoned", "drained", "changed", "proven"])
+def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None:
+    """Longer than its Lease lasts. It holds that again before the next host, and nothing is done twice."""
+    api, proxy, before = client(demo), Proxy(demo.folder / "kubeconfig"), applies(demo, A)
+    for path in ("here", "go"):
+        (demo.folder / path).unlink(missing_ok=True)
+    change(demo, A)
+    change(demo, B)
+    wish(demo, kubeconfig=proxy.kubeconfig)
+    going = begin(demo, *PROVISION, "--batch", "1", then=[[A, moment, "held"]])
+    until((demo.folder / "here").exists)
+    proxy.shut()
+    (demo.folder / "go").touch()
+    try:
+        until(lambda: "the Kubernetes API at" in output(demo) or "waiting for the API server" in output(demo))
+        proxy.open()
+        assert going.wait(90) == 0, output(demo)
+    finally:
+        going.kill()
+        proxy.close()
+    assert states(demo) == {A: "proven", B: "proven"}
+    assert cordoned(api) == []
+    assert len(applies(demo, A) - before) == 1
+
+
+def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(demo: Demo) -> None:
+    """It is named, and stays cordoned. Once it is back, the run is resumed to its end."""
+    api, state = client(demo), demo.states[A]
+    with state.change() as now:
+        faults.FAULTS["nouveau"].act(state, state.machine(), now)
+    change(demo, B)
+    words = (*PROVISION, "--batch", "1")
+    try:
+        values = {"gpunode.converge.REBOOT_SECONDS": 5.0}
+        code, seen = run(demo, *words, then=[[A, "changing", "stuck"]], values=values)
+        assert (code, states(demo)) == (1, {A: "unreachable", B: "skipped"}), output(demo)
+        assert cordoned(api) == [A]
+    finally:
+        with state.change() as now:
+            now.faults.clear()
+        operators.back(state)
+    assert proofs(seen) == {
+        A: "unreachable: it did not come back within 0 minutes of its reboot",
+        B: f"{B}: not begun: 1 host ended badly ({A})",
+    }
+    code, _ = run(demo, "resume", "inventory.yaml", "--yes")
+    assert (code, states(demo)) == (0, {A: "proven", B: "proven"}), output(demo)
+    assert cordoned(api) == []
