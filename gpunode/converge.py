@@ -23,7 +23,6 @@ from gpunode.model import (
     Event,
     Facts,
     Host,
-    LoadImage,
     OnEvent,
     Outcome,
     PluginImage,
@@ -93,7 +92,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS)
-    archives = [change.archive for change in plan.changes if isinstance(change, LoadImage)]
+    archives = wire.archives(plan.changes)
     seen: Facts | None = None
     error: HostError | None = None
     applied: list[Change] = []

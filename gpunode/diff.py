@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 from gpunode.model import (
     Change,
+    InstallDriver,
     KernelModule,
     LoadImage,
     Packages,
@@ -13,6 +15,7 @@ from gpunode.model import (
     Reboot,
     RemoveFile,
     Service,
+    UninstallDriver,
     WriteFile,
 )
 from gpunode.redaction import redacted
@@ -35,9 +38,17 @@ def headline(change: Change) -> str:
             parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
             parts += [f"load {', '.join(change.load)}"] if change.load else []
             stopped = ", ".join(unit.removesuffix(".service") for unit in change.services)
-            return "; ".join(parts) + (f" (stop {stopped} meanwhile)" if stopped else "")
+            if stopped and not change.unload:
+                parts.append(f"start {stopped}")
+            end = " meanwhile" if change.load else ""
+            return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
         case LoadImage():
             return f"load image {change.reference} into {change.runtime}"
+        case InstallDriver():
+            source = change.url or f"{Path(change.archive or '').name} of this machine"
+            return f"install driver {change.version} ({change.flavour}) by NVIDIA's installer: {redacted(source)}"
+        case UninstallDriver():
+            return f"uninstall driver {change.version} by nvidia-uninstall"
         case Reboot():
             return "reboot"
 

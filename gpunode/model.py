@@ -37,6 +37,18 @@ class Repository:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFile:
+    """NVIDIA's own installer of one driver version, as `driver: {from: run}` names it. `archive` is a file of this machine;
+    else the host fetches `url`. `flavour`: of the kernel module; None: the one that fits the GPUs."""
+
+    version: str
+    sha256: str
+    archive: str | None = None
+    url: str | None = None
+    flavour: Literal["open", "proprietary"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
 
@@ -48,6 +60,7 @@ class Host:
     python: str = ""  # the agent's, as an absolute path; empty: looked for
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
+    driver_run: RunFile | None = None  # what installs that version; None: packages
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
@@ -171,6 +184,14 @@ class Module:
 
     version: str | None
     refcnt: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledRun:
+    """A driver that NVIDIA's own installer brought. `built`: its module is there for the running kernel."""
+
+    version: str
+    built: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +366,7 @@ class Facts:
     errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read
     machine_id: str = ""  # of /etc/machine-id; "" where it is not known
     product_uuid: str = ""  # of the firmware
+    installed_run: InstalledRun | None = None
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------
@@ -436,8 +458,8 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class KernelModule:
-    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons, which are
-    stopped for it and started again."""
+    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons, which an
+    unload stops and a load starts again."""
 
     why: str
     load: tuple[str, ...] = ()
@@ -459,6 +481,30 @@ class LoadImage:
 
 
 @dataclass(frozen=True, slots=True)
+class InstallDriver:
+    """Install a driver by NVIDIA's own installer, whose file has this SHA-256. `beside`: while another driver holds the GPUs;
+    nothing is loaded, and a reboot follows."""
+
+    version: str
+    sha256: str
+    flavour: Literal["open", "proprietary"]
+    why: str
+    archive: str | None = None  # of this machine
+    url: str | None = None  # that the host fetches
+    beside: bool = False
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallDriver:
+    """Remove the driver that NVIDIA's own installer brought."""
+
+    version: str
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reboot:
     """Restart the machine; the run continues when its boot id has changed. `ends`: users of the GPUs (pids, and UIDs of
     pods) that it was planned with; one that came since prevents it. None: it ends whoever is there."""
@@ -468,7 +514,17 @@ class Reboot:
     fault: str | None = None
 
 
-Change: TypeAlias = WriteFile | RemoveFile | Packages | Service | KernelModule | LoadImage | Reboot
+Change: TypeAlias = (
+    WriteFile
+    | RemoveFile
+    | Packages
+    | Service
+    | KernelModule
+    | LoadImage
+    | InstallDriver
+    | UninstallDriver
+    | Reboot
+)
 
 # --- The kubelet's start: how a host's files would start it ---------------------------------------------
 
@@ -532,6 +588,7 @@ class DriverWish:
     why: str
     fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
     switches: bool = False  # has NVSwitches, whose fabric manager must run
+    run: RunFile | None = None  # installs it in place of packages
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpunode import streams
 from gpunode.agent import bundle
-from gpunode.model import Change, LoadImage, Packages, RemoveFile, Watch, WriteFile
+from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
 
 ANSWER_BYTES = 64 << 20
 READY = b"@gpunode-ready"
@@ -99,7 +99,7 @@ def probe_job(watch: Watch) -> dict[str, Any]:
 def apply_job(
     run: str, by: str, changes: Sequence[Change], watch: Watch | None, confirm: float = 0.0
 ) -> dict[str, Any]:
-    """Make the changes in order, then probe. Reads the archives of LoadImage changes for their digests.
+    """Make the changes in order, then probe. Reads their archives for their digests.
 
     `confirm`: seconds that a guarded restart waits for its confirmation from outside; 0: it needs none.
     """
@@ -107,9 +107,9 @@ def apply_job(
     encoded = []
     for change in changes:
         entry = encode_change(change)
-        if isinstance(change, LoadImage):
+        if (archive := _archive(change)) is not None:
             entry["payload"] = len(payloads)
-            payloads.append(_payload(change.archive))
+            payloads.append(_payload(archive))
         encoded.append(entry)
     return {
         "op": "apply",
@@ -121,6 +121,15 @@ def apply_job(
         "payloads": payloads,
         "confirm": confirm,
     }
+
+
+def archives(changes: Sequence[Change]) -> list[str]:
+    """The files of this machine that follow the job of these changes, in order."""
+    return [archive for change in changes if (archive := _archive(change)) is not None]
+
+
+def _archive(change: Change) -> str | None:
+    return change.archive if isinstance(change, (LoadImage, InstallDriver)) else None
 
 
 def follow_job(run: str, confirms: int | None = None) -> dict[str, Any]:

@@ -30,8 +30,7 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
     try:
         this.store(program, job)
         for index, payload in enumerate(job["payloads"]):
-            kinds = [(change["kind"], change.get("payload")) for change in job["changes"]]
-            n = kinds.index(("load_image", index))
+            n = [change.get("payload") for change in job["changes"]].index(index)
             spool(this.payload(index), payload, stdin)
         this.begin()
         launch(this)

@@ -50,10 +50,12 @@ def attend(
     command: List[str],
     pass_fds: Tuple[int, ...] = (),
     heard: Callable[[str], None] = lambda _text: None,
+    what: str = "the package manager",
+    env: Optional[Dict[str, str]] = None,
 ) -> Tuple[int, str]:
     """Run a package manager for as long as it prints something: its status, and its output without passwords.
 
-    The output is in memory, for root alone, until it has ended; then it goes into output.log. `heard` gets it as it comes.
+    The output is in memory, for root alone, until it has ended; then it goes into output.log. `heard` gets it as it comes; `env` is added to its environment.
     """
     patience = this.load().get("apt_silence", SILENCE)
     path = below(this.live + "/packages.log")
@@ -64,7 +66,7 @@ def attend(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=system.ENV,
+            env=dict(system.ENV, **(env or {})),
             pass_fds=pass_fds,
             start_new_session=True,
         )
@@ -78,7 +80,7 @@ def attend(
                 size, this.last_output = size + len(news), time.monotonic()
                 heard(news.decode("utf-8", "replace"))
             if time.monotonic() - this.last_output > patience:
-                raise hangs(process, patience)
+                raise hangs(process, patience, what)
             time.sleep(0.05)
     finally:  # also of an abort
         end(process)
@@ -108,7 +110,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
             return
 
 
-def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:
+def hangs(process: "subprocess.Popen[bytes]", patience: float, what: str) -> Failure:
     """The failure of a silent package manager, with the chain of processes that it waits for."""
     names: List[str] = []
     children = [str(process.pid)]
@@ -117,8 +119,8 @@ def hangs(process: "subprocess.Popen[bytes]", patience: float) -> Failure:
         pid = int(children[-1])
         names.append(command_of(pid))
         children = (text_of("/proc/%d/task/%d/children" % (pid, pid)) or "").split()
-    sentence = "the package manager printed nothing for %d minutes and was ended; it waited for %s (pid %d)"
-    return Failure("packages-hang", sentence % (patience // 60, " > ".join(names), pid))
+    sentence = "%s printed nothing for %d minutes and was ended; it waited for %s (pid %d)"
+    return Failure("packages-hang", sentence % (what, patience // 60, " > ".join(names), pid))
 
 
 def room(needs: Iterable[Tuple[str, float]]) -> None:

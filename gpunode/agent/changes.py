@@ -10,6 +10,7 @@ from gpunode.agent.images import load_image
 from gpunode.agent.modules import kernel_module
 from gpunode.agent.packages import packages
 from gpunode.agent.record import Run
+from gpunode.agent.runfile import install_driver, uninstall_driver
 from gpunode.agent.services import service
 from gpunode.agent.system import Message
 
@@ -47,5 +48,7 @@ CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
     "service": service,
     "kernel_module": kernel_module,
     "load_image": load_image,
+    "install_driver": install_driver,
+    "uninstall_driver": uninstall_driver,
     "reboot": reboot,
 }

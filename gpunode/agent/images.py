@@ -49,9 +49,9 @@ def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
         while left:
             chunk = stdin.read(min(CHUNK, left))
             if not chunk:
-                raise Failure("payload-damaged", "the image archive arrived incomplete")
+                raise Failure("payload-damaged", "the archive arrived incomplete")
             file.write(chunk)
             digest.update(chunk)
             left -= len(chunk)
     if digest.hexdigest() != payload["sha256"]:
-        raise Failure("payload-damaged", "the image archive changed on its way")
+        raise Failure("payload-damaged", "the archive changed on its way")

@@ -12,9 +12,11 @@ from gpunode.agent.system import Answer, Message, below, last, run
 
 def kernel_module(_this: Run, change: Message) -> Message:
     """Daemons of the driver that keep a module in use are stopped meanwhile. Where that is not enough they stay stopped: a
-    reboot, which the next plan has then, starts them."""
-    services = [unit for unit in change["services"] if run("systemctl", "is-active", unit).status == 0]
-    for unit in services:
+    reboot, which the next plan has then, starts them. So they do where nothing is loaded: they would load the old modules again."""
+    services = change["services"]  # of an earlier unload, where this one only loads
+    if change["unload"]:
+        services = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
+    for unit in services if change["unload"] else ():
         run("systemctl", "stop", unit, timeout=60)
     try:
         reload_modules(change)
@@ -24,7 +26,8 @@ def kernel_module(_this: Run, change: Message) -> Message:
             raise
         start(services)
         raise
-    start(services)
+    if change["load"]:
+        start(services)
     return {}
 
 

@@ -15,6 +15,7 @@ from gpunode.agent.lock import lock_holder
 from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot
 from gpunode.agent.outside import unconfirmed
 from gpunode.agent.packages import read_packages
+from gpunode.agent.runfile import read_installed_run
 from gpunode.agent.system import Message, line_of
 from gpunode.agent.systemd import read_units
 
@@ -37,6 +38,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "pci": begin(read_pci),
         "modules": modules,
         "library_version": begin(read_library_version),
+        "installed_run": begin(read_installed_run),
         "smi": begin(read_smi, modules, users),
         "packages": begin(read_packages, watch["packages"]),
         "units": units,

@@ -119,6 +119,11 @@ class PackageNames:
                 return tuple(PackageSpec(name.format(**match.groupdict())) for name in row["packages"])
         return ()
 
+    @property
+    def tools(self) -> tuple[PackageSpec, ...]:
+        """What NVIDIA's own installer builds a module with, beside the headers."""
+        return tuple(PackageSpec(name) for name in self._rows["tools"])
+
     def toolkit(self, version: str) -> tuple[PackageSpec, ...]:
         """The container toolkit's packages; they work only when all are of one version."""
         written = self._rows["versions"]["toolkit"].format(version=version)

@@ -55,6 +55,7 @@ NEEDED = (
     "pci",
     "modules",
     "library_version",
+    "installed_run",
     "packages",
     "files",
     "units",
@@ -126,7 +127,11 @@ def _sources(
     sources: list[Source] = []
     arch = facts.os.arch
     needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
-        ("driver", (*wish.pin, *wish.headers, *wish.packages) if wish else (), host.driver_repository),
+        (
+            "driver",
+            (*wish.pin, *wish.headers, *wish.packages, *wish.fabric) if wish else (),
+            host.driver_repository,
+        ),
         ("toolkit", toolkit, host.toolkit_repository),
     ]
     for purpose, specs, repository in needs:

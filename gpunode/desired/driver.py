@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpunode import compat
 from gpunode.errors import Refused
-from gpunode.model import DriverWish, Facts, Host, PciDevice
+from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem
 from gpunode.versions import branch_of, upstream
 from gpunode.wording import few
@@ -29,8 +29,11 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     else:
         branch = _wished(host, facts, models)
         why = f"the inventory asks for {host.driver}"
+    run = host.driver_run
     kept = branch.number == installed
     flavour = _flavour(models, branch.number, _installed_flavour(facts, names) if kept else None)
+    if run is not None:
+        flavour = _flavour_of(host, facts, models, run)
     _secure_boot(host, facts)
     switches = bool(compat.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
@@ -39,12 +42,13 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         branch=branch.number,
         flavour=flavour,
         version=full,
-        pin=names.pin(branch.number, full),
-        headers=names.headers(facts.kernel),
-        packages=names.driver(branch.number, flavour, full),
+        pin=names.pin(branch.number, full) if run is None else (),
+        headers=(*names.headers(facts.kernel), *(names.tools if run else ())),
+        packages=names.driver(branch.number, flavour, full) if run is None else (),
         why=why,
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
+        run=run,
     )
 
 
@@ -87,7 +91,7 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
             hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
             layer="module",
         )
-    obstacle = _obstacle(facts, models, branch)
+    obstacle = _obstacle(facts, models, branch, packaged=host.driver_run is None)
     if obstacle is not None:
         raise Refused(
             host.name,
@@ -98,8 +102,10 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
     return branch
 
 
-def _obstacle(facts: Facts, models: Sequence[compat.Model], branch: compat.Branch) -> str | None:
-    """Why a branch does not fit this host, in one sentence; None when it does."""
+def _obstacle(
+    facts: Facts, models: Sequence[compat.Model], branch: compat.Branch, *, packaged: bool = True
+) -> str | None:
+    """Why a branch does not fit this host, in one sentence; None when it does. `packaged`: it comes from a repository."""
     number = branch.number
     for model in models:
         if model.last < number:
@@ -110,7 +116,7 @@ def _obstacle(facts: Facts, models: Sequence[compat.Model], branch: compat.Branc
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
     if not flavours(models, number):
         return f"{_names(models)} need different kernel modules of branch {number}, and a host loads one"
-    release = compat.release(facts.os)
+    release = compat.release(facts.os) if packaged else None
     if release is not None and not release.first <= number <= release.last:
         bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
         return f"NVIDIA's repository for {facts.os.pretty} {bound}"
@@ -154,6 +160,24 @@ def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavou
 def _flavour(models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None) -> compat.Flavour:
     usable = flavours(models, branch)
     return next((flavour for flavour in usable if flavour == installed), usable[0])
+
+
+def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: RunFile) -> compat.Flavour:
+    """The inventory's, if the GPUs take it; else the loaded one's of that version, or the better one."""
+    branch = int(run.version.split(".")[0])
+    if run.flavour is not None:
+        if run.flavour in _flavours(models, branch):
+            return run.flavour
+        raise Refused(
+            host.name,
+            f"`driver.flavour: {run.flavour}`: {_names(models)} need another kernel module of {run.version}",
+            hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
+            layer="module",
+        )
+    loaded: compat.Flavour | None = None
+    if facts.module_banner is not None and run.version in facts.module_banner:
+        loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
+    return _flavour(models, branch, loaded)
 
 
 def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool) -> str:
@@ -237,15 +261,24 @@ def _own_driver(host: Host, facts: Facts, system: PackageSystem) -> None:
             f"({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
             layer="module",
         )
-    if not family and facts.library_version is not None:
+    run = facts.installed_run
+    if host.driver_run is None and run is not None and (family or facts.library_version is not None):
         raise Refused(
             host.name,
-            f"a driver {facts.library_version} is installed without packages, as a .run installer does",
-            hint=f"Remove it with `nvidia-uninstall`, {LEAVE}",
+            f"a driver {run.version} is installed without packages, by NVIDIA's .run installer",
+            hint="Remove it with `nvidia-uninstall`, or have gpunode keep it: "
+            f'`driver: {{from: run, version: "{run.version}", …}}`, {LEAVE}',
+            layer="module",
+        )
+    if not family and run is None and facts.library_version is not None:
+        raise Refused(
+            host.name,
+            f"a driver {facts.library_version} is installed without packages, and not by NVIDIA's .run installer",
+            hint=f"Remove its files the way they came, {LEAVE}",
             layer="module",
         )
     # A branch is kept, but no package there: a change of branch was cut off half way, and goes on.
-    if not family and "nvidia" in facts.modules and not system.keeps_branch(facts):
+    if not family and run is None and "nvidia" in facts.modules and not system.keeps_branch(facts):
         raise Refused(
             host.name,
             f"an nvidia module {facts.modules['nvidia'].version} is loaded that no package brought: "

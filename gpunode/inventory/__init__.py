@@ -28,8 +28,8 @@ PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/
 def load(path: Path, *, keys: bool = True) -> Inventory:
     """The file's hosts and cluster. Raises InventoryError with every mistake, each as file:line:column: key: message.
 
-    Without `keys` the file may name files that do not exist: kubeconfig, keys, repositories and the image archive are ignored,
-    and the image has no reference. For callers that do not connect to its hosts.
+    Without `keys` the file may name files that do not exist: kubeconfig, keys, repositories, a driver's installer and the image archive are
+    ignored, and the image has no reference. For callers that do not connect to its hosts.
     """
     source = read(path)
     check(source)
@@ -51,7 +51,7 @@ def gate(item: str | dict[str, str]) -> GateCommand:
 
 
 def drop_keys(data: dict[str, Any]) -> str | None:
-    """Remove kubeconfig, keys and repositories from the data; returns the image's archive, None without one."""
+    """Remove kubeconfig, keys, repositories and installers from the data; returns the image's archive, None without one."""
     cluster = data.get("cluster", {})
     cluster.pop("kubeconfig", None)
     archived: str | None = (plugin := cluster.get("plugin", {})).pop("archive", None)
@@ -59,6 +59,8 @@ def drop_keys(data: dict[str, Any]) -> str | None:
         plugin.pop("image", None)  # which of the archive's
     for variables in places(data):
         variables.pop("repositories", None)
+        if isinstance(variables.get("driver"), dict):
+            variables["driver"] = variables["driver"].get("version", "auto")
         for key in ("key", "known_hosts"):
             variables.get("ssh", {}).pop(key, None)
     return archived

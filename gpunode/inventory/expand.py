@@ -13,7 +13,7 @@ from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
 from gpunode.inventory.values import Values, values
-from gpunode.model import Host, Ssh
+from gpunode.model import Host, RunFile, Ssh
 
 RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")
 MOST_HOSTS = 10_000
@@ -136,8 +136,11 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         return {key[-1]: value for key, (value, _) in values.items() if key[0] == section and len(key) > 1}
 
     plain = {key[0]: value for key, (value, _) in values.items() if len(key) == 1}
-    if "driver" in plain:
-        plain["driver"] = str(plain["driver"])
+    run = plain.get("driver")
+    if isinstance(run, RunFile):
+        plain |= {"driver": run.version, "driver_run": run}
+    elif "driver" in plain:
+        plain["driver"] = str(run)
     repositories = of("repositories")
     return Host(
         name=name,

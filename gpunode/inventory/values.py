@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
-from gpunode.model import Repository
+from gpunode.model import Repository, RunFile
 
 Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
 """A variable's name as a path of keys -> its value and its position in the file."""
@@ -25,7 +25,10 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
             place = (*where, *full)
             if full in {("hosts",), ("name",)}:
                 continue
-            if full[0] == "repositories" and len(full) == 2:
+            if full == ("driver",) and isinstance(value, dict):  # one value: nothing of it is merged
+                if (run := read_run(source, value, place)) is not None:
+                    flat[full] = run, place
+            elif full[0] == "repositories" and len(full) == 2:
                 if (repository := read_repository(source, value, place)) is not None:
                     flat[full] = repository, place
             elif isinstance(value, dict):
@@ -76,6 +79,25 @@ def need_file(source: Source, name: str, where: Where) -> Path | None:
         what = f"cannot be read: {error.strerror}"
     source.problem(where, f"{what}: {path}")
     return None
+
+
+def read_run(source: Source, value: Mapping[str, str], where: Where) -> RunFile | None:
+    """NVIDIA's own installer; None if something is wrong, which is noted."""
+    missing = [key for key in ("version", "sha256") if key not in value]
+    for key in missing:
+        if (*where, key) not in source.keys and "from" in value:
+            source.problem(where, f"`{key}` is missing; `from: run` needs it")
+    if sum((*where, key) in source.keys for key in ("file", "url")) != 1:
+        source.problem(where, "`from: run` needs one of `file` and `url`")
+        return None
+    if "file" not in value and "url" not in value:
+        return None
+    path = need_file(source, value["file"], (*where, "file")) if "file" in value else None
+    if missing or ("file" in value and path is None):
+        return None
+    archive = str(path) if path else None
+    flavour: Any = value.get("flavour")
+    return RunFile(value["version"], value["sha256"], archive, value.get("url"), flavour)
 
 
 def read_repository(source: Source, value: Mapping[str, str], where: Where) -> Repository | None:

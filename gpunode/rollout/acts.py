@@ -8,12 +8,14 @@ from typing import TypeAlias
 from gpunode.model import (
     Change,
     Disturbance,
+    InstallDriver,
     KernelModule,
     LoadImage,
     Packages,
     Reboot,
     RemoveFile,
     Service,
+    UninstallDriver,
     WriteFile,
 )
 from gpunode.wording import few
@@ -34,7 +36,10 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
             dict.fromkeys(one.unit for one in changes if isinstance(one, Service) and one.restart)
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
-        packages=tuple(dict.fromkeys(name for name in names if name in driver)),
+        packages=(
+            *dict.fromkeys(name for name in names if name in driver),
+            *(f"driver {change.version}" for change in changes if isinstance(change, UninstallDriver)),
+        ),
     )
 
 
@@ -69,6 +74,10 @@ def _acts(change: Change) -> Iterable[Act]:
             return [("unload" if change.unload else "load", "modules")]
         case LoadImage():
             return [("load", "image")]
+        case InstallDriver():
+            return [("install", f"driver {change.version} by NVIDIA's installer")]
+        case UninstallDriver():
+            return [("uninstall", f"driver {change.version}")]
         case Reboot():
             return [REBOOT]
     return []

@@ -18,6 +18,7 @@ from gpunode.model import (
     Facts,
     Gpu,
     Host,
+    InstallDriver,
     KernelModule,
     Outcome,
     Packages,
@@ -93,7 +94,7 @@ class Member:
     def driver_changed(self) -> bool:
         """Whether this run changed its driver: containers keep the libraries that they were started with."""
         applied = self.outcome.applied if self.outcome else ()
-        return any(isinstance(change, (KernelModule, Packages, Reboot)) for change in applied)
+        return any(isinstance(change, (InstallDriver, KernelModule, Packages, Reboot)) for change in applied)
 
     @property
     def no_driver(self) -> str:

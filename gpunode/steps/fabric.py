@@ -18,7 +18,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     wish = desired.driver
     if wish is None or not wish.switches:
         return ()
-    modules = driver.modules(facts, desired)
+    modules = driver.module_changes(facts, desired)
     loads = any(isinstance(change, KernelModule) for change in modules)
     if any(isinstance(change, Reboot) for change in modules) or not (loads or "nvidia" in facts.modules):
         return ()

@@ -23,6 +23,8 @@ from gpunode.model import (
     Gpu,
     GpuUser,
     Host,
+    InstallDriver,
+    InstalledRun,
     KernelModule,
     Kubelet,
     LoadImage,
@@ -35,8 +37,10 @@ from gpunode.model import (
     Reboot,
     RemoveFile,
     Repository,
+    RunFile,
     Service,
     Ssh,
+    UninstallDriver,
     Unit,
     WriteFile,
 )
@@ -65,6 +69,8 @@ def host(name: str, wishes: Mapping[str, Any] | None = None) -> Host:
     for purpose in ("driver", "toolkit"):
         uri = wishes.pop(f"{purpose}_repository", f"http://mirror.example/{purpose}")
         wishes[f"{purpose}_repository"] = Repository(uri, KEY) if uri else None
+    if run := wishes.pop("run", None):
+        wishes |= {"driver": run["version"], "driver_run": RunFile(**{"sha256": "feed", **run})}
     return Host(name, Ssh(f"{name}.example"), **wishes)
 
 
@@ -114,6 +120,7 @@ def build(data: Mapping[str, Any]) -> Facts:
         kubelet=_kubelet(node) if node else None,
         gpu_users=tuple(GpuUser(**user) for user in data.get("gpu_users", ())),
         images=data.get("images", {}),
+        installed_run=InstalledRun(**run) if (run := data.get("installed_run")) else None,
         errors=data.get("errors", {}),
     )
 
@@ -186,6 +193,16 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case LoadImage():
             there = {**seen.images.get(change.runtime, {}), change.reference: change.image_id}
             return replace(seen, images={**seen.images, change.runtime: there})
+        case InstallDriver():
+            assert seen.installed_run is None or seen.installed_run.version == change.version
+            seen = replace(seen, installed_run=InstalledRun(change.version, built=True))
+            return replace(
+                seen,
+                library_version=change.version,
+                module_banner=_banner(change.version, change.flavour == "open"),
+            )
+        case UninstallDriver():
+            return replace(seen, installed_run=None, library_version=None)
         case Reboot():
             pci = tuple(replace(d, driver=None if d.driver == "nouveau" else d.driver) for d in seen.pci)
             bare = replace(seen, pci=pci, modules={}, gpu_users=())
@@ -227,6 +244,8 @@ def _installed(seen: Facts, change: Packages) -> Facts:
 
 
 def _driver(seen: Facts) -> str | None:
+    if seen.installed_run is not None:
+        return seen.installed_run.version
     system = packages.of(seen)
     metas = system.NAMES.metas(seen.packages) if system else ()
     return upstream(seen.packages[metas[0]].version) if metas else None
@@ -237,9 +256,13 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
     version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
     open_one = any(name.startswith(("nvidia-open", "kmod-nvidia-open")) for name in seen.packages)
-    word = "Open Kernel Module" if open_one else "Kernel Module"
-    banner = f"NVRM version: NVIDIA UNIX {word}  {version}"
-    return replace(seen, modules=modules, module_banner=banner)
+    if seen.installed_run is not None:
+        open_one = "Open" in (seen.module_banner or "")
+    return replace(seen, modules=modules, module_banner=_banner(version, open_one))
+
+
+def _banner(version: str | None, open_one: bool) -> str:
+    return f"NVRM version: NVIDIA UNIX {'Open ' * open_one}Kernel Module  {version}"
 
 
 def _restarted(seen: Facts, name: str) -> Facts:

@@ -179,7 +179,7 @@ RULES = {
     ),
     "float as a version": (
         HOSTS + "    driver: 580.95\n",
-        "4:13: groups.g.driver: expected text or a whole number, got the number 580.95; "
+        "4:13: groups.g.driver: expected text or a whole number or a mapping, got the number 580.95; "
         'in quotes it is text: "580.95"',
     ),
     "half a version": (

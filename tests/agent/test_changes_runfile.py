@@ -1,0 +1,202 @@
+"""NVIDIA's own installer: a shell script in its place, which takes its options and leaves what it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gpunode.model import InstallDriver, UninstallDriver
+from tests.agent.conftest import Host
+
+VERSION = "580.178.04"
+DEPS = "/lib/modules/6.1.0-13-amd64/modules.dep"
+# What the real one leaves: its record, its uninstaller, a module that depmod knows.
+INSTALLS = f"""\
+#!/bin/sh
+echo "run $*" >> "$GPUNODE_ROOT/state/calls"
+echo "in $TMPDIR" >> "$GPUNODE_ROOT/state/calls"
+mkdir -p "$GPUNODE_ROOT/var/lib/nvidia" "$GPUNODE_ROOT/usr/bin" "$GPUNODE_ROOT/lib/modules/6.1.0-13-amd64"
+printf '1.0-58017804 ({VERSION})\\nNVIDIA Accelerated Graphics Driver\\n' > "$GPUNODE_ROOT/var/lib/nvidia/log"
+touch "$GPUNODE_ROOT/usr/bin/nvidia-uninstall"
+echo "updates/dkms/nvidia.ko:" > "$GPUNODE_ROOT{DEPS}"
+touch "$TMPDIR/left"
+"""
+UNINSTALLS = 'rm -r "$GPUNODE_ROOT/var/lib/nvidia" "$GPUNODE_ROOT/usr/bin/nvidia-uninstall"'
+
+
+def fails(log: str, status: int = 1) -> str:
+    """An installer that writes this log and ends."""
+    return f'mkdir -p "$GPUNODE_ROOT/var/log"\ncat > "$GPUNODE_ROOT/var/log/nvidia-installer.log" <<\'E\'\n{log}\nE\nexit {status}\n'
+
+
+def change(folder: Path, script: str) -> InstallDriver:
+    """A file of this machine."""
+    path = folder / "NVIDIA.run"
+    path.write_text(script)
+    digest = hashlib.sha256(script.encode()).hexdigest()
+    return InstallDriver(VERSION, digest, "open", "why", archive=str(path))
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of the folder."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path: Path) -> None:
+    """With dkms where it is there; the file and what it unpacked are gone afterwards, and the probe knows the driver."""
+    host.program("dkms", "")
+    one = change(tmp_path, INSTALLS)
+    assert host.probe()["installed_run"] is None
+    messages = host.apply(one, payload=Path(one.archive or "").read_bytes())
+    assert messages[-1]["ok"]
+    assert messages[-2]["detail"] == {"built": True}
+    ran, where = [call for call in host.calls() if call.startswith(("run ", "in "))]
+    assert ran == "run --silent --no-x-check --dkms --kernel-module-type=open"
+    assert where.endswith("/var/lib/gpunode/runs/run1/unpacked")
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("unpacked"))
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+    assert host.probe()["installed_run"] == {"version": VERSION, "built": True}
+
+
+def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path: Path, mirror: str) -> None:
+    """The host fetches it; without dkms it is not told to use it."""
+    one = change(tmp_path, INSTALLS)
+    assert host.apply(replace(one, archive=None, url=f"{mirror}/NVIDIA.run"))[-1]["ok"]
+    assert host.calls()[0] == "run --silent --no-x-check --kernel-module-type=open"
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("driver.run"))
+
+
+def test_a_mirror_that_has_another_file_is_named_before_it_runs(
+    host: Host, tmp_path: Path, mirror: str
+) -> None:
+    """Nothing of it is run, and nothing is left."""
+    one = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
+    failed = host.fail(one)
+    assert failed["code"] == "checksum-mismatch"
+    assert hashlib.sha256(INSTALLS.encode()).hexdigest() in failed["error"]
+    assert host.calls() == []
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("driver.run"))
+
+
+def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:
+    """404, and a server that is not there."""
+    one = InstallDriver(VERSION, "0" * 64, "open", "why", url=f"{mirror}/none.run")
+    assert "404" in host.fail(one)["error"]
+    failed = host.fail(replace(one, url="http://127.0.0.1:9/none.run"))
+    assert failed["code"] == "download-failed"
+    assert "http://127.0.0.1:9/none.run" in failed["error"]
+
+
+@pytest.mark.parametrize(
+    ("version", "flavour", "beside", "words"),
+    [
+        ("580.178.04", "proprietary", False, "--kernel-module-type=proprietary"),
+        ("550.163.01", "open", False, "--kernel-module-build-directory=kernel-open"),
+        ("550.163.01", "proprietary", False, ""),
+        ("470.256.02", "proprietary", False, ""),
+        (
+            "580.178.04",
+            "open",
+            True,
+            "--kernel-module-type=open --no-nouveau-check --allow-installation-with-running-driver --skip-module-load",
+        ),
+    ],
+)
+def test_an_installer_gets_the_options_that_its_version_has(
+    host: Host, tmp_path: Path, version: str, flavour: str, beside: bool, words: str
+) -> None:
+    """An unknown option makes it fail."""
+    one = change(tmp_path, INSTALLS.replace(VERSION, version))
+    one = replace(one, version=version, flavour=flavour, beside=beside)  # type: ignore[arg-type]
+    assert host.apply(one, payload=Path(one.archive or "").read_bytes())[-1]["ok"]
+    assert host.calls()[0] == f"run --silent --no-x-check {words}".strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "status"),
+    [
+        ("disk-full", "ERROR: Unable to write (No space left on device).", 1),
+        ("nouveau-loaded", "WARNING: The Nouveau kernel driver is currently in use by your system.", 1),
+        ("compiler-missing", "ERROR: Unable to find the development tool `make` in your path", 1),
+        (
+            "headers-missing",
+            "ERROR: Unable to find the kernel source tree for the currently running kernel.",
+            1,
+        ),
+        (
+            "module-in-use",
+            "WARNING: An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel.",
+            1,
+        ),
+        (
+            "module-unsigned",
+            "ERROR: The kernel module failed to load, because it was not signed by a key that is trusted",
+            1,
+        ),
+        ("module-failed", "ERROR: Unable to load the kernel module 'nvidia.ko'.", 1),
+        (
+            "module-build-failed",
+            'ERROR: An error occurred while performing the step: "Building kernel modules".',
+            1,
+        ),
+        ("installer-failed", "ERROR: Something new.", 1),
+        (
+            "driver-present",
+            "ERROR: The installation was canceled due to the availability or presence of an alternate driver installation.",
+            0,
+        ),
+    ],
+)
+def test_what_failed_is_read_from_the_log(
+    host: Host, tmp_path: Path, code: str, log: str, status: int
+) -> None:
+    """Its status is 1 whatever it was, and 0 where it cancels."""
+    one = change(tmp_path, fails(log, status))
+    failed = host.fail(one, payload=Path(one.archive or "").read_bytes())
+    assert failed["code"] == code
+    assert failed["detail"][-1] == "all of it: /var/log/nvidia-installer.log"
+    assert log in failed["detail"]
+
+
+def test_an_installer_that_hangs_is_ended(host: Host, tmp_path: Path) -> None:
+    """As a package manager is."""
+    one = change(tmp_path, "sleep 600")
+    *_, failed, end = host.ask(host.job(one, apt_silence=0.3), Path(one.archive or "").read_bytes())
+    assert not end["ok"]
+    assert failed["code"] == "packages-hang"
+    assert failed["error"].startswith("NVIDIA's installer printed nothing")
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_a_driver_is_uninstalled(host: Host) -> None:
+    """By what it brought for that."""
+    host.write("/var/lib/nvidia/log", f"1.0-58017804 ({VERSION})\n")
+    host.write("/usr/bin/nvidia-uninstall", "")
+    assert host.probe()["installed_run"] == {"version": VERSION, "built": False}
+    host.program("nvidia-uninstall", UNINSTALLS)
+    assert host.apply(UninstallDriver(VERSION, "why"))[-1]["ok"]
+    assert host.calls()[-1] == "nvidia-uninstall --silent"
+    assert host.probe()["installed_run"] is None
+
+
+def test_an_uninstaller_that_leaves_the_driver_has_failed(host: Host) -> None:
+    """It ends with 0 then, too."""
+    host.write("/var/lib/nvidia/log", f"1.0-58017804 ({VERSION})\n")
+    host.write("/usr/bin/nvidia-uninstall", "")
+    host.write("/var/log/nvidia-uninstall.log", "ERROR: Uninstallation failed.\n")
+    host.program("nvidia-uninstall", "")
+    failed = host.fail(UninstallDriver(VERSION, "why"))
+    assert failed["code"] == "installer-failed"
+    assert failed["error"] == f"NVIDIA's installer did not uninstall driver {VERSION}: Uninstallation failed."
