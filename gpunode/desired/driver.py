@@ -166,7 +166,7 @@ def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: R
     """The inventory's, if the GPUs take it; else the loaded one's of that version, or the better one."""
     branch = int(run.version.split(".")[0])
     if run.flavour is not None:
-        if run.flavour in _flavours(models, branch):
+        if run.flavour in flavours(models, branch):
             return run.flavour
         raise Refused(
             host.name,
