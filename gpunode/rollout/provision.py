@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpunode.cluster import lease
+from gpunode.cluster import lease, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.nodes import cordon
@@ -71,6 +71,9 @@ def provision(session: Session, wish: Wish) -> int:
         objects = planned.plan(api, session.inventory, found, session.listener).objects
     gate.show(session.inventory, session.listener)
     waiting = [one for one in members if one.waits]
+    if api is not None:
+        drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
+        rights.demanded(api, (*rights.RUN, *(rights.DRAIN if drains else ())))
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
     left = cordon.left(api) if api else {}

@@ -51,6 +51,7 @@ KINDS = {
     "Secret": Kind("v1", "secrets", True),
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
     "Lease": Kind("coordination.k8s.io/v1", "leases", True),
+    "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", False),
 }
 
 

@@ -22,6 +22,7 @@ from gpunode.sim.apiserver.watch import events
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
 POLL = 0.2  # seconds between two reads of a log that is followed
 
@@ -118,6 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[0] in {"api", "apis", "openapi"} and (known := discovery.found(parts)):
             self._send(200, known)
             return
+        if self.command == "POST" and url.path == REVIEWS:
+            self._send(201, self._review(user, self._given(body)))
+            return
         api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces":
@@ -203,6 +207,15 @@ class _Handler(BaseHTTPRequestHandler):
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
         why = f'User "{user}" cannot {verb} resource "{plural}" in API group "{of.group}" {where}'
         raise status_error(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
+
+    def _review(self, user: str, review: Object) -> Object:
+        """Whether the user may do what it asks about."""
+        asked = review["spec"]["resourceAttributes"]
+        part = asked.get("subresource")
+        plural = f"{asked['resource']}/{part}" if part else asked["resource"]
+        place = (asked["verb"], asked.get("group", ""), plural, asked.get("namespace", ""))
+        allowed = user == "admin" or rbac.allows(self.server_api.store, user, *place)
+        return {**review, "status": {"allowed": allowed}}
 
     def _log(self, pod: Object, query: dict[str, str]) -> None:
         containers = [one["name"] for one in pod["spec"]["containers"]]

@@ -1,4 +1,4 @@
-"""Authorization of service accounts by their Roles and ClusterRoles."""
+"""Authorization of users and service accounts by their Roles and ClusterRoles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ PREFIX = "system:serviceaccount:"
 
 
 def allows(store: Store, user: str, verb: str, group: str, plural: str, namespace: str) -> bool:
-    """True if a service account (`system:serviceaccount:NAMESPACE:NAME`) may; other users have no bindings."""
-    if not user.startswith(PREFIX):
-        return False
-    home, _, name = user.removeprefix(PREFIX).partition(":")
-    subject = {"kind": "ServiceAccount", "namespace": home, "name": name}
+    """True if a user, or a service account (`system:serviceaccount:NAMESPACE:NAME`), may."""
+    subject = {"kind": "User", "name": user}
+    if user.startswith(PREFIX):
+        home, _, name = user.removeprefix(PREFIX).partition(":")
+        subject = {"kind": "ServiceAccount", "namespace": home, "name": name}
     bindings = store.all("ClusterRoleBinding") + (store.all("RoleBinding", namespace) if namespace else [])
     for binding in bindings:
         if not any(subject.items() <= one.items() for one in binding.get("subjects", [])):

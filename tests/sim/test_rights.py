@@ -1,0 +1,124 @@
+"""What a run's user needs to be allowed: the ClusterRole of docs/safety.md, and nothing that a run does not ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+
+from . import operators
+from .jobs import applies, change, client, cordoned, job
+
+HOST, USER = "gpu-1", "nobody"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ROLE = yaml.safe_load(
+    (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1].split("```")[0]
+)
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+# An apply creates where there is nothing. Objects of a plugin that is not wanted any more are found and deleted.
+MAINTENANCE = {"create", "delete", "list", "patch", "watch"}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """A bare host, and a user with no right but those of the document's role."""
+    with Demo([kinds.old(HOST, count=1)]) as made:
+        written = yaml.safe_load(made.inventory.read_text())
+        written["cluster"]["kubeconfig"] = "kubeconfig-nobody"
+        made.inventory.write_text(yaml.safe_dump(written))
+        allow(made, ROLE["rules"])
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def allow(demo: Demo, rules: list[dict[str, Any]]) -> None:
+    role, api = {**ROLE, "rules": rules}, client(demo)
+    name = ROLE["metadata"]["name"]
+    code, answer = api.apply(role, f"{RBAC}/clusterroles/{name}", force="true")
+    assert code in (200, 201), answer
+    binding = {
+        "apiVersion": ROLE["apiVersion"],
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+    }
+    code, answer = api.apply(binding, f"{RBAC}/clusterrolebindings/{name}", force="true")
+    assert code in (200, 201), answer
+
+
+def given(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Verb and resource."""
+    return {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def right(line: str) -> tuple[str, str] | None:
+    """What RBAC calls a request; None for those that every user may make."""
+    method, path = line.split()
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if len(rest) > 2 and rest[0] == "namespaces":
+        rest = rest[2:]
+    if not rest or rest[0] == "selfsubjectaccessreviews":
+        return None
+    verb = "list" if method == "GET" and len(rest) == 1 else VERBS.get(method, "watch")
+    return verb, "/".join((rest[0], *rest[2:]))
+
+
+def test_the_documents_role_is_what_a_run_asks_for(demo: Demo) -> None:
+    """From a bare host to a drained one: all of it is allowed, and nothing stands there that is not asked for."""
+    words, asked = ("provision", "inventory.yaml", "--yes"), demo.folder / "asked"
+    code, _ = operators.run(demo, *words, asked=str(asked))
+    assert code == 0, operators.last_words(demo)
+    wish = yaml.safe_load(demo.inventory.read_text())
+    wish["defaults"]["work"] = "drain"
+    demo.inventory.write_text(yaml.safe_dump(wish))
+    change(demo, HOST)
+    job(client(demo), "web", HOST, 600)
+    code, _ = operators.run(demo, *words, asked=str(asked))
+    assert code == 0, operators.last_words(demo)
+
+    needed = {found for line in asked.read_text().splitlines() if (found := right(line))}
+    assert needed - given(ROLE["rules"]) == set()
+    assert {resource for _, resource in given(ROLE["rules"])} - {resource for _, resource in needed} == set()
+    unused = {(verb, resource) for verb, resource in given(ROLE["rules"]) - needed if verb not in MAINTENANCE}
+    assert unused == set()
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "words"),
+    [
+        ("update", "leases", "update leases.coordination.k8s.io in namespace kube-system"),
+        ("create", "pods/eviction", "create pods/eviction"),
+        ("patch", "nodes", "patch nodes"),
+    ],
+)
+def test_a_missing_right_is_named_before_anything_is_changed(
+    demo: Demo, verb: str, resource: str, words: str
+) -> None:
+    change(demo, HOST)
+    before = applies(demo, HOST)
+    rules = [
+        {**rule, "verbs": [one for one in rule["verbs"] if (one, rule["resources"]) != (verb, [resource])]}
+        for rule in ROLE["rules"]
+    ]
+    allow(demo, rules)
+    try:
+        code, _ = operators.run(demo, "provision", "inventory.yaml", "--yes")
+    finally:
+        allow(demo, ROLE["rules"])
+    assert code == 1
+    assert f"the Kubernetes API does not let this user {words}: nothing was changed" in operators.last_words(
+        demo
+    )
+    assert (applies(demo, HOST), cordoned(client(demo))) == (before, [])
