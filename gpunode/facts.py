@@ -49,6 +49,7 @@ def parse(raw: Raw) -> Facts:
         secure_boot=raw.get("secure_boot"),
         pci=tuple(PciDevice(**device) for device in raw.get("pci") or ()),
         modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
+        kernels=dict(raw.get("kernels") or {}),
         module_banner=raw.get("module_banner"),
         library_version=raw.get("library_version"),
         gpus=gpus,

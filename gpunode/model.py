@@ -367,6 +367,7 @@ class Facts:
     machine_id: str = ""  # of /etc/machine-id; "" where it is not known
     product_uuid: str = ""  # of the firmware
     installed_run: InstalledRun | None = None
+    kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module
 
 
 # --- Change: what can be done to a host; a closed set ------------------------------------------------
@@ -586,6 +587,8 @@ class DriverWish:
     headers: tuple[PackageSpec, ...]  # of the kernel: only building a module needs them
     packages: tuple[PackageSpec, ...]  # the driver's own
     why: str
+    ahead: str = ""  # the kernel of the next boot, where it has no nvidia module
+    ahead_headers: tuple[PackageSpec, ...] = ()  # which dkms builds one with
     fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
     switches: bool = False  # has NVSwitches, whose fabric manager must run
     run: RunFile | None = None  # installs it in place of packages

@@ -27,6 +27,11 @@ def branch_of(version: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def kernel_order(release: str) -> tuple[int, ...]:
+    """A kernel's release for comparing: (6, 1, 0, 41, 64) of 6.1.0-41-amd64."""
+    return tuple(int(part) for part in re.findall(r"\d+", release))
+
+
 def numbers(version: str) -> tuple[int, ...]:
     """A version's numbers without epoch and revision, for comparing."""
     return tuple(int(part) for part in re.findall(r"\d+", upstream(version)))

@@ -43,6 +43,17 @@ def read_modules() -> Dict[str, Dict[str, Any]]:
     return found
 
 
+def read_kernels() -> Dict[str, bool]:
+    """The kernels that can be booted, and whether each has an nvidia module."""
+    found = {}
+    for path in glob.glob(below("/boot/vmlinuz-*")):
+        version = path[len(below("/boot/vmlinuz-")) :]
+        listed = text_of("/lib/modules/%s/modules.dep" % version)
+        if listed is not None:  # a rescue image has no modules
+            found[version] = re.search(r"(?m)^\S*/nvidia(-current)?\.ko", listed) is not None
+    return found
+
+
 def read_library_version() -> Optional[str]:
     """The suffix of the real file behind the 64-bit libnvidia-ml.so.1."""
     for line in run("ldconfig", "-p").out.splitlines():

@@ -8,7 +8,14 @@ from typing import Any, Callable, Dict, List, Optional
 
 from gpunode.agent.containerd import read_containerd
 from gpunode.agent.docker import read_docker
-from gpunode.agent.gpus import read_gpu_users, read_library_version, read_modules, read_pci, read_smi
+from gpunode.agent.gpus import (
+    read_gpu_users,
+    read_kernels,
+    read_library_version,
+    read_modules,
+    read_pci,
+    read_smi,
+)
 from gpunode.agent.images import read_images
 from gpunode.agent.kubelet import read_kubelet, read_watched_files
 from gpunode.agent.lock import lock_holder
@@ -37,6 +44,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "secure_boot": begin(read_secure_boot),
         "pci": begin(read_pci),
         "modules": modules,
+        "kernels": begin(read_kernels),
         "library_version": begin(read_library_version),
         "installed_run": begin(read_installed_run),
         "smi": begin(read_smi, modules, users),

@@ -8,7 +8,7 @@ from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem
-from gpunode.versions import branch_of, upstream
+from gpunode.versions import branch_of, kernel_order, upstream
 from gpunode.wording import few
 
 LEAVE = "or set `driver: none` to leave this host's driver alone."
@@ -37,6 +37,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     _secure_boot(host, facts)
     switches = bool(compat.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
+    ahead = _ahead(facts)
     exactly = full or (_installed_version(facts, names) if kept else "")
     return DriverWish(
         branch=branch.number,
@@ -46,10 +47,19 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         headers=(*names.headers(facts.kernel), *(names.tools if run else ())),
         packages=names.driver(branch.number, flavour, full) if run is None else (),
         why=why,
+        ahead=ahead,
+        ahead_headers=names.headers(ahead) if ahead else (),
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
         run=run,
     )
+
+
+def _ahead(facts: Facts) -> str:
+    """The newest kernel that can be booted, where it is newer than the running one and has no nvidia module; else ""."""
+    newest = max(facts.kernels, key=kernel_order, default="")
+    newer = bool(newest) and kernel_order(newest) > kernel_order(facts.kernel)
+    return newest if newer and not facts.kernels[newest] else ""
 
 
 def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
@@ -58,6 +68,11 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
         loaded = "nvidia" in facts.modules
         return () if loaded else ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
     branch = compat.branches()[wish.branch]
+    behind = all(spec.name in facts.packages for spec in wish.ahead_headers)
+    if wish.ahead and behind:
+        return (
+            f"Kernel {wish.ahead} boots next and has no nvidia module, though its headers are there: see `dkms status`.",
+        )
     if host.driver == "auto" or branch.alive:
         return ()
     return (

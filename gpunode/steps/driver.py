@@ -61,7 +61,7 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     wish = desired.driver
     if wish is None:
         return ()
-    every = (*wish.pin, *wish.headers, *wish.packages, *wish.fabric)
+    every = (*wish.pin, *wish.headers, *wish.ahead_headers, *wish.packages, *wish.fabric)
     absent = tuple(spec for spec in every if not is_installed(facts.packages, spec))
     loaded = facts.modules.get("nvidia")
     built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == wish.branch
@@ -104,6 +104,11 @@ def _packages(
             facts, "the module is built with the running kernel's headers", install=headers
         )
         rest = tuple(spec for spec in rest if spec not in headers)
+    ahead = tuple(spec for spec in rest if spec in wish.ahead_headers)
+    if ahead:
+        why = f"kernel {wish.ahead} boots next and has no nvidia module: dkms builds it with these headers"
+        yield packaging.change(facts, why, install=ahead)
+        rest = tuple(spec for spec in rest if spec not in ahead)
     names = [spec.name for spec in (*wish.packages, *wish.fabric)]
     # apt may forget a hold when it installs, so all are held again then
     again = any(spec.name in names for spec in rest)

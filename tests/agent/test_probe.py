@@ -228,6 +228,23 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
     assert docker.live_restore
 
 
+def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Host) -> None:
+    """A rescue image has no modules of its own."""
+    for version, modules in {
+        "6.1.0-40-amd64": "updates/dkms/nvidia.ko.xz: kernel/drivers/video/backlight.ko\n",
+        "6.1.0-41-amd64": "kernel/drivers/net/ethernet/nvidia/forcedeth.ko:\n",
+        "6.12.0-1-amd64": "updates/dkms/nvidia-current.ko:\n",
+    }.items():
+        host.write(f"/boot/vmlinuz-{version}", "")
+        host.write(f"/lib/modules/{version}/modules.dep", modules)
+    host.write("/boot/vmlinuz-0-rescue-abc", "")
+    assert facts.parse(host.probe()).kernels == {
+        "6.1.0-40-amd64": True,
+        "6.1.0-41-amd64": False,
+        "6.12.0-1-amd64": True,
+    }
+
+
 def test_containers_of_nvidia_docker_1_are_named(host: Host) -> None:
     """By their volumes, where its plugin is installed."""
     mounts = {"/usr/local/nvidia": {"Driver": "nvidia-docker", "Name": "nvidia_driver_384.81"}}

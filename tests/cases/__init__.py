@@ -121,6 +121,7 @@ def build(data: Mapping[str, Any]) -> Facts:
         gpu_users=tuple(GpuUser(**user) for user in data.get("gpu_users", ())),
         images=data.get("images", {}),
         installed_run=InstalledRun(**run) if (run := data.get("installed_run")) else None,
+        kernels=data.get("kernels", {}),
         errors=data.get("errors", {}),
     )
 
