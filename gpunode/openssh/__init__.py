@@ -155,8 +155,10 @@ class Dialer:
         with self._lock:
             if self._folder is None:
                 usual = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-                short = len(usual) < SOCKET_BYTES - len("/gpunode-12345678/1234") and Path(usual).is_dir()
-                self._folder = Path(tempfile.mkdtemp(prefix="gpunode-", dir=usual if short else "/tmp"))  # noqa: S108
+                short = len(usual) < SOCKET_BYTES - len("/gpunode-12345678/1234")
+                # After `su` it is another user's.
+                fits = short and os.access(usual, os.W_OK | os.X_OK)
+                self._folder = Path(tempfile.mkdtemp(prefix="gpunode-", dir=usual if fits else "/tmp"))  # noqa: S108
             self._count += 1
             return self._folder / str(self._count)
 

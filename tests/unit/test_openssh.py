@@ -174,9 +174,9 @@ def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Diale
 def test_sockets_are_private_and_gone_at_the_end(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder of this user; where the usual one has too long a path, below /tmp."""
-    for usual in (tmp_path, tmp_path / ("x" * 100)):
-        usual.mkdir(exist_ok=True)
+    """In a folder of this user; where the usual one has too long a path or is not there, below /tmp."""
+    (tmp_path / ("x" * 100)).mkdir()
+    for usual in (tmp_path, tmp_path / ("x" * 100), tmp_path / "none"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(usual))
         dialer = openssh.Dialer(tmp_path / "no-ssh-config")
         connection = dialer.connect(sshd.host())
