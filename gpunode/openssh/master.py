@@ -122,7 +122,8 @@ def _watched(process: subprocess.Popen[bytes], timeout: float) -> tuple[str, boo
                 chunk = os.read(process.stderr.fileno(), 65536)
                 if not chunk or not printed.add(chunk):
                     break
-            elif process.poll() is not None:  # masters before OpenSSH 8.5 keep it open
+            # Masters before OpenSSH 8.5 keep it open.
+            elif process.poll() is not None and not ready.select(0):
                 break
     late = left <= 0
     if not late:

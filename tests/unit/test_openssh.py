@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from gpunode import openssh
 from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
+from gpunode.openssh import master
 from gpunode.openssh.failures import _CAUSES, Way, diagnose
 from gpunode.openssh.master import Master
 from tests.sshd import Sshd, serve
@@ -132,6 +134,15 @@ def said(connection: openssh.Connection, command: str) -> list[bytes]:
     return lines
 
 
+def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it ends right after there was nothing to read."""
+    monkeypatch.setattr(master, "POLL_SECONDS", 0.01)
+    words = ["/bin/sh", "-c", "sleep 0.2; echo the cause >&2; exit 255"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+        monkeypatch.setattr(process, "poll", process.wait)
+        assert master._watched(process, 30) == ("the cause\n", False)
+
+
 @needs_ssh
 def test_commands_share_one_login(sshd: Sshd, dialer: openssh.Dialer) -> None:
     """However many they are."""
@@ -150,9 +161,9 @@ def test_a_master_that_ended_between_two_commands_is_replaced(
     """As where it idled longer than it persists."""
     connection = dialer.connect(sshd.host())
     assert said(connection, "echo in") == [b"in\n"]
-    master = connection._master
-    sshd.cut() if end == "the network" else master.close()
-    while master.alive():
+    first = connection._master
+    sshd.cut() if end == "the network" else first.close()
+    while first.alive():
         pass
     assert said(connection, "echo in") == [b"in\n"]
     assert sshd.connections == 2
@@ -193,10 +204,10 @@ def test_sockets_are_private_and_gone_at_the_end(
 def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) -> None:
     """Also of a connection that nobody closed."""
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
-    master = dialer.connect(sshd.host())._master
-    assert master.alive()
+    opened = dialer.connect(sshd.host())._master
+    assert opened.alive()
     dialer.close()
-    assert not master.alive()
+    assert not opened.alive()
 
 
 @needs_ssh
