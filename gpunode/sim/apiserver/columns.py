@@ -223,6 +223,12 @@ def _lease(item: Object) -> list[Any]:
     return [_name(item), item.get("spec", {}).get("holderIdentity", ""), _age(item)]
 
 
+def _budget(item: Object) -> list[Any]:
+    spec = item.get("spec", {})
+    bounds = [str(spec.get(name, "N/A")) for name in ("minAvailable", "maxUnavailable")]
+    return [_name(item), *bounds, item.get("status", {}).get("disruptionsAllowed", 0), _age(item)]
+
+
 ENDED: Mapping[str, str] = MappingProxyType(
     {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
 )
@@ -257,6 +263,10 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
         "RoleBinding": BINDING,
         "ClusterRoleBinding": BINDING,
         "Lease": ("Name, Holder, Age", _lease),
+        "PodDisruptionBudget": (
+            "Name, Min Available, Max Unavailable, #Allowed Disruptions, Age",
+            _budget,
+        ),
         "RuntimeClass": ("Name, Handler, Age", _class),
     }
 )
