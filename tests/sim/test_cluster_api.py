@@ -77,6 +77,7 @@ def test_what_there_is_can_be_asked_for(client: Client) -> None:
         "apps/v1",
         "coordination.k8s.io/v1",
         "node.k8s.io/v1",
+        "policy/v1",
         "rbac.authorization.k8s.io/v1",
     ]
     resources = client.ask("GET", "/api/v1")[1]["resources"]
