@@ -277,12 +277,13 @@ def _own_driver(host: Host, facts: Facts, system: PackageSystem) -> None:
             layer="module",
         )
     run = facts.installed_run
-    if host.driver_run is None and run is not None and (family or facts.library_version is not None):
+    if run is not None and host.driver_run is None and (family or host.driver == "auto"):
         raise Refused(
             host.name,
             f"a driver {run.version} is installed without packages, by NVIDIA's .run installer",
-            hint="Remove it with `nvidia-uninstall`, or have gpunode keep it: "
-            f'`driver: {{from: run, version: "{run.version}", …}}`, {LEAVE}',
+            hint="Have gpunode keep it: "
+            f'`driver: {{from: run, version: "{run.version}", …}}`; name a branch to have packages in its place, or remove it '
+            f"with `nvidia-uninstall`, {LEAVE}",
             layer="module",
         )
     if not family and run is None and facts.library_version is not None:

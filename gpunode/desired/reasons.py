@@ -49,14 +49,13 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
         why = f"{' and '.join(usable)} ones drive all GPUs; the first is chosen"
     else:
         why = "they are installed, and drive all GPUs"
+    if wish.run is not None and wish.run.flavour:
+        why = "the inventory asks for them"
     yield Choice("modules", wish.flavour, why)
     names = ", ".join(spec.name for spec in wish.headers)
-    yield Choice(
-        "headers",
-        names or "none",
-        f"kernel {facts.kernel} runs" if names else f"no package is known for {facts.kernel}",
-    )
-
+    builds = ", and NVIDIA's installer builds its module" if wish.run else ""
+    why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
+    yield Choice("headers", names or "none", why)
     if wish.fabric:
         parts = ", ".join(spec.name for spec in wish.fabric)
         why = "NVSwitches need it" if wish.switches else "it is installed"

@@ -83,9 +83,11 @@ def need_file(source: Source, name: str, where: Where) -> Path | None:
 
 def read_run(source: Source, value: Mapping[str, str], where: Where) -> RunFile | None:
     """NVIDIA's own installer; None if something is wrong, which is noted."""
+    if "from" not in value:
+        return None  # which is noted
     missing = [key for key in ("version", "sha256") if key not in value]
     for key in missing:
-        if (*where, key) not in source.keys and "from" in value:
+        if (*where, key) not in source.keys:
             source.problem(where, f"`{key}` is missing; `from: run` needs it")
     if sum((*where, key) in source.keys for key in ("file", "url")) != 1:
         source.problem(where, "`from: run` needs one of `file` and `url`")

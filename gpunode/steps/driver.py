@@ -32,8 +32,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if wish is None or system is None:
         return ()
     wrong = _wrong(facts, wish, system.NAMES)
+    changed = bool(wrong) or facts.installed_run is not None
     return (
         *(system.plan_branch(facts, wish) if wish.run is None else ()),
+        *runfile.leave(facts, wish),
         *_packages(
             facts,
             wish,
@@ -47,7 +49,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             template("etc/modules-load.d/gpunode.conf", modules=modules.LOAD),
             "the modules are there after every boot, not only after a first user",
         ),
-        *(runfile.plan(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=bool(wrong))),
+        *(runfile.plan(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=changed)),
     )
 
 

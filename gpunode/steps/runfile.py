@@ -40,6 +40,13 @@ def pending(facts: Facts, wish: DriverWish) -> str | None:
     return None
 
 
+def leave(facts: Facts, wish: DriverWish) -> Iterator[Change]:
+    """Uninstall it where packages are to bring the driver. Their modules, which come next, make the loaded ones unloadable."""
+    if wish.run is None and facts.installed_run is not None:
+        why = "packages of a driver and NVIDIA's installer overwrite each other's files"
+        yield UninstallDriver(facts.installed_run.version, why)
+
+
 def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Change]:
     """`wrong`: packages of a driver, which are removed first. The tools that build its module are there before."""
     reason = pending(facts, wish) or (f"{', '.join(wrong)} overwrote files of it" if wrong else None)

@@ -141,7 +141,8 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
         )
     flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
     step = _waiting(outcome, "driver")
-    missing = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
+    loads = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
+    missing = [change for change in loads if change.fault]  # without one it follows from an installation
     if missing:
         return _judge(outcome, "module", f"nvidia {loaded.version}, {flavour}, incomplete", "driver")
     return Link("module", "ok", f"nvidia {loaded.version}, {flavour}")

@@ -188,6 +188,23 @@ def stopping(host: Host, modprobe: str) -> list[str]:
     return [call for call in host.calls() if call.startswith(words)]
 
 
+def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -> None:
+    """In between they would load the old modules again."""
+    host.program("modprobe", "")
+    host.program("systemctl", "")
+    host.path("/sys/module/nvidia").mkdir(parents=True)
+    units = ("nvidia-persistenced.service",)
+    host.apply(KernelModule("why", unload=("nvidia",), services=units))
+    host.apply(KernelModule("why", load=("nvidia",), services=units))
+    words = ("modprobe", "systemctl stop", "systemctl start")
+    assert [call for call in host.calls() if call.startswith(words)] == [
+        "systemctl stop nvidia-persistenced.service",
+        "modprobe -r nvidia",
+        "modprobe nvidia",
+        "systemctl start nvidia-persistenced.service",
+    ]
+
+
 def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:
     """And started again, those that ran."""
     assert stopping(host, "") == [

@@ -9,6 +9,7 @@ from gpunode.model import (
     Change,
     GpuUser,
     Host,
+    InstallDriver,
     KernelModule,
     LoadImage,
     Outcome,
@@ -19,6 +20,7 @@ from gpunode.model import (
     Service,
     Ssh,
     StepPlan,
+    UninstallDriver,
     WriteFile,
 )
 from gpunode.rollout import acts, stake, work
@@ -130,6 +132,8 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         ([Packages("why", install=(PackageSpec("nvidia-open", "595.*"),))], True, True),
         ([Packages("why", install=(PackageSpec("nvidia-container-toolkit"),))], False, False),
         ([Packages("why", hold=("nvidia-open",))], False, False),
+        ([UninstallDriver("580.178.04", "why")], True, True),
+        ([InstallDriver("580.178.04", "feed", "open", "why")], False, False),
     ],
 )
 def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool) -> None:

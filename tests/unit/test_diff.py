@@ -6,6 +6,7 @@ import pytest
 
 from gpunode import diff
 from gpunode.model import (
+    InstallDriver,
     KernelModule,
     LoadImage,
     Packages,
@@ -13,6 +14,7 @@ from gpunode.model import (
     Reboot,
     RemoveFile,
     Service,
+    UninstallDriver,
     WriteFile,
 )
 
@@ -40,6 +42,17 @@ from gpunode.model import (
         (Service("docker.service", "why"), "start docker"),
         (KernelModule("why", load=("a", "b"), unload=("c",)), "unload c; load a, b"),
         (LoadImage("r:1", "sha256:1", "/a.tar", "docker", "why"), "load image r:1 into docker"),
+        (KernelModule("why", unload=("c",), services=("d.service",)), "unload c (stop d)"),
+        (KernelModule("why", load=("a",), services=("d.service",)), "load a; start d"),
+        (
+            InstallDriver("580.1", "feed", "open", "why", archive="/srv/NVIDIA.run"),
+            "install driver 580.1 (open) by NVIDIA's installer: NVIDIA.run of this machine",
+        ),
+        (
+            InstallDriver("580.1", "feed", "open", "why", url="https://a/NVIDIA.run"),
+            "install driver 580.1 (open) by NVIDIA's installer: https://a/NVIDIA.run",
+        ),
+        (UninstallDriver("580.1", "why"), "uninstall driver 580.1 by nvidia-uninstall"),
         (Reboot("why"), "reboot"),
     ],
 )

@@ -13,6 +13,7 @@ from gpunode.model import (
     File,
     Gpu,
     GpuUser,
+    InstalledRun,
     Kubelet,
     Module,
     Os,
@@ -54,6 +55,7 @@ RAW: dict[str, Any] = {
     "modules": {"nvidia": {"version": "580.95.05", "refcnt": 3}},
     "module_banner": "NVRM",
     "library_version": "580.95.05",
+    "installed_run": {"version": "580.95.05", "built": True},
     "smi": {"gpus": [["0", "GPU-1", "NVIDIA H100", "00000000:3B:00.0", "81559"]], "error": None},
     "packages": {"nvidia-open": {"version": "595.1", "held": True}},
     "units": {
@@ -107,6 +109,7 @@ def test_everything_that_was_seen_is_in_the_facts() -> None:
     assert seen.containerd == Containerd("2.2.0", "version = 3")
     assert seen.kubelet == Kubelet("1.23.17", ("/usr/bin/kubelet",), "[Unit]")
     assert seen.gpu_users == (GpuUser(4, "python3"),)
+    assert seen.installed_run == InstalledRun("580.95.05", built=True)
     assert seen.files == {"/etc/a": File("/etc/a", True, "x", 420, 1.5, "a"), "/b": File("/b", False)}
     assert seen.running == Run("r1", 3.0, "anna")
     assert (seen.cgroup, seen.secure_boot, seen.library_version) == ("v2", True, "580.95.05")

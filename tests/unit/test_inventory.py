@@ -21,6 +21,7 @@ from gpunode.model import (
     PluginImage,
     PluginPublish,
     Repository,
+    RunFile,
     Ssh,
 )
 
@@ -170,6 +171,34 @@ groups:
     assert two.labels == {"a": "default", "b": "group", "c": "host"}
     assert one.feature_gates == {"A": True, "B": False}
     assert (one.driver, two.driver) == ("580", "595")
+
+
+def test_an_installer_is_replaced_whole(tmp_path):
+    """A host's version never meets a group's file."""
+    (tmp_path / "NVIDIA.run").write_text("#!/bin/sh")
+    inventory = loaded(
+        tmp_path,
+        f"""
+defaults: {{driver: 580}}
+groups:
+  g:
+    hosts: [one, {{name: two, driver: none}}]
+    driver: {{from: run, version: "580.178.04", file: NVIDIA.run, sha256: "{"a" * 64}", flavour: open}}
+""",
+    )
+    one, two = inventory.hosts
+    assert one.driver == "580.178.04"
+    assert one.driver_run == RunFile("580.178.04", "a" * 64, str(tmp_path / "NVIDIA.run"), None, "open")
+    assert (two.driver, two.driver_run) == ("none", None)
+
+
+def test_a_rehearsal_needs_no_installer(tmp_path):
+    """It has packages of that version in its place."""
+    path = tmp_path / "inventory.yaml"
+    run = f'{{from: run, version: "580.178.04", file: none.run, sha256: "{"a" * 64}"}}'
+    path.write_text(f"version: 1\ngroups: {{g: {{hosts: [one], driver: {run}}}}}\n")
+    (one,) = load(path, keys=False).hosts
+    assert (one.driver, one.driver_run) == ("580.178.04", None)
 
 
 def test_a_repository_is_replaced_whole(tmp_path):

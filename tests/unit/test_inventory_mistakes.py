@@ -182,6 +182,22 @@ RULES = {
         "4:13: groups.g.driver: expected text or a whole number or a mapping, got the number 580.95; "
         'in quotes it is text: "580.95"',
     ),
+    "an installer without its checksum": (
+        HOSTS + '    driver: {from: run, version: "580.178.04", url: "https://a/d.run"}\n',
+        "4:13: groups.g.driver: `sha256` is missing; `from: run` needs it",
+    ),
+    "an installer from nowhere": (
+        HOSTS + f'    driver: {{from: run, version: "580.178.04", sha256: "{"a" * 64}"}}\n',
+        "4:13: groups.g.driver: `from: run` needs one of `file` and `url`",
+    ),
+    "a branch in place of the installer's version": (
+        HOSTS + f'    driver: {{from: run, version: "580", url: "https://a/d.run", sha256: "{"a" * 64}"}}\n',
+        '4:34: groups.g.driver.version: a full version is of the form "580.178.04"; this one is "580"',
+    ),
+    "a driver from elsewhere": (
+        HOSTS + "    driver: {from: runn}\n",
+        '4:20: groups.g.driver.from: expected `run`, got the text "runn"; did you mean `run`?',
+    ),
     "half a version": (
         HOSTS + "    toolkit: 1.20\n",
         '4:14: groups.g.toolkit: a toolkit is auto, none, nvidia-docker2, or a full version such as "1.20.1"; this one is "1.20"',

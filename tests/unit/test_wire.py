@@ -19,6 +19,7 @@ from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
 from gpunode.model import (
     Change,
     Expected,
+    InstallDriver,
     KernelModule,
     LoadImage,
     Packages,
@@ -446,6 +447,25 @@ def test_an_image_is_announced_by_size_and_digest(tmp_path: Path) -> None:
     assert wire.apply_job("run2", "anna", [image], None)["payloads"] == [
         {"size": 6, "sha256": digest("yyyyyy")}
     ]
+
+
+def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path: Path) -> None:
+    """The payload's number says which; what the host fetches has none."""
+    archive = tmp_path / "NVIDIA.run"
+    archive.write_bytes(b"xxxxx")
+    sent = InstallDriver("580.1", "feed", "open", "why", archive=str(archive))
+    fetched = InstallDriver("580.1", "feed", "open", "why", url="https://a/d.run")
+    job = wire.apply_job("run1", "anna", [fetched, sent], None)
+    common = {
+        "kind": "install_driver",
+        "version": "580.1",
+        "sha256": "feed",
+        "flavour": "open",
+        "beside": False,
+    }
+    assert job["changes"] == [{**common, "url": "https://a/d.run"}, {**common, "url": None, "payload": 0}]
+    assert job["payloads"] == [{"size": 5, "sha256": digest("xxxxx")}]
+    assert wire.archives([fetched, sent]) == [str(archive)]
 
 
 def test_every_job_has_a_nonce_of_its_own() -> None:
