@@ -51,7 +51,7 @@ class Child:
         assert self._process.stderr is not None
         while chunk := os.read(self._process.stderr.fileno(), CHUNK):
             if not self._errors.add(chunk):
-                self._give_up()
+                self.give_up()
                 return
             if heard is not None:
                 heard(chunk)
@@ -90,7 +90,7 @@ class Child:
 
     def close(self) -> None:
         """Stop reading and waiting, and kill the command if that is possible."""
-        self._give_up()
+        self.give_up()
         with self._lock:
             idle = not self._reading
         if idle:  # else the reader ends it
@@ -117,8 +117,8 @@ class Child:
                         stream.close()
         return (None if self._given_up else status), self._errors.text()
 
-    def _give_up(self) -> None:
-        """It may hang in the kernel, or belong to root."""
+    def give_up(self) -> None:
+        """Kill the command and wake its reader. It may hang in the kernel, or belong to root."""
         with self._lock:
             if self._pipe and not self._given_up:
                 self._given_up = True

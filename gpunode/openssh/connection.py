@@ -66,5 +66,7 @@ class Connection:
 
     def _end(self) -> None:
         if self._remote is not None:
+            self._remote.give_up()
+        self._master.close()  # which holds the command's pipes, too
+        if self._remote is not None:
             self._remote.close()
-        self._master.close()
