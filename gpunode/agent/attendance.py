@@ -52,10 +52,12 @@ def attend(
     heard: Callable[[str], None] = lambda _text: None,
     what: str = "the package manager",
     env: Optional[Dict[str, str]] = None,
+    logs_to: str = "",
 ) -> Tuple[int, str]:
     """Run a package manager for as long as it prints something: its status, and its output without passwords.
 
-    The output is in memory, for root alone, until it has ended; then it goes into output.log. `heard` gets it as it comes; `env` is added to its environment.
+    The output is in memory, for root alone, until it has ended; then it goes into output.log. `heard` gets it as it comes; `env` is added to its
+    environment; what it writes to its own log, `logs_to`, counts as output.
     """
     patience = this.load().get("apt_silence", SILENCE)
     path = below(this.live + "/packages.log")
@@ -70,7 +72,7 @@ def attend(
             pass_fds=pass_fds,
             start_new_session=True,
         )
-    size, this.last_output = 0, time.monotonic()
+    size, logged, this.last_output = 0, size_of(logs_to), time.monotonic()
     try:
         while process.poll() is None:
             if os.path.getsize(path) != size:
@@ -79,6 +81,8 @@ def attend(
                     news = log.read()
                 size, this.last_output = size + len(news), time.monotonic()
                 heard(news.decode("utf-8", "replace"))
+            if size_of(logs_to) != logged:
+                logged, this.last_output = size_of(logs_to), time.monotonic()
             if time.monotonic() - this.last_output > patience:
                 raise hangs(process, patience, what)
             time.sleep(0.05)
@@ -92,6 +96,14 @@ def attend(
         except OSError:
             pass  # a full disk; the caller still gets the output
     return process.returncode, text
+
+
+def size_of(path: str) -> int:
+    """Of a file of the host; 0 where there is none."""
+    try:
+        return os.path.getsize(below(path)) if path else 0
+    except OSError:
+        return 0
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -59,8 +59,9 @@ def install_driver(this: Run, change: Message) -> Message:
             raise Failure("checksum-mismatch", sentence)
         os.makedirs(room, 0o700, exist_ok=True)
         this.progress("NVIDIA's installer builds and installs %s" % change["version"])
+        words = ["sh", path, *options(change)]
         status, text = attend(
-            this, ["sh", path, *options(change)], what="NVIDIA's installer", env={"TMPDIR": room}
+            this, words, what="NVIDIA's installer", env={"TMPDIR": room}, logs_to=LOGS["install"]
         )
     finally:
         shutil.rmtree(room, ignore_errors=True)
@@ -87,7 +88,9 @@ def options(change: Message) -> List[str]:
 
 
 def uninstall_driver(this: Run, change: Message) -> Message:
-    status, text = attend(this, ["nvidia-uninstall", "--silent"], what="nvidia-uninstall")
+    status, text = attend(
+        this, ["nvidia-uninstall", "--silent"], what="nvidia-uninstall", logs_to=LOGS["uninstall"]
+    )
     if status or read_installed_run() is not None:  # it ends with 0 even where it fails
         raise failure("uninstall", "uninstall driver " + change["version"], status, text)
     return {}

@@ -180,6 +180,15 @@ def test_an_installer_that_hangs_is_ended(host: Host, tmp_path: Path) -> None:
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
+def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path: Path) -> None:
+    """It prints nothing while it builds, for longer than the limit here."""
+    builds = 'for n in 1 2 3 4 5 6 7 8 9; do echo "-> CC $n" >> "$GPUNODE_ROOT/var/log/nvidia-installer.log"; sleep 0.5; done'
+    host.write("/var/log/nvidia-installer.log", "")
+    one = change(tmp_path, INSTALLS + builds)
+    *_, end = host.ask(host.job(one, apt_silence=3), Path(one.archive or "").read_bytes())
+    assert end["ok"]
+
+
 def test_a_driver_is_uninstalled(host: Host) -> None:
     """By what it brought for that."""
     host.write("/var/lib/nvidia/log", f"1.0-58017804 ({VERSION})\n")

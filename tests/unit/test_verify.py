@@ -204,6 +204,22 @@ def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
     assert link.cause.startswith("nvidia_uvm is not loaded")
 
 
+def test_a_run_driver_of_another_version_breaks_the_library_and_its_fix_is_the_installer() -> None:
+    """Its module is loaded whole, so the module is no broken link."""
+    run = {"version": "580.178.04", "url": "https://mirror.example/d.run"}
+    host = cases.host("modern", {"run": run})
+    old = "570.124.06"
+    modules = dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset"), old)
+    seen = cases.facts(
+        "modern",
+        {"installed_run": {"version": old, "built": True}, "library_version": old, "modules": modules},
+    )
+    link = first(host, seen)
+    assert (link.layer, link.text) == ("library", f"libnvidia-ml {old}")
+    assert "the driver is 570.124.06, not 580.178.04" in link.cause
+    assert "install driver 580.178.04 (open) by NVIDIA's installer" in link.fix
+
+
 def test_a_runtime_that_failed_has_failed() -> None:
     link = broken({"units": {"containerd.service": {"active": "failed", "sub": "failed"}}})
     assert link.text == "containerd has failed"
