@@ -19,10 +19,8 @@ def resume(*, common: options.Common, yes: options.Yes = False) -> None:
 
     Example: gpunode resume inventory.yaml --yes
     """
-    from gpunode import converge
     from gpunode.errors import UsageError
     from gpunode.rollout import provision, record
-    from gpunode.rollout.batches import Size
     from gpunode.wording import Advice, Command
 
     loaded(common.inventory)  # a file that is not there is explained first
@@ -35,19 +33,7 @@ def resume(*, common: options.Common, yes: options.Yes = False) -> None:
     if not run.not_done:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
         return
-    size = Size.parse(run.options["batch"]) if run.options.get("batch") else None
-    wish = provision.Wish(
-        yes=yes,
-        run=bool(run.options.get("run", True)),
-        size=size,
-        max_fail=run.options.get("max_fail"),
-        canary=max(0, int(run.options.get("canary") or 0) - len(run.having(record.DONE))),
-        rest=run.not_done,
-        begun={
-            name: max(0.0, converge.REBOOT_SECONDS - max(0.0, time.time() - run.hosts[name].since))
-            for name in run.having(*record.BEGUN)
-        },
-    )
+    wish = provision.Wish.again(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit)) as work:
         code = provision.provision(work, wish)

@@ -12,6 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.nodes import cordon
 from gpunode.cluster.reason import Reason
+from gpunode.converge import REBOOT_SECONDS
 from gpunode.rollout import (
     acts,
     batch,
@@ -31,7 +32,7 @@ from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.listener import accepted, progress
 from gpunode.rollout.member import Members, outcomes
-from gpunode.rollout.record import BAD, Record
+from gpunode.rollout.record import BAD, BEGUN, DONE, Record, RecordedRun
 from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command, few, lines
 
@@ -54,6 +55,22 @@ class Wish:
     max_fail: int | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def again(cls, run: RecordedRun, *, yes: bool, now: float) -> Wish:
+        """To go on with a run as it was begun. `now`: in seconds since the epoch."""
+        size, known = run.options.get("batch"), run.options
+        hosts = {name: run.hosts[name].since for name in run.having(*BEGUN)}
+        return cls(
+            yes=yes,
+            run=bool(known.get("run", True)),
+            size=Size.parse(size) if size else None,
+            canary=max(0, int(known.get("canary") or 0) - len(run.having(DONE))),
+            max_fail=known.get("max_fail"),
+            rest=run.not_done,
+            # A clock that was set back makes nobody wait longer than for a reboot.
+            begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
+        )
 
 
 def provision(session: Session, wish: Wish) -> int:

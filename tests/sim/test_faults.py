@@ -151,6 +151,32 @@ def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None
     assert len(applies(demo, A) - before) == 1
 
 
+def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> None:
+    """The API server does not come back: the host is not changed, but it is cordoned still. No further batch begins."""
+    api, proxy, before = client(demo), Proxy(demo.folder / "kubeconfig"), applies(demo, A)
+    for path in ("here", "go"):
+        (demo.folder / path).unlink(missing_ok=True)
+    change(demo, A)
+    change(demo, B)
+    wish(demo, kubeconfig=proxy.kubeconfig, work_timeout="1s")
+    values = {"gpunode.rollout.work.API_SECONDS": 1.0}
+    going = begin(demo, *PROVISION, "--batch", "1", then=[[A, "cordoned", "held"]], values=values)
+    until((demo.folder / "here").exists)
+    proxy.shut()
+    (demo.folder / "go").touch()
+    assert going.wait(90) == 1, output(demo)
+    assert (states(demo), cordoned(api)) == ({A: "failed", B: "skipped"}, [A])
+    said = proofs(operators.lines(demo))
+    assert said[A].startswith(f"{A}: not changed: ")
+    assert f"; {A} is still cordoned: " in said[A]
+    assert said[B] == f"{B}: not begun: 1 host ended badly ({A})"
+    assert applies(demo, A) == before
+    proxy.open()
+    code, _ = run(demo, "resume", "inventory.yaml", "--yes")
+    proxy.close()
+    assert (code, cordoned(api)) == (0, []), output(demo)
+
+
 def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(demo: Demo) -> None:
     """It is named, and stays cordoned. Once it is back, the run is resumed to its end."""
     api, state = client(demo), demo.states[A]

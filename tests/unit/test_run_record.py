@@ -9,6 +9,8 @@ import pytest
 
 from gpunode.errors import GpunodeError
 from gpunode.rollout import record
+from gpunode.rollout.batches import Size
+from gpunode.rollout.provision import Wish
 from gpunode.rollout.record import Record
 
 
@@ -100,3 +102,28 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
         found = record.last(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
         assert found is not None
         assert found.id == run.id
+
+
+def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
+    """With what is left of its canary. Hosts that it had begun may still reboot, for as long as any other."""
+    states: dict[str, record.State] = {
+        "a": "proven",
+        "b": "changing",
+        "c": "cordoned",
+        "d": "failed",
+        "e": "waiting",
+    }
+    times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0}
+    hosts = {name: record.Progress(state, times[name]) for name, state in states.items()}
+    options = {"run": False, "max_fail": 2, "batch": "25%", "canary": 3}
+    wish = Wish.again(record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0)
+    assert wish == Wish(
+        yes=True,
+        run=False,
+        size=Size(25, percent=True),
+        canary=2,
+        max_fail=2,
+        rest=("b", "c", "d", "e"),
+        begun={"b": 600.0, "c": 900.0},
+    )
+    assert Wish.again(record.RecordedRun("x", "i", 0), yes=False, now=0) == Wish()
