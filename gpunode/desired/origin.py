@@ -1,0 +1,56 @@
+"""Where an installed driver comes from: the refusal to touch one that neither NVIDIA's packages nor its installer brought."""
+
+from __future__ import annotations
+
+from gpunode.errors import Refused
+from gpunode.model import Facts, Host
+from gpunode.packages import PackageSystem
+from gpunode.versions import branch_of
+from gpunode.wording import few
+
+LEAVE = "or set `driver: none` to leave this host's driver alone."
+
+
+def check(host: Host, facts: Facts, system: PackageSystem) -> None:
+    """Refuse to replace a driver that is not from NVIDIA's repositories."""
+    found = system.NAMES.driver_family(facts.packages)
+    theirs = system.NAMES.from_nvidia(found)
+    family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
+    foreign = system.NAMES.foreign(family)
+    if family and (foreign or not theirs):
+        family = {name: family[name] for name in foreign or family}
+        whose = "another repository" if foreign else "the distribution's own archive"
+        some = few([f"{p.name} {p.version}" for p in family.values()], 3)
+        raise Refused(
+            host.name,
+            f"a driver from {whose} is installed: {some}",
+            hint="Its packages and NVIDIA's exclude each other: remove them "
+            f"({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
+            layer="module",
+        )
+    run = facts.installed_run
+    if run is not None and host.driver_run is None and (family or host.driver == "auto"):
+        raise Refused(
+            host.name,
+            f"a driver {run.version} is installed without packages, by NVIDIA's .run installer",
+            hint="Have gpunode keep it: "
+            f'`driver: {{from: run, version: "{run.version}", …}}`; name a branch to have packages in its place, or remove it '
+            f"with `nvidia-uninstall`, {LEAVE}",
+            layer="module",
+        )
+    if not family and run is None and facts.library_version is not None:
+        raise Refused(
+            host.name,
+            f"a driver {facts.library_version} is installed without packages, and not by NVIDIA's .run installer",
+            hint=f"Remove its files the way they came, {LEAVE}",
+            layer="module",
+        )
+    # A branch is kept, but no package there: a change of branch was cut off half way, and goes on.
+    if not family and run is None and "nvidia" in facts.modules and not system.keeps_branch(facts):
+        raise Refused(
+            host.name,
+            f"an nvidia module {facts.modules['nvidia'].version} is loaded that no package brought: "
+            "a driver container's, or one whose packages were removed",
+            hint=f"Stop what loaded it and unload it (`modprobe -r nvidia`) or reboot, {LEAVE}",
+            layer="module",
+        )
