@@ -205,9 +205,9 @@ def _full(reference: str) -> str:
 
 
 def _smi(folder: Path, machine: Machine, now: Now) -> None:
-    """nvidia-smi exists if a package contains it; its output and exit status are in two files."""
+    """nvidia-smi exists if a package contains it, or NVIDIA's installer brought it; its output and exit status are in two files."""
     program = folder / "bin/nvidia-smi"
-    there = bool({"nvidia-smi", "nvidia-driver-cuda"} & set(now.packages)) or any(
+    there = bool(now.run or {"nvidia-smi", "nvidia-driver-cuda"} & set(now.packages)) or any(
         re.fullmatch(r"nvidia-utils-\d+", name) for name in now.packages
     )
     program.parent.mkdir(exist_ok=True)

@@ -104,6 +104,7 @@ class Now:
     runtime: RuntimeNow = field(default_factory=RuntimeNow)
     arguments: list[str] = field(default_factory=list)  # of the running kubelet
     library: str = ""  # version of the driver's library on disk; "": none
+    run: str = ""  # version and flavour of a driver that NVIDIA's installer brought
     xids: list[tuple[str, int]] = field(default_factory=list)  # (GPU's uuid, Xid), in the order they came
     lost: list[str] = field(default_factory=list)  # UUIDs of GPUs that have fallen off the bus
     faults: dict[str, str] = field(default_factory=dict)  # what is broken on purpose: name -> detail

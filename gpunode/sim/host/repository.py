@@ -28,6 +28,7 @@ TOOLKIT_PACKAGES = (
     "nvidia-container-toolkit-base",
     "nvidia-container-toolkit",
 )
+DISTRIBUTION = {"dkms": "3.0.10-8", "gcc": "12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9"}
 _EXACT = re.compile(r"(\d{3})\.\d+(?:\.\d+)?")
 
 
@@ -38,6 +39,8 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     """
     if name.startswith("linux-headers-"):
         return ("6.1.115-1",) if name == f"linux-headers-{kernel}" else ()
+    if name in DISTRIBUTION:
+        return (DISTRIBUTION[name],)
     if not nvidia:
         return ()
     if name in TOOLKIT_PACKAGES:
@@ -80,7 +83,7 @@ def closure(name: str, version: str, system: str) -> Iterator[tuple[str, str]]:
         return
     meta = re.fullmatch(r"(cuda-drivers|nvidia-open)(?:-\d+)?", name)
     if meta:
-        yield from (("dkms", "3.0.10-8"), ("gcc", "12.2.0-3"))
+        yield from ((each, DISTRIBUTION[each]) for each in ("dkms", "gcc"))
         parts = _ubuntu if system.startswith("ubuntu") else _debian
         yield from ((each, version) for each in parts(version, meta[1] == "nvidia-open"))
     yield name, version

@@ -26,8 +26,8 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     """Load a module as its package built it; returns modprobe's error, or None."""
     if name in now.modules:
         return None
-    driver = repository.driver({package: entry.version for package, entry in now.packages.items()})
-    if driver is None or not _headers(machine, now):
+    driver = installed(now)
+    if driver is None or not headers(machine, now):
         return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
     if "nouveau" in now.modules or "module" in now.faults:
         return f"ERROR: could not insert '{name}': No such device"
@@ -39,7 +39,15 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     return None
 
 
-def _headers(machine: Machine, now: Now) -> bool:
+def installed(now: Now) -> tuple[str, str] | None:
+    """(version, flavour) of the driver on disk."""
+    if now.run:
+        version, flavour = now.run.split()
+        return version, flavour
+    return repository.driver({package: entry.version for package, entry in now.packages.items()})
+
+
+def headers(machine: Machine, now: Now) -> bool:
     """True if modules could be built for the running kernel."""
     devel = now.packages.get("kernel-devel")
     built = f"{devel.version}.x86_64" if devel else None

@@ -22,6 +22,8 @@ PROGRAMS = {
     "systemctl": ("systemd", "systemctl"),
     "journalctl": ("units", "journal"),
     "modprobe": ("kernel", "modprobe"),
+    "nvidia-installer": ("installer", "install"),
+    "nvidia-uninstall": ("installer", "uninstall"),
     "dockerd": ("runtimes", "dockerd"),
     "containerd": ("runtimes", "containerd"),
     "load": ("runtimes", "load"),
