@@ -95,7 +95,12 @@ class Dialer:
             # A host that vanishes sends no reset: it is gone if it acknowledges nothing for this long.
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
-            return self._handshake(target, sock, sock.getpeername()[0])
+            try:
+                ip = sock.getpeername()[0]
+            except OSError:
+                sock.close()
+                raise
+            return self._handshake(target, sock, ip)
         with self._lock:
             lock, gate, transports = self._jumps.setdefault(
                 target.jump, (threading.Lock(), threading.Semaphore(HANDSHAKES_PER_JUMP_HOST), [])

@@ -52,7 +52,12 @@ def may_pass(error: Exception) -> bool:
     text = str(error)
     # the last two: the jump host's connection has just been lost
     passing = ("banner", "reset by peer", "session not active", "Unable to open channel")
-    return isinstance(error, (ConnectionResetError, EOFError)) or any(words in text for words in passing)
+    if isinstance(error, OSError) and error.errno in (
+        errno.ECONNRESET,
+        errno.ENOTCONN,
+    ):  # ENOTCONN: reset before we looked
+        return True
+    return isinstance(error, EOFError) or any(words in text for words in passing)
 
 
 def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:

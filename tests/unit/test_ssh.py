@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 from gpunode import bootstrap, openssh, reach, ssh
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.rollout.session import Dialer
+from gpunode.ssh import failures
 from tests.sshd import Sshd, serve
 
 
@@ -369,3 +372,10 @@ def test_a_flood_over_ssh_is_given_up(
     host = sshd.host()
     with pytest.raises(AgentFailed, match=named):
         list(reach.talk(host, dialer.connect(host), {"op": "probe", "nonce": "n"}))
+
+
+@pytest.mark.parametrize("number", [errno.ECONNRESET, errno.ENOTCONN])
+def test_a_reset_is_tried_again_however_it_is_seen(number: int) -> None:
+    """Linux reports one that came before the first question about the socket as ENOTCONN."""
+    assert failures.may_pass(OSError(number, os.strerror(number)))
+    assert not failures.may_pass(OSError(errno.ECONNREFUSED, "refused"))
