@@ -61,6 +61,9 @@ class Host:
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     driver_run: RunFile | None = None  # what installs that version; None: packages
+    driver_from: Literal["", "nvidia", "distribution"] = (
+        ""  # whose packages, in place of others'; "": NVIDIA's, in place of none
+    )
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
@@ -592,6 +595,11 @@ class DriverWish:
     fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
     switches: bool = False  # has NVSwitches, whose fabric manager must run
     run: RunFile | None = None  # installs it in place of packages
+    archive: bool = False  # the packages are the distribution's own
+    modules: tuple[
+        PackageSpec, ...
+    ] = ()  # its signed ones: of the running kernel, then what brings the newest
+    replaces: tuple[str, ...] = ()  # packages of another driver, which make way first
 
 
 @dataclass(frozen=True, slots=True)

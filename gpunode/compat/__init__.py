@@ -5,6 +5,7 @@ The facts are the YAML tables beside this file, each with its source; the module
 
 from __future__ import annotations
 
+from gpunode.compat.archives import Archive, archive, archive_family, is_independent, named_branch
 from gpunode.compat.drivers import Branch, branches, kernel_version, production
 from gpunode.compat.kubernetes import (
     Gate,
@@ -38,6 +39,7 @@ from gpunode.compat.repositories import (
 from gpunode.compat.tables import table
 
 __all__ = [
+    "Archive",
     "Branch",
     "Family",
     "Flavour",
@@ -46,6 +48,8 @@ __all__ = [
     "PackageNames",
     "Purpose",
     "Release",
+    "archive",
+    "archive_family",
     "branches",
     "distributions",
     "epel",
@@ -55,9 +59,11 @@ __all__ = [
     "gpus",
     "has_dockershim",
     "is_dead",
+    "is_independent",
     "kernel_version",
     "key_fingerprint",
     "minor",
+    "named_branch",
     "needed_gates",
     "offers",
     "production",

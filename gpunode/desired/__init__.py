@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import driver, node
+from gpunode.desired import archive, driver, node
 from gpunode.errors import Refused
 from gpunode.model import (
     Desired,
@@ -28,7 +28,8 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     system = packages.of(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
         raise _no_packages(host, facts)
-    wish = driver.wish(host, facts, system, gpus) if system and host.driver != "none" else None
+    choose = archive.wish if host.driver_from == "distribution" else driver.wish
+    wish = choose(host, facts, system, gpus) if system and host.driver != "none" else None
     minor = node.minor(host, facts)
     start = kubelets.read(facts)
     node.check(host, facts, minor, start)

@@ -15,11 +15,11 @@ from gpunode.versions import branch_of, kernel_order, upstream
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
-    _passed_through(host, gpus)
+    passed_through(host, gpus)
     origin.check(host, facts, system)
     names = system.NAMES
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
-    _known(host, models)
+    known(host, models)
     full = host.driver if "." in host.driver else ""
     installed = _installed_branch(facts, names)
     if host.driver == "auto":
@@ -30,13 +30,13 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         why = f"the inventory asks for {host.driver}"
     run = host.driver_run
     kept = branch.number == installed
-    flavour = _flavour(models, branch.number, _installed_flavour(facts, names) if kept else None)
+    flavour = flavour_for(models, branch.number, _installed_flavour(facts, names) if kept else None)
     if run is not None:
         flavour = _flavour_of(host, facts, models, run)
-    _secure_boot(host, facts)
+    secure_boot(host, facts)
     switches = bool(compat.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
-    ahead = _ahead(facts)
+    ahead = next_kernel(facts)
     exactly = full or (_installed_version(facts, names) if kept else "")
     return DriverWish(
         branch=branch.number,
@@ -51,10 +51,18 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
         run=run,
+        replaces=_replaced(host, facts, names),
     )
 
 
-def _ahead(facts: Facts) -> str:
+def _replaced(host: Host, facts: Facts, names: compat.PackageNames) -> tuple[str, ...]:
+    """A distribution's own driver, where the inventory wants NVIDIA's packages in its place."""
+    found = origin.parts(facts, names)
+    theirs = not names.from_nvidia(found) and any(branch_of(p.version) for p in found.values())
+    return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
+
+
+def next_kernel(facts: Facts) -> str:
     """The newest kernel that can be booted, where it is newer than the running one and has no nvidia module; else ""."""
     newest = max(facts.kernels, key=kernel_order, default="")
     newer = bool(newest) and kernel_order(newest) > kernel_order(facts.kernel)
@@ -86,7 +94,7 @@ def _automatic(
     fitting = [
         branch
         for branch in compat.branches().values()
-        if branch.alive and _obstacle(facts, models, branch) is None
+        if branch.alive and obstacle_of(facts, models, branch) is None
     ]
     order = {"production": 2, "lts": 1, "new": 0}
     if not fitting:
@@ -105,7 +113,7 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
             hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
             layer="module",
         )
-    obstacle = _obstacle(facts, models, branch, packaged=host.driver_run is None)
+    obstacle = obstacle_of(facts, models, branch, packaged=host.driver_run is None)
     if obstacle is not None:
         raise Refused(
             host.name,
@@ -116,7 +124,7 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
     return branch
 
 
-def _obstacle(
+def obstacle_of(
     facts: Facts, models: Sequence[compat.Model], branch: compat.Branch, *, packaged: bool = True
 ) -> str | None:
     """Why a branch does not fit this host, in one sentence; None when it does. `packaged`: it comes from a repository."""
@@ -129,7 +137,7 @@ def _obstacle(
         if not model.flavours_on(number):
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
     if not flavours(models, number):
-        return f"{_names(models)} need different kernel modules of branch {number}, and a host loads one"
+        return f"{named(models)} need different kernel modules of branch {number}, and a host loads one"
     release = compat.release(facts.os) if packaged else None
     if release is not None and not release.first <= number <= release.last:
         bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
@@ -141,12 +149,12 @@ def _obstacle(
 
 
 def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refused:
-    ended = [b for b in compat.branches().values() if not b.alive and _obstacle(facts, models, b) is None]
+    ended = [b for b in compat.branches().values() if not b.alive and obstacle_of(facts, models, b) is None]
     if ended:
         last = ended[-1]
         return Refused(
             host.name,
-            f"no driver branch that still gets fixes drives {_names(models)}; "
+            f"no driver branch that still gets fixes drives {named(models)}; "
             f"the last that does is {last.number}{_since(last)}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
             layer="module",
@@ -154,12 +162,12 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
     obstacles = {}
     for branch in compat.branches().values():
         if branch.alive:
-            obstacles[branch.number] = _obstacle(facts, models, branch)
+            obstacles[branch.number] = obstacle_of(facts, models, branch)
     lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
     what = "have no driver branch in common" if len(models) > 1 else "has no driver branch that fits"
     return Refused(
         host.name,
-        f"{_names(models)} {what} on this host\n{lines}",
+        f"{named(models)} {what} on this host\n{lines}",
         hint=f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
         layer="module",
     )
@@ -171,7 +179,10 @@ def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavou
     return tuple(flavour for flavour in first if all(flavour in other for other in rest))
 
 
-def _flavour(models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None) -> compat.Flavour:
+def flavour_for(
+    models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None
+) -> compat.Flavour:
+    """The installed flavour if it drives the GPUs, else the better one."""
     usable = flavours(models, branch)
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
@@ -184,14 +195,14 @@ def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: R
             return run.flavour
         raise Refused(
             host.name,
-            f"`driver.flavour: {run.flavour}`: {_names(models)} need another kernel module of {run.version}",
+            f"`driver.flavour: {run.flavour}`: {named(models)} need another kernel module of {run.version}",
             hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
             layer="module",
         )
     loaded: compat.Flavour | None = None
     if facts.module_banner is not None and run.version in facts.module_banner:
         loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
-    return _flavour(models, branch, loaded)
+    return flavour_for(models, branch, loaded)
 
 
 def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool) -> str:
@@ -202,14 +213,15 @@ def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool
         return f"{oldest.generation}: {branch.number} is the last branch that drives it{module}"
     until = f", with fixes until {branch.ends}" if branch.ends else ""
     if kept:
-        return f"branch {branch.number} is installed and drives {_names(models)}{until}"
+        return f"branch {branch.number} is installed and drives {named(models)}{until}"
     if branch.status == "new":
-        return f"{branch.number} is the newest branch that drives {_names(models)}{module}"
+        return f"{branch.number} is the newest branch that drives {named(models)}{module}"
     words = {"production": "production branch", "lts": "long-term branch"}
-    return f"{branch.number} is the {words[branch.status]}{until}; it drives {_names(models)}{module}"
+    return f"{branch.number} is the {words[branch.status]}{until}; it drives {named(models)}{module}"
 
 
-def _names(models: Iterable[compat.Model]) -> str:
+def named(models: Iterable[compat.Model]) -> str:
+    """For people: `Tesla P100 and A100`."""
     return " and ".join(f"{model.name}" for model in models)
 
 
@@ -217,7 +229,8 @@ def _since(branch: compat.Branch) -> str:
     return f", which ended {branch.ends}" if branch.ends else ", which has ended"
 
 
-def _known(host: Host, models: Sequence[compat.Model]) -> None:
+def known(host: Host, models: Sequence[compat.Model]) -> None:
+    """Refuse GPUs that are in no table."""
     unknown = [model.name for model in models if not model.flavours]
     if unknown:
         raise Refused(
@@ -228,7 +241,8 @@ def _known(host: Host, models: Sequence[compat.Model]) -> None:
         )
 
 
-def _passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
+def passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
+    """Refuse GPUs that are for virtual machines."""
     if all(device.driver == "vfio-pci" for device in gpus):
         raise Refused(
             host.name,
@@ -258,7 +272,8 @@ def _installed_flavour(facts: Facts, names: compat.PackageNames) -> compat.Flavo
     return "open" if opens else "proprietary"
 
 
-def _secure_boot(host: Host, facts: Facts) -> None:
+def secure_boot(host: Host, facts: Facts) -> None:
+    """Refuse to build modules that the kernel would not load."""
     if facts.secure_boot and "nvidia" not in facts.modules:
         raise Refused(
             host.name,

@@ -51,10 +51,14 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
         why = "they are installed, and drive all GPUs"
     if wish.run is not None and wish.run.flavour:
         why = "the inventory asks for them"
+    if wish.modules:
+        why = f"{why}; {wish.modules[0].name} has them, signed by the distribution"
     yield Choice("modules", wish.flavour, why)
     names = ", ".join(spec.name for spec in wish.headers)
     builds = ", and NVIDIA's installer builds its module" if wish.run else ""
     why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
+    if wish.modules:
+        why = "the modules are built already"
     yield Choice("headers", names or "none", why)
     if wish.fabric:
         parts = ", ".join(spec.name for spec in wish.fabric)

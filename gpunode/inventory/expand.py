@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
-from gpunode.inventory.values import Values, values
+from gpunode.inventory.values import DriverPackages, Values, values
 from gpunode.model import Host, RunFile, Ssh
 
 RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")
@@ -139,6 +139,8 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
     run = plain.get("driver")
     if isinstance(run, RunFile):
         plain |= {"driver": run.version, "driver_run": run}
+    elif isinstance(run, DriverPackages):
+        plain |= {"driver": run.branch, "driver_from": run.whose}
     elif "driver" in plain:
         plain["driver"] = str(run)
     repositories = of("repositories")

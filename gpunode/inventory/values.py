@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
 from gpunode.model import Repository, RunFile
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPackages:
+    """Whose packages bring the driver, and of which branch: `auto` or its number."""
+
+    whose: Literal["nvidia", "distribution"]
+    branch: str
+
 
 Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
 """A variable's name as a path of keys -> its value and its position in the file."""
@@ -26,8 +36,8 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
             if full in {("hosts",), ("name",)}:
                 continue
             if full == ("driver",) and isinstance(value, dict):  # one value: nothing of it is merged
-                if (run := read_run(source, value, place)) is not None:
-                    flat[full] = run, place
+                if (found := read_driver(source, value, place)) is not None:
+                    flat[full] = found, place
             elif full[0] == "repositories" and len(full) == 2:
                 if (repository := read_repository(source, value, place)) is not None:
                     flat[full] = repository, place
@@ -81,10 +91,31 @@ def need_file(source: Source, name: str, where: Where) -> Path | None:
     return None
 
 
-def read_run(source: Source, value: Mapping[str, str], where: Where) -> RunFile | None:
-    """NVIDIA's own installer; None if something is wrong, which is noted."""
+def read_driver(source: Source, value: Mapping[str, Any], where: Where) -> RunFile | DriverPackages | None:
+    """Where a driver comes from; None if something is wrong, which is noted."""
     if "from" not in value:
         return None  # which is noted
+    if value["from"] == "run":
+        return read_run(source, value, where)
+    for key in [key for key in value if key not in ("from", "version")]:
+        source.problem((*where, key), f"`{key}` is for `from: run` alone; remove it", key=True)
+    version = str(value.get("version", "auto"))
+    if "." in version:
+        source.problem(
+            (*where, "version"),
+            f'`from: {value["from"]}` takes a branch such as 580; this one is "{version}"',
+        )
+        return None
+    return DriverPackages(value["from"], version)
+
+
+def read_run(source: Source, value: Mapping[str, Any], where: Where) -> RunFile | None:
+    """NVIDIA's own installer; None if something is wrong, which is noted."""
+    version = str(value.get("version", ""))
+    if version and "." not in version:
+        rule = 'a full version is of the form "580.178.04"'
+        source.problem((*where, "version"), f'{rule}; this one is "{version}"')
+        return None
     missing = [key for key in ("version", "sha256") if key not in value]
     for key in missing:
         if (*where, key) not in source.keys:

@@ -63,19 +63,23 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     wish = desired.driver
     if wish is None:
         return ()
-    every = (*wish.pin, *wish.headers, *wish.ahead_headers, *wish.packages, *wish.fabric)
-    absent = tuple(spec for spec in every if not is_installed(facts.packages, spec))
+    every = (*wish.pin, *wish.headers, *wish.ahead_headers, *wish.modules, *wish.packages, *wish.fabric)
+    absent = tuple(
+        spec for spec in every if spec.name in wish.replaces or not is_installed(facts.packages, spec)
+    )
     loaded = facts.modules.get("nvidia")
     built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == wish.branch
     builds = not built or any(spec in absent for spec in wish.packages)
     if wish.run is not None:
         builds = runfile.pending(facts, wish) is not None
-    return tuple(spec for spec in absent if builds or spec not in wish.headers)
+    return tuple(spec for spec in absent if builds or spec not in (*wish.headers, *wish.modules[:1]))
 
 
 def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[str, ...]:
     """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
     driver where NVIDIA's own installer is to bring it."""
+    if wish.archive:
+        return wish.replaces
     family = names.driver_family(facts.packages)
     other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
@@ -84,7 +88,7 @@ def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[
     if wish.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))
-    wrong |= set(names.of_flavour(family, other))
+    wrong |= {*names.of_flavour(family, other), *wish.replaces}
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
 
@@ -98,7 +102,9 @@ def _packages(
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
-        yield packaging.change(facts, "another branch or flavour than the one that fits", remove=wrong)
+        whose = "another driver's, or of another branch or flavour than the one that is wished"
+        why = whose if wish.replaces else "another branch or flavour than the one that fits"
+        yield packaging.change(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in wish.pin)
     headers = tuple(spec for spec in rest if spec in wish.headers)
     if headers_first and headers:
@@ -108,7 +114,8 @@ def _packages(
         rest = tuple(spec for spec in rest if spec not in headers)
     ahead = tuple(spec for spec in rest if spec in wish.ahead_headers)
     if ahead:
-        why = f"kernel {wish.ahead} boots next and has no nvidia module: dkms builds it with these headers"
+        how = "this is the distribution's" if wish.modules else "dkms builds it with these headers"
+        why = f"kernel {wish.ahead} boots next and has no nvidia module: {how}"
         yield packaging.change(facts, why, install=ahead)
         rest = tuple(spec for spec in rest if spec not in ahead)
     names = [spec.name for spec in (*wish.packages, *wish.fabric)]

@@ -48,7 +48,14 @@ from gpunode.versions import upstream
 
 FOLDER = Path(__file__).parent
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
-DRIVERS = {470: "470.256.02", 550: "550.163.01", 580: "580.178.04", 595: "595.91.07", 620: "620.10.01"}
+DRIVERS = {
+    470: "470.256.02",
+    535: "535.261.03",
+    550: "550.163.01",
+    580: "580.178.04",
+    595: "595.91.07",
+    620: "620.10.01",
+}
 NOW = 1_800_000_000.0
 
 
@@ -249,14 +256,19 @@ def _driver(seen: Facts) -> str | None:
         return seen.installed_run.version
     system = packages.of(seen)
     metas = system.NAMES.metas(seen.packages) if system else ()
-    return upstream(seen.packages[metas[0]].version) if metas else None
+    theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|(tesla-\d+-)?smi$)", name)]
+    return upstream(seen.packages[(*metas, *theirs)[0]].version) if metas or theirs else None
 
 
 def _loaded(seen: Facts, change: KernelModule) -> Facts:
     modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
     version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
-    open_one = any(name.startswith(("nvidia-open", "kmod-nvidia-open")) for name in seen.packages)
+    archives = r"(linux-modules-nvidia|nvidia-headless|nvidia-dkms)-.*-open"
+    open_one = any(
+        name.startswith(("nvidia-open", "kmod-nvidia-open")) or re.match(archives, name)
+        for name in seen.packages
+    )
     if seen.installed_run is not None:
         open_one = "Open" in (seen.module_banner or "")
     return replace(seen, modules=modules, module_banner=_banner(version, open_one))

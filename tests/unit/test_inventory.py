@@ -192,6 +192,21 @@ groups:
     assert (two.driver, two.driver_run) == ("none", None)
 
 
+def test_packages_of_the_distribution_take_a_branch_or_none(tmp_path):
+    """And NVIDIA's may be asked for in their place."""
+    inventory = loaded(
+        tmp_path,
+        """
+groups:
+  a: {hosts: [one], driver: {from: distribution, version: 580}}
+  b: {hosts: [two], driver: {from: distribution}}
+  c: {hosts: [three], driver: {from: nvidia, version: "580"}}
+""",
+    )
+    found = [(host.driver, host.driver_from) for host in inventory.hosts]
+    assert found == [("580", "distribution"), ("auto", "distribution"), ("580", "nvidia")]
+
+
 def test_a_rehearsal_needs_no_installer(tmp_path):
     """It has packages of that version in its place."""
     path = tmp_path / "inventory.yaml"

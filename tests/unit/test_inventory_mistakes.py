@@ -196,7 +196,15 @@ RULES = {
     ),
     "a driver from elsewhere": (
         HOSTS + "    driver: {from: runn}\n",
-        '4:20: groups.g.driver.from: expected `run`, got the text "runn"; did you mean `run`?',
+        '4:20: groups.g.driver.from: expected `run`, `distribution` or `nvidia`, got the text "runn"; did you mean `run`?',
+    ),
+    "a full version of an archive": (
+        HOSTS + '    driver: {from: distribution, version: "580.178.04"}\n',
+        '4:43: groups.g.driver.version: `from: distribution` takes a branch such as 580; this one is "580.178.04"',
+    ),
+    "an installer's key beside an archive": (
+        HOSTS + "    driver: {from: distribution, flavour: open}\n",
+        "4:34: groups.g.driver.flavour: `flavour` is for `from: run` alone; remove it",
     ),
     "half a version": (
         HOSTS + "    toolkit: 1.20\n",

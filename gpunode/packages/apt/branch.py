@@ -31,7 +31,8 @@ def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     before = files.text(facts, PREFERENCE)
     if not wish.pin:
         path = PREFERENCE.lstrip("/")
-        text = template(path, packages=NAMES.driver_patterns, version=NAMES.any_of(wish.branch))
+        version, patterns = NAMES.any_of(wish.branch), NAMES.driver_patterns
+        text = template(path, packages=patterns, version=version, archive=wish.archive)
         changes += files.write(facts, PREFERENCE, text, why)
     elif before is not None:
         changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))

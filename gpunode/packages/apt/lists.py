@@ -17,9 +17,10 @@ FILES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/so
 READ = re.compile(
     r"/etc/apt/sources\.list(\.d/[\w.:-]+\.(list|sources))?", re.ASCII
 )  # apt ignores other names
+ALIASES = ("stable", "oldstable", "oldoldstable")
 OFF = ("no", "false", "without", "off", "disable", "0")
 LINE = re.compile(
-    r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?\"?(?P<uri>[^\s\"]+)\"?\s+\"?(?P<suite>[^\s\"#]+)"
+    r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?\"?(?P<uri>[^\s\"]+)\"?\s+\"?(?P<suite>[^\s\"#]+)\"?(?P<components>[^#]*)"
 )
 
 
@@ -35,6 +36,7 @@ class Entry:
     stop: int
     binary: bool = True
     trusted: str = ""
+    components: tuple[str, ...] = ()
 
 
 def entries(facts: Facts) -> tuple[Entry, ...]:
@@ -44,6 +46,14 @@ def entries(facts: Facts) -> tuple[Entry, ...]:
         if READ.fullmatch(path) and file.content is not None:
             found += read(path, file.content)
     return tuple(found)
+
+
+def components(facts: Facts, suite: str) -> frozenset[str]:
+    """The components that the host's sources have of a release, by its name or as stable and the like."""
+    names = {suite, f"{suite}-updates", f"{suite}-security", *ALIASES}
+    return frozenset(
+        one for entry in entries(facts) if entry.binary and entry.suite in names for one in entry.components
+    )
 
 
 def read(path: str, text: str) -> Iterator[Entry]:
@@ -86,6 +96,7 @@ def _lines(path: str, text: str) -> Iterator[Entry]:
                 number + 1,
                 match["type"] == "deb",
                 options.get("trusted", ""),
+                tuple(match["components"].split()),
             )
 
 
@@ -109,5 +120,6 @@ def _deb822(path: str, text: str) -> Iterator[Entry]:
                 for uri in fields.get("uris", "").split():
                     for suite in fields.get("suites", "").split():
                         signed, trusted = fields.get("signed-by", ""), fields.get("trusted", "")
-                        yield Entry(path, uri, suite, signed, start, stop, kind == "deb", trusted)
+                        parts = tuple(fields.get("components", "").split())
+                        yield Entry(path, uri, suite, signed, start, stop, kind == "deb", trusted, parts)
         start = stop + 1

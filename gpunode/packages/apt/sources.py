@@ -11,6 +11,7 @@ from gpunode.packages.apt import lists
 from gpunode.planning import CannotPlan, files
 from gpunode.render import template
 
+DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
 KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"
 
 
@@ -112,6 +113,8 @@ def _without_uri(stanza: list[str], uri: str) -> list[str]:
 
 def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
     uri = lists.without_login(entry.uri)
+    if desired.driver and desired.driver.archive and entry.path == DRIVER:
+        return "the driver comes from the distribution's own archive"
     if compat.is_dead("apt", entry.uri):
         return f"{uri} gets no packages any more and can stop apt"
     place = lists.place(entry.uri, arch, entry.suite)

@@ -1,0 +1,110 @@
+"""The driver in the distributions' own archives: branches of a release, packages of each, and whose an installed one is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpunode.compat.models import Flavour
+from gpunode.compat.packages import NAMES
+from gpunode.compat.tables import table
+from gpunode.model import Os, PackageSpec
+
+KERNEL = re.compile(r"(?P<series>\d+\.\d+)\.\d+-\d+-(?P<flavour>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A release's archive. `sets` of a branch: ways to name its packages, the one that is installed first."""
+
+    name: str
+    release: str
+    suite: str
+    branches: Mapping[int, tuple[str, ...]]
+    shared_names: bool  # NVIDIA's repository has packages of these names
+    rows: Mapping[str, Any]
+    kernel: str = ""  # the release's own series
+
+    def components(self, branch: int) -> tuple[str, ...]:
+        """The components that have a branch."""
+        return tuple(self.rows["components"].get(branch, ()))
+
+    def sets(self, branch: int) -> tuple[str, ...]:
+        """The sets of a branch, one that the archive has lost included."""
+        return self.branches.get(branch) or tuple(self.rows["sets"])
+
+    def packages(self, chosen: str, way: str, branch: int, flavour: Flavour) -> tuple[PackageSpec, ...]:
+        """The packages of a set by a way: `prebuilt`, `dkms`, or `parts`, what makes up a driver without its modules; () where
+        the set does not have it."""
+        row = self.rows["sets"][chosen]
+        open_ = "-open" if flavour == "open" else ""
+        if flavour == "open" and not any("{open}" in name for name in row["dkms"]):
+            return ()
+        names = [name.format(branch=branch, open=open_) for name in row.get(way, ())]
+        daemons = row.get("daemons", ()) if names else ()
+        return (*(_of(name, branch) for name in names), *(PackageSpec(name) for name in daemons))
+
+    def builder(self, chosen: str, branch: int, flavour: Flavour) -> PackageSpec | None:
+        """The package that builds the modules of `parts`; None where a set has none."""
+        pattern = self.rows["sets"][chosen].get("builds")
+        return (
+            _of(pattern.format(branch=branch, open="-open" if flavour == "open" else ""), branch)
+            if pattern
+            else None
+        )
+
+    def modules(self, chosen: str, branch: int, flavour: Flavour, kernel: str) -> tuple[PackageSpec, ...]:
+        """The signed modules of a kernel, and the package that follows its newest; () where there are none."""
+        pattern, found = self.rows["sets"][chosen].get("modules"), KERNEL.fullmatch(kernel)
+        if pattern is None or found is None or found["flavour"] not in self.rows["prebuilt"]:
+            return ()
+        kernels = [kernel]
+        if found["flavour"] in self.rows["follows"]:
+            newer = "" if found["series"] == self.kernel else f"-hwe-{self.release}"
+            kernels.append(found["flavour"] + newer)
+        open_ = "-open" if flavour == "open" else ""
+        return tuple(PackageSpec(pattern.format(branch=branch, open=open_, kernel=one)) for one in kernels)
+
+    def fabric(self, chosen: str, part: str, branch: int) -> PackageSpec | None:
+        """The package that is this part beside a driver; None where the archive has none."""
+        pattern = self.rows["sets"][chosen].get("fabric", {}).get(part)
+        return _of(pattern.format(branch=branch), branch) if pattern else None
+
+
+def archive(os: Os) -> Archive | None:
+    """The host's, or None where gpunode knows none with a driver."""
+    rows = table("archives").get(os.id, {})
+    row = rows.get("releases", {}).get(os.version)
+    if row is None:
+        return None
+    branches = {number: tuple(sets) for number, sets in row["branches"].items()}
+    return Archive(
+        NAMES[os.id], os.version, row["suite"], branches, rows["shared_names"], rows, row.get("kernel", "")
+    )
+
+
+def archive_family(names: Iterable[str]) -> tuple[str, ...]:
+    """Those packages of a driver that only archives name so."""
+    return tuple(name for name in names if _matches(name, table("archives")["family"]))
+
+
+def is_independent(name: str) -> bool:
+    """Whether an archive's package has versions of its own, not the driver's."""
+    return _matches(name, table("archives")["independent"])
+
+
+def named_branch(name: str) -> int | None:
+    """The branch in an archive's package's name: 580 of nvidia-utils-580-server; None without one."""
+    found = re.search(r"-(\d{3})(?=-|$)", name)
+    return int(found[1]) if found else None
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _of(name: str, branch: int) -> PackageSpec:
+    return PackageSpec(name, f"{branch}.*", downgrade=True)
