@@ -1,0 +1,94 @@
+"""Binds a pod to a node with its place in it: one write, so there is nothing halfway to undo.
+
+The API server merges a Binding's annotations into its pod in the transaction that sets the pod's node
+(pkg/registry/core/pod/storage/storage.go, setPodHostAndAnnotations), in every version from 1.8 on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import quote
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+
+from . import demand, placement
+from .fit import Refused
+from .ledger import Ledger
+
+Object: TypeAlias = dict[str, Any]
+
+
+class Api(Protocol):
+    """The extender's calls to the API server. They raise ApiError."""
+
+    def get(self, path: str) -> Object:
+        """The object at `path`."""
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        """Create (POST) an object in the collection at `path`."""
+
+
+class NotBound(Exception):
+    """The pod is not bound, or nobody knows whether it is; the message says why."""
+
+
+def bind(ledger: Ledger, api: Api, namespace: str, name: str, uid: str, node: str, *, packed: bool) -> None:
+    """Bind the pod to the node with its place in it. Raises NotBound.
+
+    After a refusal nothing is reserved. Where the answer is lost and the pod is not bound yet, its memory stays reserved
+    until an event of the pod, or the scheduler's next try, shows what became of it.
+    """
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    try:
+        pod = api.get(path)
+        if uid and pod["metadata"]["uid"] != uid:
+            raise NotBound(f"{namespace}/{name} is another pod by now")
+        if bound := (pod.get("spec") or {}).get("nodeName"):
+            ledger.pod_seen(pod)
+            raise NotBound(f"{namespace}/{name} is bound to {bound} already")
+        wanted, notes = demand.of(pod, ledger.resource), {}
+        if wanted.units:
+            gpus, parts = ledger.reserve(pod, wanted, node, packed=packed)
+            notes = placement.notes(node, wanted, parts, gpus, time.time_ns())
+    except (ApiError, demand.Malformed, Refused) as error:
+        raise NotBound(f"{namespace}/{name} cannot be bound to {node}: {error}") from None
+    try:
+        api.send("POST", f"{path}/binding", _binding(pod["metadata"], node, notes))
+    except ApiError as error:
+        if _bound_after(ledger, api, path, pod, error) != node:
+            raise NotBound(f"{namespace}/{name} is not bound to {node}: {error}") from None
+
+
+def _binding(meta: Mapping[str, Any], node: str, notes: Mapping[str, str]) -> Object:
+    same = {key: meta[key] for key in ("name", "namespace", "uid") if key in meta}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {**same, "annotations": dict(notes)},
+        "target": target,
+    }
+
+
+def _bound_after(ledger: Ledger, api: Api, path: str, pod: Object, error: ApiError) -> str:
+    """The node that the pod is bound to after this error, "" for none; what is known by it is recorded."""
+    uid = pod["metadata"]["uid"]
+    if 400 <= error.code < 500 and error.code != 409:
+        ledger.release(uid)
+        return ""
+    try:
+        now = api.get(path)
+    except ApiError as lost:
+        if lost.code == 404:
+            ledger.release(uid)
+        return ""
+    if now["metadata"]["uid"] != uid:
+        ledger.pod_gone(uid)
+        return ""
+    ledger.pod_seen(now)
+    node = str((now.get("spec") or {}).get("nodeName") or "")
+    if not node and error.code == 409:
+        ledger.release(uid)
+    return node

@@ -1,0 +1,79 @@
+"""A node's GPUs that are shared by memory, read from its object. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpunode.deviceplugin import status
+from gpunode.deviceplugin.settings.config import GPU_COUNT
+from gpunode.deviceplugin.status import Reason
+
+from .quantity import whole
+
+ANNOTATION = "gpunode.dev/gpu-memory"  # of a node: {"version": 1, "gpus": [{"index", "uuid", "units"}]}
+VERSION = 1
+MOST_GPUS = 128  # of a node; a count beyond is a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU with its memory in units. `uuid` is "" where the node does not publish it; `lost`: its units are Unhealthy."""
+
+    index: str
+    units: int
+    uuid: str = ""
+    lost: bool = False
+
+
+def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
+    """The node's GPUs, in the order of their indexes, or why it shares none that can be promised.
+
+    Their sizes are those of the node's annotation. Without it they are the node's memory by its number of GPUs, as
+    gpushare's extender divides (pkg/cache/nodeinfo.go), which is right only where all GPUs are alike and shared.
+    """
+    meta, capacity = node.get("metadata") or {}, (node.get("status") or {}).get("capacity") or {}
+    annotations = meta.get("annotations") or {}
+    try:
+        total, count = (whole(capacity.get(name, "0")) for name in (resource, GPU_COUNT))
+        if not total:
+            return Reason("not-shared", f"it offers no {resource}")
+        if ANNOTATION in annotations:
+            gpus = _published(annotations[ANNOTATION])
+        elif not 0 < count <= MOST_GPUS:
+            return Reason("gpus-unknown", f"it does not publish its GPUs: {GPU_COUNT} is {count}")
+        elif total % count:
+            return Reason("gpus-unknown", f"its GPUs differ, and it does not publish each one's {resource}")
+        else:
+            gpus = tuple(Gpu(str(index), total // count) for index in range(count))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Reason("gpus-unknown", f"what it publishes of its GPUs cannot be read: {error}")
+    lost = _lost(annotations.get(status.ANNOTATION))
+    return tuple(
+        Gpu(gpu.index, gpu.units, gpu.uuid, lost=gpu.uuid in lost if gpu.uuid else gpu.index in lost)
+        for gpu in gpus
+    )
+
+
+def _published(text: str) -> tuple[Gpu, ...]:
+    document = json.loads(text)
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']}, expected {VERSION}")
+    gpus = tuple(Gpu(str(one["index"]), whole(one["units"]), str(one["uuid"])) for one in document["gpus"])
+    if len({gpu.index for gpu in gpus}) < len(gpus) or len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise ValueError("a GPU is listed twice")
+    if not 0 < len(gpus) <= MOST_GPUS:
+        raise ValueError(f"{len(gpus)} GPUs")
+    return gpus
+
+
+def _lost(text: str | None) -> set[str]:
+    """UUIDs and indexes of the GPUs that the plugin's status has as not allocatable; empty where it is not published."""
+    if not text:
+        return set()
+    try:
+        return {name for one in status.loads(text).lost for name in (one.device, one.index) if name}
+    except ValueError:  # of another version: the kubelet still refuses what is Unhealthy
+        return set()

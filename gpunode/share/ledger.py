@@ -1,0 +1,149 @@
+"""Who has been promised what: a book for each node, kept from the API server's nodes and pods alone.
+
+A book is a value, replaced as a whole, so that readers take no lock. An event of a pod costs its node's GPUs; memory is
+linear in pods.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpunode.deviceplugin.status import Reason
+
+from . import demand, gpus, placement
+from .book import Book, Promise
+from .demand import Demand, Malformed
+from .fit import Refused, place
+from .gpus import Gpu
+from .placement import Part
+
+ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
+
+
+class Ledger:
+    """The books of all nodes. Safe to use from several threads.
+
+    One lock covers the choice and its record, microseconds for one node, and never a request to the API server.
+    """
+
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
+        self._lock = threading.Lock()
+        self._books: dict[str, Book] = {}
+        self._promises: dict[str, dict[str, Promise]] = {}  # by node, then UID
+        self._nodes: dict[str, str] = {}  # by UID, of the pods with a promise
+
+    @classmethod
+    def of(
+        cls, resource: str, nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
+    ) -> Ledger:
+        """The ledger of a cluster with these objects, in any order."""
+        ledger = cls(resource)
+        for node in nodes:
+            ledger.node_seen(node)
+        for pod in pods:
+            ledger.pod_seen(pod)
+        return ledger
+
+    def book(self, node: str) -> Book | None:
+        """The node's book; None for an unknown node."""
+        return self._books.get(node)
+
+    def books(self) -> dict[str, Book]:
+        """All books, by node."""
+        with self._lock:
+            return dict(self._books)
+
+    def promises(self, node: str) -> dict[str, Promise]:
+        """The node's promises, by the pods' UIDs."""
+        with self._lock:
+            return dict(self._promises.get(node, {}))
+
+    def node_seen(self, node: Mapping[str, Any]) -> None:
+        """Record a node as it is now."""
+        name, found = node["metadata"]["name"], gpus.of(node, self.resource)
+        empty = Book(why=found) if isinstance(found, Reason) else Book(found, (0,) * len(found))
+        with self._lock:
+            before = self._books.get(name)
+            if before is None or (before.gpus, before.why) != (empty.gpus, empty.why):
+                self._books[name] = empty.plus(self._promises.get(name, {}).values())
+
+    def node_gone(self, name: str) -> None:
+        """Record that there is no such node."""
+        with self._lock:
+            self._books.pop(name, None)
+
+    def pod_seen(self, pod: Mapping[str, Any]) -> None:
+        """Record a pod as it is now. A reservation stays until the pod is bound or gone: before, an event can be older."""
+        uid, node = str(pod["metadata"]["uid"]), str((pod.get("spec") or {}).get("nodeName") or "")
+        ended = (pod.get("status") or {}).get("phase") in ENDED
+        promise = None if ended or not node else self._promise(pod, node)
+        with self._lock:
+            if node or ended:
+                self._drop(uid)
+            if promise is not None:
+                self._add(uid, node, promise)
+
+    def pod_gone(self, uid: str) -> None:
+        """Record that there is no such pod."""
+        with self._lock:
+            self._drop(uid)
+
+    def reserve(
+        self, pod: Mapping[str, Any], wanted: Demand, node: str, *, packed: bool
+    ) -> tuple[Sequence[Gpu], tuple[Part, ...]]:
+        """Promise a pod that is not bound yet memory of this node, in place of what was reserved for it before.
+
+        Returns the node's GPUs and the pod's parts of them. Raises Refused.
+        """
+        uid = pod["metadata"]["uid"]
+        with self._lock:
+            held = self._promises.get(self._nodes.get(uid, ""), {}).get(uid)
+            if held is not None and not held.reserved:
+                raise Refused(Reason("bound", f"it is bound to {self._nodes[uid]} already"))
+            self._drop(uid)
+            book = self._books.get(node)
+            parts = place(book, wanted, packed=packed)
+            assert book is not None
+            self._add(uid, node, Promise(_name(pod), wanted.units, parts, reserved=True))
+            return book.gpus, parts
+
+    def release(self, uid: str) -> None:
+        """Take back what is reserved for a pod; not what the API server has."""
+        with self._lock:
+            held = self._promises.get(self._nodes.get(uid, ""), {}).get(uid)
+            if held is not None and held.reserved:
+                self._drop(uid)
+
+    def _promise(self, pod: Mapping[str, Any], node: str) -> Promise | None:
+        try:
+            wanted = demand.of(pod, self.resource)
+        except Malformed:  # the API server lets no such pod be bound
+            return None
+        if not wanted.units:
+            return None
+        # Which units of an init container the others get from the kubelet is not known here.
+        parts = () if wanted.init else placement.read(pod, node, wanted) or ()
+        return Promise(_name(pod), wanted.units, parts)
+
+    def _add(self, uid: str, node: str, promise: Promise) -> None:
+        self._promises.setdefault(node, {})[uid] = promise
+        self._nodes[uid] = node
+        if node in self._books:
+            self._books[node] = self._books[node].plus((promise,))
+
+    def _drop(self, uid: str) -> None:
+        node = self._nodes.pop(uid, None)
+        if node is None:
+            return
+        promise = self._promises[node].pop(uid)
+        if not self._promises[node]:
+            del self._promises[node]
+        if node in self._books:
+            self._books[node] = self._books[node].plus((promise,), -1)
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"

@@ -1,0 +1,106 @@
+"""The scheduler's extender API, version 1 (k8s.io/kube-scheduler/extender/v1): bodies in, bodies out.
+
+Its types have no JSON tags, so their keys begin with capitals. Schedulers before 1.10 or so wrote them small; Go reads
+either, and so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from . import demand
+from .binding import Api, NotBound, bind
+from .demand import Demand, Malformed
+from .fit import LASTING, Refused, place, score
+from .ledger import Ledger
+
+Answer: TypeAlias = dict[str, Any]
+
+
+class BadRequest(Exception):
+    """The body is none of the protocol's; the message says why."""
+
+
+class Extender:
+    """Answers the scheduler out of the ledger. `packed`: GPUs and nodes are filled one after the other."""
+
+    def __init__(self, ledger: Ledger, api: Api, *, packed: bool = True) -> None:
+        self._ledger = ledger
+        self._api = api
+        self._packed = packed
+
+    def filter(self, body: object) -> Answer:
+        """ExtenderFilterResult of ExtenderArgs."""
+        try:
+            wanted, names, nodes = self._read(body)
+        except BadRequest as error:
+            return {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": str(error)}
+        fit, failed, lasting = [], {}, {}
+        for name in names:
+            try:
+                if wanted.units:
+                    place(self._ledger.book(name), wanted, packed=self._packed)
+                fit.append(name)
+            except Refused as refused:
+                failed[name] = refused.reason.words
+                if refused.reason.code in LASTING:
+                    lasting[name] = refused.reason.words
+        answer: Answer = {"Nodes": None, "NodeNames": fit, "FailedNodes": failed, "Error": ""}
+        if nodes is not None:
+            answer |= {"Nodes": {"items": [nodes[name] for name in fit]}, "NodeNames": None}
+        # Those are in both: schedulers before 1.21 know only the first.
+        return answer | {"FailedAndUnresolvableNodes": lasting}
+
+    def prioritize(self, body: object) -> list[Answer]:
+        """HostPriorityList of ExtenderArgs. Raises BadRequest: the protocol has no place for an error here."""
+        wanted, names, _ = self._read(body)
+        return [{"Host": name, "Score": self._score(name, wanted)} for name in names]
+
+    def bind(self, body: object) -> Answer:
+        """ExtenderBindingResult of ExtenderBindingArgs."""
+        try:
+            fields = _fields(body)
+            namespace, name, uid, node = (
+                _text(fields, key) for key in ("PodNamespace", "PodName", "PodUID", "Node")
+            )
+            bind(self._ledger, self._api, namespace, name, uid, node, packed=self._packed)
+        except (BadRequest, NotBound) as error:
+            return {"Error": str(error)}
+        return {"Error": ""}
+
+    def _score(self, name: str, wanted: Demand) -> int:
+        return score(self._ledger.book(name), wanted, packed=self._packed) if wanted.units else 0
+
+    def _read(self, body: object) -> tuple[Demand, list[str], dict[str, Any] | None]:
+        """What the pod asks for, the nodes' names, and the nodes themselves if the scheduler sent them."""
+        fields = _fields(body)
+        pod, names, nodes = (fields.get(key) for key in ("pod", "nodenames", "nodes"))
+        if not isinstance(pod, Mapping):
+            raise BadRequest("Pod: expected a pod")
+        try:
+            wanted = demand.of(pod, self._ledger.resource)
+        except Malformed as error:
+            raise BadRequest(str(error)) from None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return wanted, names, None
+        if not isinstance(nodes, Mapping):
+            raise BadRequest("expected NodeNames or Nodes")
+        try:
+            by_name = {str(node["metadata"]["name"]): node for node in nodes.get("items") or []}
+        except (LookupError, TypeError) as error:
+            raise BadRequest(f"Nodes: expected a list of nodes: {error!r}") from None
+        return wanted, list(by_name), by_name
+
+
+def _fields(body: object) -> dict[str, Any]:
+    if not isinstance(body, Mapping):
+        raise BadRequest("expected a JSON object")
+    return {str(key).lower(): value for key, value in body.items()}
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key.lower())
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"{key}: expected a text")
+    return value

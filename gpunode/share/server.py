@@ -1,0 +1,106 @@
+"""The extender's HTTP server: POST …/filter, …/prioritize, …/bind, GET …/healthz, below any prefix.
+
+The standard library's, a thread for each connection: the scheduler keeps a few open, its binds run side by side, and each
+waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from .protocol import BadRequest, Extender
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 256 << 20  # of a body: 5,000 nodes of 50 KiB, where the scheduler sends them whole
+IDLE = 120.0  # seconds; Go's client closes an idle connection after 90
+BACKLOG = 1024  # connections that wait to be accepted: binds come in hundreds
+
+
+class Server(ThreadingHTTPServer):
+    """Serves an extender on (host, port) from `serve_forever` to `shutdown`."""
+
+    daemon_threads = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, address: tuple[str, int], extender: Extender) -> None:
+        super().__init__(address, Handler)
+        self.extender = extender
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """A client that leaves in the middle of its request is no failure."""
+        log.debug("the connection of %s broke", client_address, exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection's requests."""
+
+    protocol_version = "HTTP/1.1"  # connections are kept
+    timeout = IDLE
+    disable_nagle_algorithm = True
+    wbufsize = -1  # head and body in one write
+    server: Server
+
+    def do_GET(self) -> None:
+        if self._verb() == "healthz":
+            self._answer(200, "ok")
+        else:
+            self._answer(404, "POST filter, prioritize and bind, and GET healthz are here")
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or len(length) > 18 or int(length) > MOST_BYTES:
+            self.close_connection = True  # where its body ends is not known
+            self._answer(
+                413 if length.isdecimal() else 411, "the body needs a Content-Length that is not too large"
+            )
+            return
+        text, verb = self.rfile.read(int(length)), self._verb()
+        ask = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind}.get(verb)
+        if ask is None:
+            self._answer(404, "POST filter, prioritize and bind, and GET healthz are here")
+            return
+        try:
+            self._answer(200, ask(_json(text)))
+        except BadRequest as error:
+            # filter and bind have a field for it, which the scheduler reads only of status 200.
+            self._answer(*((400, str(error)) if verb == "prioritize" else (200, {"Error": str(error)})))
+        except Exception as error:
+            log.exception("%s failed", verb)
+            words = f"the extender failed: {error!r}"
+            self._answer(*((500, words) if verb == "prioritize" else (200, {"Error": words})))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are logged at debug."""
+        log.debug(format, *args)
+
+    def _filter(self, body: object) -> object:
+        return self.server.extender.filter(body)
+
+    def _prioritize(self, body: object) -> object:
+        return self.server.extender.prioritize(body)
+
+    def _bind(self, body: object) -> object:
+        return self.server.extender.bind(body)
+
+    def _verb(self) -> str:
+        return self.path.partition("?")[0].rpartition("/")[2]
+
+    def _answer(self, code: int, body: object) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+        self.wfile.flush()
+
+
+def _json(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {error}") from None

@@ -1,0 +1,95 @@
+"""Nodes and pods as the API server has them, and a stand-in for it that binds pods as it does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.share.binding import Object
+from gpunode.share.gpus import ANNOTATION
+
+MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+
+
+def node(name: str, *units: int, published: bool = False, **annotations: str) -> Object:
+    """A node whose GPUs have so many units; `published`: in its annotation, each with a UUID."""
+    gpus = [{"index": str(one), "uuid": f"GPU-{name}-{one}", "units": size} for one, size in enumerate(units)]
+    if published:
+        annotations[ANNOTATION] = json.dumps({"version": 1, "gpus": gpus})
+    capacity = {MEM: str(sum(units)), COUNT: str(len(units))}
+    return {"metadata": {"name": name, "annotations": annotations}, "status": {"capacity": capacity}}
+
+
+def pod(
+    name: str,
+    *asks: Any,
+    on: str = "",
+    gpus: int = 0,
+    init: Iterable[Any] = (),
+    sidecars: Iterable[Any] = (),
+    phase: str = "Pending",
+    **annotations: str,
+) -> Object:
+    """A pod whose containers c0, c1 … ask for so many units (0: for none)."""
+
+    def container(kind: str, number: int, units: Any) -> Object:
+        return {"name": f"{kind}{number}", "resources": {"limits": {MEM: str(units)} if units != 0 else {}}}
+
+    inits = [container("i", number, units) for number, units in enumerate(init)]
+    inits += [
+        container("s", number, units) | {"restartPolicy": "Always"} for number, units in enumerate(sidecars)
+    ]
+    meta: Object = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": annotations}
+    if gpus:
+        meta["labels"] = {COUNT: str(gpus)}
+    spec: Object = {"containers": [container("c", number, units) for number, units in enumerate(asks)]}
+    if inits:
+        spec["initContainers"] = inits
+    if on:
+        spec["nodeName"] = on
+    return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+
+
+class Pods:
+    """An API server's pods. `fail` is called with each request before it is answered; `late`, after a binding is done."""
+
+    def __init__(self, *pods: Object) -> None:
+        self.pods = {one["metadata"]["name"]: one for one in pods}
+        self.fail: Callable[[str, str], None] = lambda *_: None
+        self.late: Callable[[], None] = lambda: None
+        self.bindings = 0
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> Object:
+        self.fail("GET", path)
+        with self._lock:
+            found = self.pods.get(path.rpartition("/")[2])
+            if found is None:
+                raise ApiError(404, f"pods {path.rpartition('/')[2]!r} not found")
+            copy: Object = json.loads(json.dumps(found))
+            return copy
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        self.fail(method, path)
+        assert method == "POST"
+        assert path.endswith("/binding")
+        assert body is not None
+        with self._lock:
+            found = self.pods.get(body["metadata"]["name"])
+            if found is None:
+                raise ApiError(404, "not found")
+            if found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"].get("nodeName"):
+                raise ApiError(409, "pod is already assigned to a node")
+            found["spec"]["nodeName"] = body["target"]["name"]
+            found["metadata"]["annotations"] |= body["metadata"]["annotations"]
+            self.bindings += 1
+        self.late()
+
+    def listed(self, first: int = 0, step: int = 1) -> list[Object]:
+        """All pods as a list of them would have them now, or each so many'th."""
+        with self._lock:
+            copy: list[Object] = json.loads(json.dumps(list(self.pods.values())[first::step]))
+            return copy
