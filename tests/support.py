@@ -16,6 +16,7 @@ from gpunode.compat.packages import NAMES
 from gpunode.compat.upgrades import newest
 from gpunode.desired.node import OTHERS
 from gpunode.errors import Refused
+from gpunode.model import Os
 from tests import cases
 from tests.unit.test_dnf_systems import SYSTEMS
 
@@ -100,6 +101,46 @@ def system(family: compat.Family, release: str, directory: str, arch: str) -> tu
     return f"{NAMES[name]} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
 
 
+def archives() -> Iterator[tuple[str, ...]]:
+    """Each release whose own archive has a driver, with what a P100 and an H100 get there."""
+    yield "system", "branches", "components", "P100", "H100", "proof"
+    for name in ("debian", "ubuntu"):
+        for version in compat.table("archives")[name]["releases"]:
+            point, kernel = KERNELS[f"{name} {version}"]
+            found = compat.archive(Os(name, point, ""))
+            assert found is not None
+            parts = tuple(
+                dict.fromkeys(part for branch in found.branches for part in found.components(branch))
+            )
+            sources = f"deb http://deb.example/ {found.suite} main {' '.join(parts)}\n"
+            facts = {
+                "os": {"id": name, "version": point, "pretty": f"{found.name} {version}", "arch": "amd64"},
+                "kernel": kernel,
+                "files": {"/etc/apt/sources.list": sources},
+            }
+            gpus = (archived(facts, "15f8"), archived(facts, "2330"))
+            yield (
+                f"{found.name} {version}",
+                ", ".join(map(str, found.branches)),
+                " ".join(parts),
+                *gpus,
+                TABLE,
+            )
+
+
+def archived(facts: Mapping[str, Any], device: str) -> str:
+    """The modules that a bare host gets for a GPU out of the archive, and the package that has them; else why none."""
+    host = cases.host("modern", {"driver_from": "distribution"})
+    seen = cases.facts("modern", {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
+    try:
+        wish = desired.decide(host, seen, None).driver
+    except Refused as refused:
+        return f"refused: {refused.message.splitlines()[0]}"
+    assert wish is not None
+    first = (*wish.modules[1:], *wish.modules, *wish.packages)[0]
+    return f"{wish.branch} {wish.flavour}: `{first.name}`"
+
+
 def generations() -> Iterator[tuple[object, ...]]:
     """Each GPU generation by branch: o for its open modules, p for the proprietary ones."""
     yield "generation", *compat.branches(), "auto on Debian 12", "proof"
@@ -169,6 +210,7 @@ def text() -> str:
     ]
     return TEMPLATE.format(
         systems=table(*systems()),
+        archives=table(*archives()),
         refused=table(("system", "why gpunode installs nothing there"), *refused),
         generations=table(*generations()),
         branches=table(*branches()),
@@ -201,6 +243,13 @@ bare host with such a GPU. `toolkit: auto` is {toolkit}.
 
 What goes wrong with dnf is shown on the real one in a folder, `tests/agent/test_dnf_as_real.py`, and whole hosts of RPMs in the
 simulation, `tests/sim/test_rpm_host.py`.
+
+## The distribution's own driver
+
+What `driver: {{from: distribution}}` makes of a bare host with such a GPU: the package with the modules. Of Ubuntu's older branches the
+archive may have emptied packages since; one that is installed is kept.
+
+{archives}
 
 ## Systems that are refused
 
