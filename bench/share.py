@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError  # noqa: E402 (after the path is set)
-from gpunode.share.binding import Object  # noqa: E402
+from gpunode.share.api import Object  # noqa: E402
 from gpunode.share.ledger import Ledger  # noqa: E402
 from gpunode.share.placement import INDEX  # noqa: E402
 from gpunode.share.protocol import Extender  # noqa: E402
@@ -50,6 +51,9 @@ class Slow:
         if path in self._bound:
             raise ApiError(409, "bound already")
         self._bound.add(path)
+
+    def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        raise NotImplementedError
 
 
 def memory() -> float:

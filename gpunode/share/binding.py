@@ -1,33 +1,22 @@
 """Binds a pod to a node with its place in it: one write, so there is nothing halfway to undo.
 
 The API server merges a Binding's annotations into its pod in the transaction that sets the pod's node
-(pkg/registry/core/pod/storage/storage.go, setPodHostAndAnnotations), in every version from 1.8 on.
+(pkg/registry/core/pod/storage/storage.go, setPodHostAndAnnotations, later setPodNodeAndMetadata), and has since before 1.0.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 
 from . import demand, placement
+from .api import Api, Object
 from .fit import Refused
 from .ledger import Ledger
-
-Object: TypeAlias = dict[str, Any]
-
-
-class Api(Protocol):
-    """The extender's calls to the API server. They raise ApiError."""
-
-    def get(self, path: str) -> Object:
-        """The object at `path`."""
-
-    def send(self, method: str, path: str, body: Object | None = None) -> None:
-        """Create (POST) an object in the collection at `path`."""
 
 
 class NotBound(Exception):

@@ -29,15 +29,19 @@ class Book:
     promised: tuple[int, ...] = ()
     unplaced: int = 0
     why: Reason | None = None  # nothing of it can be promised
-    free: tuple[int, ...] = field(init=False, default=())
+    free: tuple[int, ...] = field(init=False, default=())  # surely, of each GPU
+    room: int = field(init=False, default=0)  # of all
+    largest: int = field(init=False, default=0)  # GPU, lost ones too
 
     def __post_init__(self) -> None:
-        """What is surely free of each GPU: any of them can be the one whose memory is unplaced."""
-        free = (
+        """Any GPU can be the one whose memory is unplaced. Counted once, for many filters."""
+        free = [
             0 if gpu.lost else max(gpu.units - promised - self.unplaced, 0)
             for gpu, promised in zip(self.gpus, self.promised, strict=True)
-        )
+        ]
         object.__setattr__(self, "free", tuple(free))
+        object.__setattr__(self, "room", sum(free))
+        object.__setattr__(self, "largest", max((gpu.units for gpu in self.gpus), default=0))
 
     def plus(self, promises: Iterable[Promise], sign: int = 1) -> Book:
         """The book with these promises more; with `sign` -1, without them."""

@@ -22,6 +22,9 @@ def choose(free: Sequence[int], asks: Sequence[Ask], *, packed: bool) -> Choice 
     The largest ask goes first: `packed`, to the GPUs with the least free that is enough, else to those with the most.
     A choice that leaves no room for a smaller one is taken back, so None means that there is none.
     """
+    if len(asks) == 1:  # the usual pod, without the bookkeeping
+        first = next(_candidates(free, asks[0], packed=packed), None)
+        return None if first is None else (first,)
     left, order = list(free), sorted(range(len(asks)), key=lambda one: -asks[one].each)
     chosen: dict[int, tuple[int, ...]] = {}
     tries: list[Iterator[tuple[int, ...]]] = []
@@ -51,7 +54,7 @@ def _candidates(left: Sequence[int], ask: Ask, *, packed: bool) -> Iterator[tupl
     enough = [gpu for gpu, units in enumerate(left) if units >= ask.each]
     if ask.gpus > len(enough):
         return
-    enough.sort(key=lambda gpu: left[gpu] if packed else -left[gpu])
+    enough.sort(key=left.__getitem__ if packed else lambda gpu: -left[gpu])
     seen = set()
     for gpus in combinations(enough, ask.gpus):
         room = tuple(left[gpu] for gpu in gpus)

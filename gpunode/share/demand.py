@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpunode.deviceplugin.settings.config import GPU_COUNT
@@ -33,17 +34,27 @@ class Ask:
         return self.each * self.gpus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Demand:
     """A pod's. `init`: the most that one of its init containers asks for, which runs before and ends."""
 
     asks: tuple[Ask, ...] = ()
     init: int = 0
 
-    @property
+    @cached_property  # all three are asked for each node
     def units(self) -> int:
         """What the kubelet allocates in all."""
         return max(self.init, sum(ask.units for ask in self.asks))
+
+    @cached_property
+    def most_units(self) -> int:
+        """Of one GPU, for one container."""
+        return max(ask.each for ask in self.asks)
+
+    @cached_property
+    def most_gpus(self) -> int:
+        """For one container."""
+        return max(ask.gpus for ask in self.asks)
 
 
 def of(pod: Mapping[str, Any], resource: str) -> Demand:

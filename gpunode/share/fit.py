@@ -8,9 +8,8 @@ from __future__ import annotations
 from gpunode.deviceplugin.status import Reason
 
 from .book import Book
-from .choice import TooHard, choose
+from .choice import Choice, TooHard, choose
 from .demand import Demand
-from .placement import Part, made
 
 TOP = 10  # MaxExtenderPriority of the extender API
 # Codes of reasons that no preemption of pods changes.
@@ -27,8 +26,8 @@ class Refused(Exception):
         self.reason = reason
 
 
-def place(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Part, ...]:
-    """The pod's parts of the node's GPUs. Raises Refused."""
+def find(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Book, Choice]:
+    """The node's book, and which of its GPUs the pod's containers get. Raises Refused."""
     if book is None:
         raise Refused(Reason("unknown-node", "the extender does not know the node"))
     if book.why is not None:
@@ -36,13 +35,11 @@ def place(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Part, ...
     if wanted.init:
         words = "its init container asks for GPU memory, which the extender does not place"
         raise Refused(Reason("init-container", words))
-    each = max(ask.each for ask in wanted.asks)
-    gpus = max(ask.gpus for ask in wanted.asks)
-    if gpus > len(book.gpus):
-        raise Refused(Reason("too-few-gpus", f"it has fewer than {gpus} GPUs"))
-    if each > max(gpu.units for gpu in book.gpus):
-        raise Refused(Reason("too-large", f"no GPU of it has {each} units of memory"))
-    if wanted.units > sum(book.free):
+    if wanted.most_gpus > len(book.gpus):
+        raise Refused(Reason("too-few-gpus", f"it has fewer than {wanted.most_gpus} GPUs"))
+    if wanted.most_units > book.largest:
+        raise Refused(Reason("too-large", f"no GPU of it has {wanted.most_units} units of memory"))
+    if wanted.units > book.room:
         raise Refused(Reason("full", f"fewer than {wanted.units} units of GPU memory are free"))
     try:
         choice = choose(book.free, wanted.asks, packed=packed)
@@ -50,23 +47,26 @@ def place(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Part, ...
         words = "too many containers share GPUs to decide whether its GPUs have room for all"
         raise Refused(Reason("undecided", words)) from None
     if choice is None:
-        if len(wanted.asks) > 1:
-            what = f"{len(wanted.asks)} containers, of which one asks for {each} units each"
-            words = f"no choice of its GPUs has room for {what}"
-        elif gpus > 1:
-            words = f"fewer than {gpus} GPUs have {each} units of memory free"
-        else:
-            words = f"no single GPU has {each} units of memory free"
-        raise Refused(Reason("fragmented", words))
-    return made(wanted, choice, book.gpus)
+        raise Refused(Reason("fragmented", _fragmented(wanted)))
+    return book, choice
 
 
 def score(book: Book | None, wanted: Demand, *, packed: bool) -> int:
     """0 to TOP: how full the node is with the pod, or how empty where pods are distributed; 0 if it does not fit."""
     try:
-        place(book, wanted, packed=packed)
+        found, _ = find(book, wanted, packed=packed)
     except Refused:
         return 0
-    assert book is not None
-    left = (sum(book.free) - wanted.units) / sum(gpu.units for gpu in book.gpus)
+    left = (found.room - wanted.units) / sum(gpu.units for gpu in found.gpus)
     return round(TOP * (1 - left if packed else left))
+
+
+def _fragmented(wanted: Demand) -> str:
+    if len(wanted.asks) > 1:
+        return (
+            f"no choice of its GPUs has room for {len(wanted.asks)} containers, the largest of which asks for "
+            f"{wanted.most_units} units of a GPU's memory"
+        )
+    if wanted.most_gpus > 1:
+        return f"fewer than {wanted.most_gpus} GPUs have {wanted.most_units} units of memory free"
+    return f"no single GPU has {wanted.most_units} units of memory free"

@@ -15,7 +15,7 @@ from gpunode.deviceplugin.status import Reason
 from . import demand, gpus, placement
 from .book import Book, Promise
 from .demand import Demand, Malformed
-from .fit import Refused, place
+from .fit import Refused, find
 from .gpus import Gpu
 from .placement import Part
 
@@ -61,6 +61,11 @@ class Ledger:
         with self._lock:
             return dict(self._promises.get(node, {}))
 
+    def pods(self) -> set[str]:
+        """The UIDs of all pods that have a promise, reserved ones too."""
+        with self._lock:
+            return set(self._nodes)
+
     def node_seen(self, node: Mapping[str, Any]) -> None:
         """Record a node as it is now."""
         name, found = node["metadata"]["name"], gpus.of(node, self.resource)
@@ -104,11 +109,10 @@ class Ledger:
             if held is not None and not held.reserved:
                 raise Refused(Reason("bound", f"it is bound to {self._nodes[uid]} already"))
             self._drop(uid)
-            book = self._books.get(node)
-            parts = place(book, wanted, packed=packed)
-            assert book is not None
+            found, choice = find(self._books.get(node), wanted, packed=packed)
+            parts = placement.made(wanted, choice, found.gpus)
             self._add(uid, node, Promise(_name(pod), wanted.units, parts, reserved=True))
-            return book.gpus, parts
+            return found.gpus, parts
 
     def release(self, uid: str) -> None:
         """Take back what is reserved for a pod; not what the API server has."""

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from . import demand
-from .binding import Api, NotBound, bind
+from .api import Api
+from .binding import NotBound, bind
 from .demand import Demand, Malformed
-from .fit import LASTING, Refused, place, score
+from .fit import LASTING, Refused, find, score
 from .ledger import Ledger
 
 Answer: TypeAlias = dict[str, Any]
@@ -40,7 +41,7 @@ class Extender:
         for name in names:
             try:
                 if wanted.units:
-                    place(self._ledger.book(name), wanted, packed=self._packed)
+                    find(self._ledger.book(name), wanted, packed=self._packed)
                 fit.append(name)
             except Refused as refused:
                 failed[name] = refused.reason.words

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.share.binding import Object
+from gpunode.share.api import Object
 from gpunode.share.gpus import ANNOTATION
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
@@ -87,6 +87,9 @@ class Pods:
             found["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.bindings += 1
         self.late()
+
+    def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        raise NotImplementedError
 
     def listed(self, first: int = 0, step: int = 1) -> list[Object]:
         """All pods as a list of them would have them now, or each so many'th."""

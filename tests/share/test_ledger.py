@@ -11,7 +11,7 @@ import pytest
 from gpunode.deviceplugin import status
 from gpunode.deviceplugin.status import Configuration, Status, Unavailable
 from gpunode.share import demand, placement
-from gpunode.share.fit import Refused, place, score
+from gpunode.share.fit import Refused, find, score
 from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from tests.share.objects import COUNT, MEM, node, pod
@@ -78,7 +78,7 @@ def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) ->
     assert book.why is not None
     assert book.why.code == code
     with pytest.raises(Refused):
-        place(book, demand.of(pod("p", 1), MEM), packed=True)
+        find(book, demand.of(pod("p", 1), MEM), packed=True)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_why_a_node_does_not_fit_is_a_code_and_words(asking: Any, code: str) -> 
     book = Ledger.of(MEM, [node("n", 10, 10)], on).book("n")
     wanted = demand.of(asking, MEM)
     if not code:
-        assert place(book, wanted, packed=True)
+        assert find(book, wanted, packed=True)
         return
     with pytest.raises(Refused) as refused:
-        place(book, wanted, packed=True)
+        find(book, wanted, packed=True)
     assert refused.value.reason.code == code
     assert refused.value.reason.words
     assert score(book, wanted, packed=True) == 0
