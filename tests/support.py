@@ -24,12 +24,14 @@ PATH = Path(__file__).parents[1] / "docs/support.md"
 LAB = "tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified"
 SIM = "tests/sim/test_hosts.py::test_a_bare_host_becomes_right"
 RPM = "tests/lab/test_rpm.py::test_provision_takes_it_from_bare_to_verified"
+ARCHIVE = "tests/sim/test_distribution.py::test_a_driver_goes_from_bare_to_nvidias_packages_and_back"
 REAL, SIMULATED, TABLE = "real part", "simulation", "table only"
 # What was run: of a system, a GPU generation, a minor of Kubernetes; all else is table only.
 RAN: Mapping[str, tuple[str, str]] = {
     "debian 12 amd64": (REAL, LAB),
     "ubuntu 22.04 amd64": (SIMULATED, SIM),
     "rocky 9 amd64": (f"{REAL} (dnf and rpm; Debian below)", RPM),
+    "archive of debian 12": (SIMULATED, ARCHIVE),
     "Pascal": (REAL, LAB),
     "Hopper": (REAL, LAB),
     "Ampere": (SIMULATED, SIM),
@@ -119,13 +121,8 @@ def archives() -> Iterator[tuple[str, ...]]:
                 "files": {"/etc/apt/sources.list": sources},
             }
             gpus = (archived(facts, "15f8"), archived(facts, "2330"))
-            yield (
-                f"{found.name} {version}",
-                ", ".join(map(str, found.branches)),
-                " ".join(parts),
-                *gpus,
-                TABLE,
-            )
+            branches, how = ", ".join(map(str, found.branches)), proof(f"archive of {name} {version}")
+            yield f"{found.name} {version}", branches, " ".join(parts), *gpus, how
 
 
 def archived(facts: Mapping[str, Any], device: str) -> str:

@@ -98,7 +98,7 @@ def is_independent(name: str) -> bool:
 
 def named_branch(name: str) -> int | None:
     """The branch in an archive's package's name: 580 of nvidia-utils-580-server; None without one."""
-    found = re.search(r"-(\d{3})(?=-|$)", name)
+    found = re.search(r"-(\d{3})(?=[-:]|$)", name)
     return int(found[1]) if found else None
 
 

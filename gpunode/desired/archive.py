@@ -110,9 +110,10 @@ def _chosen(
 ) -> compat.Branch:
     """The branch that the inventory names; else the installed one, else the archive's best that fits."""
     known = compat.branches()
-    offered = [known[number] for number in archive.branches]
-    wished = [known[int(host.driver)]] if host.driver != "auto" and int(host.driver) in known else offered
-    if host.driver != "auto" and int(host.driver) not in (*archive.branches, installed):
+    # The installed one, also where the archive has lost it since.
+    offered = [b for number, b in known.items() if number in archive.branches or number == installed]
+    wished = [branch for branch in offered if host.driver in ("auto", str(branch.number))]
+    if not wished:
         raise Refused(
             host.name,
             f"`driver.version: {host.driver}`: {archive.name} {archive.release} ({archive.suite}) has no branch {host.driver}; "

@@ -52,6 +52,24 @@ def test_the_chain_goes_from_the_system_to_the_gates() -> None:
     )
 
 
+def test_an_archives_signed_modules_need_no_headers() -> None:
+    """Ubuntu's own driver, whose modules come built."""
+    ubuntu = {
+        "os": {"id": "ubuntu", "version": "24.04", "pretty": "Ubuntu 24.04 LTS"},
+        "kernel": "6.8.0-87-generic",
+        "files": {"/etc/apt/sources.list": "deb http://archive.example/ubuntu noble restricted multiverse\n"},
+    }
+    found = choices("modern", {"driver_from": "distribution", "driver": "580"}, ubuntu)
+    assert {
+        choice.code: choice.why for choice in found if choice.code in ("branch", "modules", "headers")
+    } == {
+        "branch": "the inventory asks for Ubuntu's own driver, branch 580",
+        "modules": "open and proprietary ones drive all GPUs; the first is chosen; "
+        "linux-modules-nvidia-580-server-open-6.8.0-87-generic has them, signed by the distribution",
+        "headers": "the modules are built already",
+    }
+
+
 INSTALLED = {
     "modules": {"nvidia": "595.91.07", "nvidia_uvm": "595.91.07", "nvidia_modeset": "595.91.07"},
     "module_banner": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.91.07",

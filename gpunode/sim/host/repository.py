@@ -29,6 +29,14 @@ TOOLKIT_PACKAGES = (
     "nvidia-container-toolkit",
 )
 DISTRIBUTION = {"dkms": "3.0.10-8", "gcc": "12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9"}
+# Of Debian 12's non-free and contrib.
+ARCHIVE = {
+    **dict.fromkeys(
+        ("nvidia-kernel-dkms", "nvidia-open-kernel-dkms", "nvidia-smi", "libcuda1", "libnvidia-ml1"),
+        "535.261.03-1",
+    ),
+    "nvidia-persistenced": "535.171.04-1~deb12u1",
+}
 _EXACT = re.compile(r"(\d{3})\.\d+(?:\.\d+)?")
 
 
@@ -41,6 +49,8 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
         return ("6.1.115-1",) if name == f"linux-headers-{kernel}" else ()
     if name in DISTRIBUTION:
         return (DISTRIBUTION[name],)
+    if name in ARCHIVE:
+        return (ARCHIVE[name],)
     if not nvidia:
         return ()
     if name in TOOLKIT_PACKAGES:
@@ -125,7 +135,7 @@ def driver(packages: dict[str, str]) -> tuple[str, str] | None:
     """(release, flavour) of the installed driver, from its packages and their versions."""
     for name, version in packages.items():
         if re.fullmatch(
-            r"nvidia-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?|kmod-nvidia-(open|latest)-dkms", name
+            r"nvidia(-open)?-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?|kmod-nvidia-(open|latest)-dkms", name
         ):
             return version.rsplit("-", 1)[0].rpartition(":")[2], "open" if "-open" in name else "proprietary"
     return None
