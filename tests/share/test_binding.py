@@ -241,3 +241,42 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
     bound = [one for one in api.listed() if one["spec"].get("nodeName")]
     assert promised == sum(sum(asks[int(one["metadata"]["name"][1:])]) for one in bound)
     assert promised > 250  # of 320
+
+
+def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
+    """1,000 by chance, of binds, ends and deletions: counted by the pods' annotations alone, as an outsider does."""
+    chance = random.Random(1000)
+    for schedule in range(1000):
+        sizes = [chance.choice([4, 8, 8, 16]) for _ in range(chance.randint(1, 3))]
+        api = Pods()
+        ledger = Ledger.of(MEM, [node("n", *sizes, published=True)], [])
+
+        def left(api: Pods = api, sizes: list[int] = sizes) -> list[int]:
+            rest = list(sizes)
+            for one in api.pods.values():
+                if one["spec"].get("nodeName") and one["status"]["phase"] != "Succeeded":
+                    notes = json.loads(one["metadata"]["annotations"][placement.ALLOCATION])
+                    for gpus in notes.values():
+                        for index, units in gpus.items():
+                            rest[int(index)] -= units
+            return rest
+
+        for step in range(25):
+            bound = [one for one in api.pods.values() if one["spec"].get("nodeName")]
+            if bound and chance.random() < 0.3:
+                one = chance.choice(bound)
+                if chance.random() < 0.5:
+                    one["status"]["phase"] = "Succeeded"
+                    ledger.pod_seen(one)
+                else:
+                    del api.pods[one["metadata"]["name"]]
+                    ledger.pod_gone(one["metadata"]["uid"])
+                continue
+            name, each, gpus = f"p{step}", chance.randint(1, 6), chance.randint(1, 2)
+            api.pods[name] = pod(name, each * gpus, gpus=gpus)
+            before = left()
+            refused = ask(ledger, api, name, packed=schedule % 2 == 0)
+            assert bool(refused) == (sum(units >= each for units in before) < gpus), (refused, before)
+            assert min(left()) >= 0
+            if not refused and chance.random() < 0.8:
+                ledger.pod_seen(api.pods[name])
