@@ -58,22 +58,34 @@ class Demand:
 
 
 def of(pod: Mapping[str, Any], resource: str) -> Demand:
-    """The pod's demand for the resource. Raises Malformed."""
+    """The demand for the resource of a pod that is to be placed. Raises Malformed."""
+    try:
+        gpus = whole(((pod.get("metadata") or {}).get("labels") or {}).get(GPUS, "1"))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Malformed(f"label {GPUS}: {error}") from None
+    found = _read(pod, resource, gpus)
+    if len(found.asks) > MOST_ASKS:
+        raise Malformed(f"{len(found.asks)} containers ask for {resource}; at most {MOST_ASKS} of a pod can")
+    return found
+
+
+def held(pod: Mapping[str, Any], resource: str) -> Demand:
+    """What a bound pod has: as if of one GPU, since its label can be edited. Raises Malformed."""
+    return _read(pod, resource, 1)
+
+
+def _read(pod: Mapping[str, Any], resource: str, gpus: int) -> Demand:
     try:
         spec = pod.get("spec") or {}
-        gpus = whole(((pod.get("metadata") or {}).get("labels") or {}).get(GPUS, "1"))
         inits = spec.get("initContainers") or []
         # A sidecar starts among the init containers, and runs beside the others.
         sidecars = [one for one in inits if one.get("restartPolicy") == "Always"]
         passing = [one for one in inits if one.get("restartPolicy") != "Always"]
         lasting = [*sidecars, *spec["containers"]]
         asks = tuple(_asks(lasting, -len(sidecars), resource, gpus))
-        init = max((_units(one, resource) for one in passing), default=0)
+        return Demand(asks, max((_units(one, resource) for one in passing), default=0))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Malformed(f"the pod cannot be read: {error if str(error) else repr(error)}") from None
-    if len(asks) > MOST_ASKS:
-        raise Malformed(f"{len(asks)} containers ask for {resource}; at most {MOST_ASKS} of a pod can")
-    return Demand(asks, init)
 
 
 def _asks(containers: list[Mapping[str, Any]], first: int, resource: str, gpus: int) -> Iterator[Ask]:

@@ -123,14 +123,14 @@ class Ledger:
 
     def _promise(self, pod: Mapping[str, Any], node: str) -> Promise | None:
         try:
-            wanted = demand.of(pod, self.resource)
-        except Malformed:  # the API server lets no such pod be bound
+            held = demand.held(pod, self.resource)
+        except Malformed:  # the API server accepts no such pod
             return None
-        if not wanted.units:
+        if not held.units:
             return None
         # Which units of an init container the others get from the kubelet is not known here.
-        parts = () if wanted.init else placement.read(pod, node, wanted) or ()
-        return Promise(_name(pod), wanted.units, parts)
+        parts = () if held.init else placement.read(pod, node, held) or ()
+        return Promise(_name(pod), held.units, parts)
 
     def _add(self, uid: str, node: str, promise: Promise) -> None:
         self._promises.setdefault(node, {})[uid] = promise

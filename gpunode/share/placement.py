@@ -15,6 +15,7 @@ from typing import Any
 from .choice import Choice
 from .demand import Demand
 from .gpus import Gpu
+from .quantity import whole
 
 OWN = "gpunode.dev/gpu-memory"  # of a pod: {"version": 1, "node", "containers": {name: [{"index", "uuid"}]}}
 VERSION = 1
@@ -66,7 +67,7 @@ def notes(node: str, demand: Demand, parts: Sequence[Part], gpus: Sequence[Gpu],
 
 
 def read(pod: Mapping[str, Any], node: str, demand: Demand) -> tuple[Part, ...] | None:
-    """Where its annotations place the containers of a pod on this node; None if they do not, or contradict its spec."""
+    """Where its annotations place the containers of a bound pod; None if they do not, or contradict its spec."""
     found = (pod.get("metadata") or {}).get("annotations") or {}
     for name, reader in ((OWN, _own), (ALLOCATION, _allocation), (INDEX, _index)):
         if name in found:
@@ -84,9 +85,9 @@ def _own(text: str, node: str, demand: Demand) -> tuple[Part, ...]:
     parts = []
     for ask in demand.asks:
         gpus = {(str(one["index"]), str(one["uuid"])) for one in document["containers"][ask.container]}
-        if len(gpus) != ask.gpus:
+        if not gpus or ask.units % len(gpus):
             raise ValueError("another number of GPUs")
-        parts += [Part(ask.container, index, ask.each, uuid) for index, uuid in sorted(gpus)]
+        parts += [Part(ask.container, index, ask.units // len(gpus), uuid) for index, uuid in sorted(gpus)]
     return tuple(parts)
 
 
@@ -95,9 +96,10 @@ def _allocation(text: str, _node: str, demand: Demand) -> tuple[Part, ...]:
     parts = []
     for ask in demand.asks:
         gpus = document[str(ask.position)]
-        if gpus != dict.fromkeys(gpus, ask.each) or len(gpus) != ask.gpus:
+        found = [Part(ask.container, index, whole(units)) for index, units in sorted(gpus.items())]
+        if sum(part.units for part in found) != ask.units:
             raise ValueError("other units")
-        parts += [Part(ask.container, index, ask.each) for index in sorted(gpus)]
+        parts += found
     return tuple(parts)
 
 

@@ -55,7 +55,10 @@ def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand) -
         (pod("p", 9, gpus=2), "9 aliyun.com/gpu-mem of container c0 by 2 GPUs is no whole number"),
         (pod("p", *[1] * 101), "101 containers ask"),
         ({"metadata": {"labels": {COUNT: "0"}}} | {"spec": pod("p", 4)["spec"]}, "by 0 GPUs"),
-        ({"metadata": {"labels": {COUNT: "many"}}} | {"spec": pod("p", 4)["spec"]}, "expected a quantity"),
+        (
+            {"metadata": {"labels": {COUNT: "many"}}} | {"spec": pod("p", 4)["spec"]},
+            "label aliyun.com/gpu-count: expected",
+        ),
         ({}, "cannot be read"),
         ({"spec": {"containers": [None]}}, "cannot be read"),
         ({"spec": {"containers": [{"resources": {"limits": [4]}}]}}, "cannot be read"),

@@ -95,10 +95,14 @@ def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) ->
         (pod("p", 4, on="n", gpus=2, **{placement.ALLOCATION: '{"0":{"1":2,"0":2}}'}), (8, 8)),
         (pod("p", 4, 2, on="n", **own("n", c0=[1], c1=[0])), (8, 6)),
         (pod("p", 4, on="n", gpus=2, **own("n", c0=[0, 1])), (8, 8)),
+        # the label was edited since
+        (pod("p", 4, on="n", gpus=3, **own("n", c0=[0, 1])), (8, 8)),
+        (pod("p", *[1] * 101, on="n", **{placement.INDEX: "1"}), (10, 0)),
         # nobody knows where: each GPU can be the one
         (pod("p", 4, on="n"), (6, 6)),
         (pod("p", 4, on="n", **own("m", c0=[1])), (6, 6)),
-        (pod("p", 4, on="n", **own("n", c0=[0, 1])), (6, 6)),
+        (pod("p", 4, on="n", **own("n", c0=[0, 1, 2])), (6, 6)),
+        (pod("p", 4, on="n", **{placement.ALLOCATION: '{"0":{"0":1,"1":2}}'}), (6, 6)),
         (pod("p", 4, on="n", **own("n", c0=[7])), (6, 6)),
         (pod("p", 4, on="n", **own("n")), (6, 6)),
         (pod("p", 4, on="n", **{placement.OWN: "{"}), (6, 6)),
