@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpunode.sim.host import repository
 from gpunode.sim.host.machine import Machine, Now, PackageNow
-from gpunode.sim.host.programs import kernel
+from gpunode.sim.host.programs import kernel, systemd
 from gpunode.sim.host.state import State
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
@@ -148,6 +148,7 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
         then.packages |= {name: PackageNow(version) for name, version in work.install.items()}
         driver = kernel.installed(then)
         then.library = driver[0] if driver else ""
+        systemd.follow(state, then)
     _say(channel, "dpkg-exec", 100.0, "Running dpkg")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpunode.sim.host import rpms
 from gpunode.sim.host.machine import Now, PackageNow
+from gpunode.sim.host.programs import systemd
 from gpunode.sim.host.programs.transaction import Transaction
 from gpunode.sim.host.rpms import Rpm
 from gpunode.sim.host.state import State
@@ -121,6 +122,7 @@ def forget(state: State, names: Iterable[str]) -> None:
         for name in names:
             del now.packages[name]
         _bring_library(now)
+        systemd.follow(state, now)
 
 
 def _keep(state: State, work: Transaction, asked: set[str]) -> None:
@@ -131,6 +133,7 @@ def _keep(state: State, work: Transaction, asked: set[str]) -> None:
                 chosen = one.name in asked if before is None else before.asked
                 now.packages[one.name] = PackageNow(one.version, origin=one.repo, asked=chosen)
         _bring_library(now)
+        systemd.follow(state, now)
 
 
 def _bring_library(now: Now) -> None:

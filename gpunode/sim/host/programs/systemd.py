@@ -71,6 +71,16 @@ def start(state: State, now: Now, name: str) -> str | None:
     return None
 
 
+def follow(state: State, now: Now) -> None:
+    """NVIDIA's persistence daemon comes with its package, started, and goes with it."""
+    name = "nvidia-persistenced.service"
+    if name.removesuffix(".service") not in now.packages:
+        now.units.pop(name, None)
+    elif name not in now.units:
+        now.units[name] = UnitNow()
+        start(state, now, name)
+
+
 def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
     """Read the configuration that a unit's program reads at its start."""
     etc = state.root / "etc"
