@@ -1,7 +1,9 @@
 """The extender's HTTP server: POST …/filter, …/prioritize, …/bind, GET …/healthz, below any prefix.
 
 The standard library's, a thread for each connection: the scheduler keeps a few open, its binds run side by side, and each
-waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up.
+waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up. It is quick enough
+(bench/share.py: 99 of 100 filters of 1,000 nodes within 7 ms on two cores) where the scheduler sends names, with
+`nodeCacheCapable: true`; whole nodes, 8 MiB of JSON, take 0.4 s.
 """
 
 from __future__ import annotations
