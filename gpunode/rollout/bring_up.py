@@ -10,6 +10,7 @@ from gpunode.cluster import plugin
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.plugin import Scope, capacity, expected, mig
+from gpunode.cluster.plugin.overview import Row
 from gpunode.cluster.reason import Reason, of
 from gpunode.cluster.vectoradd.target import target
 from gpunode.errors import ClusterError
@@ -83,8 +84,17 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
         hopeless=[one.node.name for one in going if one.node and one.no_driver],
     )
     spec = nodes.spec_of(inventory)
-    rollout = plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell)
-    rows = {row.node: row for row in rollout.rows}
+    rows = {row.node: row for row in plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell).rows}
+    # A kubelet that has just started is not Ready for a moment, after its API server still had it as Ready.
+    if flapped := [
+        one for one in going if one.node and one.node.ready and _not_ready(rows.get(one.node.name))
+    ]:
+        nodes.located(
+            api, [replace(one, node=None) for one in flapped], seconds=nodes.REGISTER_SECONDS, tell=tell
+        )
+        rows = {
+            row.node: row for row in plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell).rows
+        }
 
     def stage(one: Member) -> Member:
         if not one.going or one.node is None:
@@ -104,6 +114,10 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
         return one.out(one.partly) if units is None else one
 
     return tuple(stage(one) for one in members)
+
+
+def _not_ready(row: Row | None) -> bool:
+    return row is not None and row.reason is not None and row.reason.code == capacity.NOT_READY
 
 
 def offered(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:

@@ -176,7 +176,7 @@ def containerd_running() -> dict[str, Any]:
                     request_serializer=bytes,
                     response_deserializer=bytes,
                 )
-                answer = call(b"\x08\x01", timeout=SECONDS, wait_for_ready=process.popen.poll() is None)
+                answer = status(call, process)
                 config = json.JSONDecoder().raw_decode(
                     answer[answer.index(b'{"containerd":') :].decode(errors="replace")
                 )[0]
@@ -186,6 +186,20 @@ def containerd_running() -> dict[str, Any]:
             line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
         ][-8:]
     return found
+
+
+def status(call: Any, process: Any) -> bytes:
+    """The answer of the CRI plugin, which is "not initialized" for a moment after containerd has booted."""
+    while True:
+        try:
+            return bytes(call(b"\x08\x01", timeout=SECONDS, wait_for_ready=process.popen.poll() is None))
+        except grpc.RpcError as error:
+            begins = error.code() is grpc.StatusCode.UNAVAILABLE and "not initialized" in (
+                error.details() or ""
+            )
+            if not begins or process.popen.poll() is not None or time.monotonic() > process.deadline:
+                raise
+        time.sleep(0.02)
 
 
 def docker_running() -> dict[str, Any]:

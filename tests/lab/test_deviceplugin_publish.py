@@ -189,7 +189,7 @@ def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab) -> None:
         with faults.apiserver_down(lab):
             logs = ["sh", "-c", "cat /var/log/pods/gpunode_gpunode-device-plugin*/device-plugin/*.log"]
             for words in ("Xid 62", "events cannot be written"):
-                wait("the plugin's log", lambda words=words: words in modern.exec(logs).stdout, 30)
+                wait("the plugin's log", lambda words=words: words in modern.exec(logs).stdout, 120)
         wait("the event", lambda: count(lab, "modern", "GPUUnhealthy", "Xid 62") > before, 90)
         wait("the nodes", lambda: all(lab.node(name).is_ready() for name in GPUS), 90)
         wait("the kubelet to have told it", lambda: everywhere(lab)["modern"] == GPUS["modern"] - 1, 60)

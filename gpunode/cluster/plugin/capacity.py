@@ -17,6 +17,8 @@ from gpunode.deviceplugin.status import Status
 from gpunode.errors import ClusterError
 from gpunode.wording import Advice, Command
 
+NOT_READY = "node-not-ready"  # code
+
 Expected: TypeAlias = int | Mapping[str, int] | str | None
 """What a node should offer: a count of GPUs, units by resource, a resource (any units of it), or None (any GPU)."""
 
@@ -27,7 +29,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
     None: why it does not offer the shared units that the plugin's configuration makes.
     """
     if not node.ready:
-        return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+        return Reason(NOT_READY, f"the node is not Ready: {node.why_not_ready}")
     if node.labels.get(GPU_LABEL) == pause.PAUSED:
         fix = Advice("`", Command("provision"), "` brings it back.")
         return Reason(

@@ -86,7 +86,9 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
 
 
 def row(api: Api, namespace: str, node: Node, pod: Object | None, waiting: bool, *, log: bool = False) -> Row:
-    reason = None if node.ready else Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+    reason = (
+        None if node.ready else Reason(capacity.NOT_READY, f"the node is not Ready: {node.why_not_ready}")
+    )
     if node.ready and waiting:
         reason = daemonset.why(api, namespace, node, pod)
     line = published.log_line(pods.last_lines(api, pod, CONTAINER, lines=20)) if pod and log else ""

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cluster import nodes
+from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
+from gpunode.cluster.plugin import capacity
+from gpunode.cluster.plugin.overview import Row
+from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.model import (
     Cluster,
@@ -670,3 +673,29 @@ def test_an_image_that_is_another_tomorrow_is_told(
     drift.show(api, inventory, (), report.make(json=True, quiet=True))
     said = capsys.readouterr().out
     assert (f"{image.reference} is the last image pushed" in said) == warned
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """Its kubelet has just started, while the API server had it as Ready from before."""
+    add_node(fake, "a")
+    late = Reason(capacity.NOT_READY, "the node is not Ready: the status check may not have completed yet")
+    answers, waited = [late, late if lasts else None], []
+
+    def deployed(*_: object, **__: object) -> plugin.Rollout:
+        row = Row(
+            node="a", pod="p", phase="Running", restarts=0, capacity=2, allocatable=2, reason=answers.pop(0)
+        )
+        return plugin.Rollout((), (row,))
+
+    monkeypatch.setattr(plugin, "deploy", deployed)
+    members = placed.located(api, seen(HOSTS[:1]), seconds=0, tell=lambda _: None)
+    monkeypatch.setattr(
+        placed, "located", lambda _api, late, **_: waited.extend(one.host.name for one in late)
+    )
+    (after,) = stages.deployed(api, INVENTORY, members, set(), lambda _: None)
+
+    assert (waited, answers) == (["a"], [])
+    assert (after.reason.code if after.reason else None) == (capacity.NOT_READY if lasts else None)
