@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlencode
 
@@ -185,11 +186,12 @@ def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab) -> None:
     """The plugin goes on meanwhile: what happened is in its log at once, and in an event when that can be written."""
     before, began = count(lab, "modern", "GPUUnhealthy", "Xid 62"), lives(lab)
     modern = lab.node("modern")
-    with faults.xids(modern, 1, 62):
-        with faults.apiserver_down(lab):
+    with ExitStack() as reported:
+        with faults.apiserver_down(lab):  # first: else the event may still be written
+            reported.enter_context(faults.xids(modern, 1, 62))
             logs = ["sh", "-c", "cat /var/log/pods/gpunode_gpunode-device-plugin*/device-plugin/*.log"]
             for words in ("Xid 62", "events cannot be written"):
-                wait("the plugin's log", lambda words=words: words in modern.exec(logs).stdout, 120)
+                wait("the plugin's log", lambda words=words: words in modern.exec(logs).stdout, 60)
         wait("the event", lambda: count(lab, "modern", "GPUUnhealthy", "Xid 62") > before, 90)
         wait("the nodes", lambda: all(lab.node(name).is_ready() for name in GPUS), 90)
         wait("the kubelet to have told it", lambda: everywhere(lab)["modern"] == GPUS["modern"] - 1, 60)
