@@ -100,7 +100,6 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     assert code == 0, operators.output(demo)
 
 
-@pytest.mark.timeout(300)  # on a busy machine
 def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job() -> None:
     """`python bench/kills.py` does it with 100 hosts and 50 kills."""
     figures = storm(6, 3, bound=2, seed=(seed := random.randrange(10**6)))
