@@ -1,0 +1,162 @@
+"""What can be done to a host: a closed set.
+
+`why` is for the user who accepts the plan. `fault` is what is wrong until the change is made, for verify: None: the same
+as `why`; "": nothing of its own, as the change follows from the one before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Runtime: TypeAlias = Literal["docker", "containerd"]
+Checker: TypeAlias = Runtime | Literal["systemd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a container runtime must make of a changed file: this runtime added, this default one (None: as before),
+    and all else as it was."""
+
+    runtime: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Make `path` hold `content`. Refused when it is no longer what was planned on: `before` is the text it
+    then had, None for a file that must not exist. `check` names the program that must accept it first, and make
+    of it what is `expected`."""
+
+    path: str
+    content: str
+    why: str
+    before: str | None = None
+    mode: int = 0o644
+    check: Checker | None = None
+    expected: Expected | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """Remove `path`, whose text is `before`."""
+
+    path: str
+    before: str
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSpec:
+    """A package to install. `version` is exact (1.20.1-1) or a pattern (580.*), in its package system's notation;
+    "" takes any."""
+
+    name: str
+    version: str = ""
+    origin: Literal["nvidia", "distribution"] = "distribution"  # whose repository has it, or a mirror of that
+    downgrade: bool = False  # installed even where a newer one has to go for it
+
+    def __str__(self) -> str:
+        """For people: `nvidia-open-580 580.*`."""
+        return f"{self.name} {self.version}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """Install, remove, hold; `hold` is done after installing. `refresh` reads what the sources hold first. `purge` removes
+    the configuration of what is removed, too."""
+
+    why: str
+    install: tuple[PackageSpec, ...] = ()
+    remove: tuple[str, ...] = ()
+    hold: tuple[str, ...] = ()
+    refresh: bool = False
+    purge: bool = False
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
+    the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before."""
+
+    unit: str
+    why: str
+    enable: bool = False
+    restart: bool = False
+    guards: tuple[str, ...] = ()
+    note: str = ""  # what else the restart touches: containers, GPU users
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModule:
+    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons, which an
+    unload stops and a load starts again."""
+
+    why: str
+    load: tuple[str, ...] = ()
+    unload: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadImage:
+    """Load an image archive of this machine into the node's container runtime."""
+
+    reference: str
+    image_id: str
+    archive: str
+    runtime: Runtime
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstallDriver:
+    """Install a driver by NVIDIA's own installer, whose file has this SHA-256. `beside`: while another driver holds the GPUs;
+    nothing is loaded, and a reboot follows."""
+
+    version: str
+    sha256: str
+    flavour: Literal["open", "proprietary"]
+    why: str
+    archive: str | None = None  # of this machine
+    url: str | None = None  # that the host fetches
+    beside: bool = False
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallDriver:
+    """Remove the driver that NVIDIA's own installer brought."""
+
+    version: str
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reboot:
+    """Restart the machine; the run continues when its boot id has changed. `ends`: users of the GPUs (pids, and UIDs of
+    pods) that it was planned with; one that came since prevents it. None: it ends whoever is there."""
+
+    why: str
+    ends: tuple[str, ...] | None = None
+    fault: str | None = None
+
+
+Change: TypeAlias = (
+    WriteFile
+    | RemoveFile
+    | Packages
+    | Service
+    | KernelModule
+    | LoadImage
+    | InstallDriver
+    | UninstallDriver
+    | Reboot
+)

@@ -1,0 +1,234 @@
+"""What a probe reads, and what it found on a host: nothing derived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Files (globs allowed), systemd units, package name patterns and image references a probe reports on."""
+
+    files: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Os:
+    """From /etc/os-release: id `debian`, version `12`, codename `bookworm`, arch `amd64`."""
+
+    id: str
+    version: str
+    pretty: str
+    codename: str = ""
+    arch: str = ""
+    id_like: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """An NVIDIA function on the PCI bus, from /sys/bus/pci/devices. Numbers in hex without 0x."""
+
+    address: str  # 0000:3b:00.0
+    vendor: str  # 10de
+    device: str  # 15f8
+    cls: str  # 030200
+    driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci
+    numa_node: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A loaded kernel module, from /sys/module."""
+
+    version: str | None
+    refcnt: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledRun:
+    """A driver that NVIDIA's own installer brought. `built`: its module is there for the running kernel."""
+
+    version: str
+    built: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A part of a GPU as `nvidia-smi -L` lists it. Drivers before branch 470 write its UUID `MIG-GPU-…/<gi>/<ci>`."""
+
+    number: int  # on its GPU
+    uuid: str
+    profile: str  # e.g. 1g.10gb
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as nvidia-smi reports it, and the MIG devices that it is cut into. `mig_pending`: whether MIG will be on
+    after the GPU's next reset."""
+
+    index: int
+    uuid: str
+    name: str
+    pci: str
+    memory_mib: int
+    mig: tuple[MigDevice, ...] | None = ()  # None: not known, though MIG is on
+    mig_on: bool = False
+    mig_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the host. `content` is None when it is absent, larger than 256 KiB or not UTF-8."""
+
+    path: str
+    exists: bool
+    sha256: str | None = None
+    mode: int | None = None
+    mtime: float | None = None  # seconds since the epoch
+    content: str | None = None
+    error: str | None = None  # why it could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A systemd unit. `active_since` in seconds since the epoch, None when it is not active."""
+
+    name: str
+    load: str  # loaded | not-found | masked
+    active: str  # active | inactive | failed | activating
+    sub: str
+    enabled: str  # enabled | disabled | static | masked | …
+    active_since: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed package. `held` keeps it from being upgraded by others."""
+
+    name: str
+    version: str
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that has a GPU's device file or driver library open. `pod` is a pod's uid, `container` an id. `name`: the
+    pod's namespace/name, else the container's. `gpus`: PCI addresses of those that it has open, as far as known."""
+
+    pid: int
+    command: str
+    container: str | None = None
+    pod: str | None = None
+    name: str | None = None
+    gpus: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For people: `python3 (pid 4242, pod ml/train)`."""
+        where = ""
+        if self.pod:
+            where = f", pod {self.name or self.pod}"
+        elif self.container:
+            where = f", container {self.name or self.container[:12]}"
+        return f"{self.command} (pid {self.pid}{where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """The running dockerd, as `docker info` reports it."""
+
+    version: str
+    runtimes: tuple[str, ...]
+    default_runtime: str
+    cgroup_driver: str
+    containers_running: int
+    live_restore: bool = False  # containers outlive the daemon
+    v1_containers: tuple[str, ...] = ()  # which have a volume of nvidia-docker 1, by name
+
+
+@dataclass(frozen=True, slots=True)
+class Containerd:
+    """containerd. `dump` is `containerd config dump` of the files as they are now."""
+
+    version: str
+    dump: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """The kubelet. `arguments` of the running process, () when none runs; `unit_text` is `systemctl cat kubelet`."""
+
+    version: str
+    arguments: tuple[str, ...]
+    unit_text: str
+    journal: tuple[str, ...] = ()  # its last lines, when it is not running
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An apply that is under way on the host, or that ended after its connection was lost."""
+
+    id: str
+    since: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """A restart that an earlier apply kept, though gpunode did not connect to the host after it. `code`: why it did."""
+
+    code: Literal["api-server-answered"]
+    run: str
+    unit: str
+    by: str
+    since: float
+
+    def __str__(self) -> str:
+        """For people."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return (
+            f"unconfirmed: after the restart of {self.unit} by {self.by} at {since} gpunode did not connect again; it was "
+            "kept, as the API server answered"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything one probe of one host saw, at `time` (seconds since the epoch, the host's clock)."""
+
+    time: float
+    hostname: str
+    os: Os
+    kernel: str
+    boot_id: str
+    uptime: float
+    cgroup: Literal["v1", "hybrid", "v2"]
+    secure_boot: bool | None
+    pci: tuple[PciDevice, ...]
+    modules: Mapping[str, Module]
+    module_banner: str | None  # first line of /proc/driver/nvidia/version
+    library_version: str | None  # suffix of the file behind libnvidia-ml.so.1
+    gpus: tuple[Gpu, ...]
+    smi_error: str | None  # nvidia-smi's message when it failed
+    packages: Mapping[str, Package]
+    files: Mapping[str, File]
+    units: Mapping[str, Unit]
+    docker: Docker | None
+    containerd: Containerd | None
+    kubelet: Kubelet | None
+    gpu_users: tuple[GpuUser, ...] = ()
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
+    running: Run | None = None
+    unconfirmed: tuple[Unconfirmed, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read
+    machine_id: str = ""  # of /etc/machine-id; "" where it is not known
+    product_uuid: str = ""  # of the firmware
+    installed_run: InstalledRun | None = None
+    kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module

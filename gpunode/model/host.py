@@ -1,0 +1,135 @@
+"""One machine as the inventory describes it, the cluster, and the inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How to reach a host; None leaves it to ~/.ssh/config. `jump` is `[user@]host[:port]`, or `none` to overrule
+    that file's; `key` and `known_hosts` are paths of this machine."""
+
+    address: str
+    port: int | None = None
+    user: str | None = None
+    key: str | None = None
+    known_hosts: str | None = None
+    jump: str | None = None
+    host_key_check: Literal["strict", "accept-new", "off"] = "accept-new"
+    timeout: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text."""
+
+    uri: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """NVIDIA's own installer of one driver version, as `driver: {from: run}` names it. `archive` is a file of this machine;
+    else the host fetches `url`. `flavour`: of the kernel module; None: the one that fits the GPUs."""
+
+    version: str
+    sha256: str
+    archive: str | None = None
+    url: str | None = None
+    flavour: Literal["open", "proprietary"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
+
+    name: str
+    ssh: Ssh
+    groups: tuple[str, ...] = ()
+    connection: Literal["ssh", "openssh", "local"] = "ssh"
+    sudo: bool = True
+    python: str = ""  # the agent's, as an absolute path; empty: looked for
+    node: str | None = None
+    driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
+    driver_run: RunFile | None = None  # what installs that version; None: packages
+    driver_from: Literal["", "nvidia", "distribution"] = (
+        ""  # whose packages, in place of others'; "": NVIDIA's, in place of none
+    )
+    toolkit: str = "auto"  # auto | none | a version (1.20.1)
+    runtime: Literal["default", "class", "none"] = "default"
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    driver_repository: Repository | None = None
+    toolkit_repository: Repository | None = None
+    work: Literal["wait", "drain", "kill"] = (
+        "wait"  # what becomes of pods and processes that a change would end
+    )
+    work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
+    control_plane: bool = False  # may be disturbed though it is of the control plane
+
+
+@dataclass(frozen=True, slots=True)
+class PluginImage:
+    """The device plugin's image. `archive` is a `docker save` file to load onto the nodes; None: they pull it."""
+
+    reference: str
+    archive: str | None = None
+    image_id: str | None = None  # sha256:… of the image's config, read from the archive
+
+    @property
+    def pull(self) -> str:
+        """A pod's imagePullPolicy: a loaded image is never pulled, as a registry may have another of its name."""
+        return "IfNotPresent" if self.archive is None else "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginConfig:
+    """The device plugin's configuration, as it was written: one file, or several, of which each node's label
+    `nvidia.com/device-plugin.config` names one."""
+
+    text: str = ""
+    cdi_directory: str = ""  # the host's, for the plugin to write into; "" unless a CDI strategy is chosen
+    mps_root: str = ""  # the host's, for the MPS control daemons; "" unless GPUs are shared by MPS
+    files: Mapping[str, str] = field(default_factory=dict)  # the several, by name; {}: the one is `text`
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPublish:
+    """What the device plugin publishes. Each option needs additional RBAC rules or a port of the host."""
+
+    events: bool = True  # about its node: a Role in the namespace `default`
+    annotation: bool = False  # of its node: it may then change all nodes
+    metrics: bool = False  # on port 9400, with the pods that have GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the Kubernetes API is, and the plugin's image and configuration there."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str = "gpunode"
+    plugin: PluginImage | None = None
+    plugin_config: PluginConfig | None = None
+    plugin_publish: PluginPublish = PluginPublish()
+
+
+@dataclass(frozen=True, slots=True)
+class GateCommand:
+    """A shell command of the operator's machine that must succeed before each batch, within `timeout` seconds."""
+
+    command: str
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A validated inventory file: hosts and gates in the order they were written."""
+
+    path: str
+    hosts: tuple[Host, ...]
+    cluster: Cluster
+    gates: tuple[GateCommand, ...] = ()

@@ -1,0 +1,134 @@
+"""What a plan disturbs, how a host's run ended, and what happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpunode.model.change import Change
+from gpunode.model.facts import Facts, GpuUser
+from gpunode.model.plan import Desired, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
+    `packages`: those of the driver that change, so that programs which start meanwhile find libraries that do not fit the
+    loaded module."""
+
+    reboot: bool = False
+    restarts: tuple[str, ...] = ()
+    modules: bool = False
+    packages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
+        units = " and ".join(unit.removesuffix(".service") for unit in self.restarts)
+        found = [
+            "reboot" if self.reboot else "",
+            f"restart of {units}" if units else "",
+            "reload of the modules" if self.modules else "",
+            "driver packages" if self.packages else "",
+        ]
+        return ", ".join(filter(None, found))
+
+    def __bool__(self) -> bool:
+        """True if anything that runs on the host may notice."""
+        return self.reboot or self.modules or bool(self.packages) or bool(self.restarts)
+
+    @property
+    def ends_gpu_work(self) -> bool:
+        """True if processes that use the GPUs cannot go on through it."""
+        return self.reboot or self.modules or bool(self.packages) or "docker.service" in self.restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """What a plan interrupts, and whose work that is. `work`: what becomes of it first, where pods are known with a cordon
+    of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
+    None: not known. `users`: processes that use the GPUs, but the driver's own daemons."""
+
+    what: Disturbance
+    work: Literal["wait", "drain", "kill", "stays"] = "stays"
+    timeout: float = 0.0
+    pods: Mapping[str, int] | None = None
+    users: tuple[GpuUser, ...] = ()
+
+    @property
+    def processes(self) -> tuple[GpuUser, ...]:
+        """Those outside Kubernetes; all where pods are not known."""
+        return tuple(one for one in self.users if one.pod is None or self.pods is None)
+
+    @property
+    def anybody(self) -> bool:
+        """Whether work is interrupted, as far as known."""
+        ended = self.what.ends_gpu_work and bool(self.processes)
+        return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
+
+
+Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", "unreachable", "declined"]
+
+
+Layer: TypeAlias = Literal[
+    "ssh",  # only where the host's answer is missing or incomplete
+    "PCI",
+    "module",
+    "library",
+    "NVML",
+    "toolkit",
+    "runtime",
+    "kubelet",
+    "node",
+    "plugin",
+    "capacity",
+    "pod",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one host's run ended. `plan` is what is left (or would be done); `error` and `hint` when it failed.
+
+    `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
+    `install`: the program that can give the host the Python that it does not have.
+    `code` is why a host is unreachable.
+    """
+
+    host: str
+    status: Status
+    facts: Facts | None = None
+    desired: Desired | None = None
+    plan: Plan | None = None
+    applied: tuple[Change, ...] = ()
+    error: str | None = None
+    hint: str = ""
+    layer: Layer | None = None
+    seconds: float = 0.0
+    disturbs: Disturbed | None = None
+    install: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked."""
+
+    layer: Layer
+    status: Literal["ok", "broken", "unknown"]
+    text: str
+    cause: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a run, for the live view and the JSON lines. `data` is plain JSON."""
+
+    type: str  # stage | change | progress | outcome | link | summary | …
+    host: str | None = None
+    message: str = ""
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+OnEvent: TypeAlias = Callable[[Event], None]

@@ -1,0 +1,147 @@
+"""The desired state of a host, how its kubelet starts, and the plan: changes in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpunode.model.change import Change, PackageSpec, Runtime
+from gpunode.model.host import PluginImage, RunFile
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one kind of kubelet keeps what it is started with."""
+
+    unit: str
+    config: str  # its configuration file where its command names none
+    variable: str  # takes arguments of the user's own
+    variable_files: tuple[str, ...]  # where the packages expect that variable, the preferred one first
+    files: tuple[str, ...]  # other environment files
+    drop_in: str  # is written where no file can set the variable
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSetting:
+    """One setting of [Service]. `start` and `stop` are where its value's text begins and ends, continued lines included."""
+
+    key: str
+    value: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletStart:
+    """What systemd would start now. `words`: the program and its arguments, () where it can start none."""
+
+    place: Place
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    setters: Mapping[str, str]  # the file that each variable's value comes from
+    command: tuple[str, UnitSetting] | None  # the ExecStart= that counts, and its file
+    units: tuple[
+        str, ...
+    ]  # files of unit and drop-ins, in the order in which they are read; so are the two below
+    environment_files: tuple[str, ...]
+    config_files: tuple[str, ...]
+    config_path: str  # the main one, there or not
+    config: Mapping[str, Any]
+    config_gates: Mapping[str, bool]
+    gates: Mapping[str, bool]  # of configuration and arguments together
+    problem: str | None  # a mistake in one of the files, as `file:line: cause`
+
+
+@dataclass(frozen=True, slots=True)
+class DriverWish:
+    """The driver that fits this host's GPUs."""
+
+    branch: int
+    flavour: Literal["open", "proprietary"]
+    version: str  # in full (580.178.04) where the inventory names it; "": any of the branch
+    pin: tuple[PackageSpec, ...]  # installed first: what keeps the package system on this branch
+    headers: tuple[PackageSpec, ...]  # of the kernel: only building a module needs them
+    packages: tuple[PackageSpec, ...]  # the driver's own
+    why: str
+    ahead: str = ""  # the kernel of the next boot, where it has no nvidia module
+    ahead_headers: tuple[PackageSpec, ...] = ()  # which dkms builds one with
+    fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
+    switches: bool = False  # has NVSwitches, whose fabric manager must run
+    run: RunFile | None = None  # installs it in place of packages
+    archive: bool = False  # the packages are the distribution's own
+    modules: tuple[
+        PackageSpec, ...
+    ] = ()  # its signed ones: of the running kernel, then what brings the newest
+    replaces: tuple[str, ...] = ()  # packages of another driver, which make way first
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A package repository to be known to the host, with the key that signs it."""
+
+    name: str  # of its files below sources.list.d or yum.repos.d, without ending
+    uri: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What is right for one host, decided from its wishes, its facts and the compat tables."""
+
+    runtime: Runtime
+    runtime_mode: Literal["default", "class", "none"]
+    gates: Mapping[str, bool | None]  # None: must not be set
+    gate_reasons: Mapping[str, str]
+    driver: DriverWish | None = None
+    toolkit: tuple[PackageSpec, ...] = ()
+    sources: tuple[Source, ...] = ()
+    image: PluginImage | None = None
+    notes: tuple[str, ...] = ()
+    kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A part of the decision: what was chosen, and the wish or the fact that decided."""
+
+    code: Literal[
+        "system",
+        "gpu",
+        "repository",
+        "branch",
+        "modules",
+        "headers",
+        "fabric",
+        "toolkit",
+        "runtime",
+        "kubelet",
+        "gate",
+    ]
+    chosen: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One component's part of a plan: the changes it wants, in order; () when it is right."""
+
+    step: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would change on one host, in the order it would be done."""
+
+    host: str
+    steps: tuple[StepPlan, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changes in order."""
+        return tuple(change for step in self.steps for change in step.changes)
+
+    def __bool__(self) -> bool:
+        """True when something would change."""
+        return any(step.changes for step in self.steps)
