@@ -7,19 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from gpunode import packages
+from gpunode.agent.gpus import DAEMONS
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.nodes import drain
 from gpunode.errors import ClusterError
 from gpunode.model import Disturbance, Disturbed, GpuUser
 from gpunode.rollout import acts, nodes
 from gpunode.rollout.member import Member, Members
-
-DAEMONS = (
-    "nvidia-persistenced",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nv-hostengine",
-)  # the driver's, and DCGM
 
 
 def disturbance(one: Member) -> Disturbance:

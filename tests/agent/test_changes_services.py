@@ -11,16 +11,8 @@ import pytest
 
 from gpunode import bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
-from tests.agent.conftest import Host, wait_until
+from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 
-DAEMON = "/etc/docker/daemon.json"
-DOCKER = "docker.service"
-# What a unit does when it is started: it lives while its file is good.
-START = (
-    f'state=active; grep -q bad "$GPUNODE_ROOT{DAEMON}" && state=failed\n'
-    'printf "LoadState=loaded\\nActiveState=$state\\nSubState=x\\nMainPID=$$\\n" > "$units/$2"\n'
-    "[ $state = active ]\n"
-)
 CRASHING = (
     'count=$(cat "$units/count" 2>/dev/null || echo 0)\n'
     'printf "LoadState=loaded\\nActiveState=activating\\nSubState=auto-restart\\nNRestarts=$count\\n" > "$units/$2"\n'
