@@ -35,13 +35,12 @@ def lint(session: Session, target: int) -> int:
     if target > upgrades.newest():
         listener.note(f"gpunode knows Kubernetes up to 1.{upgrades.newest()}: what came after is not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in found})
-    words = (
-        f"{broken} of {hosts} hosts would break with Kubernetes 1.{target}"
-        if broken
-        else (
-            f"nothing is known that Kubernetes 1.{target} would break on {hosts} host{'' if hosts == 1 else 's'}"
-        )
-    )
+    judged = f"{hosts} host{'' if hosts == 1 else 's'}"
+    words = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
+    if broken:
+        words = f"{broken} of {judged} would break with Kubernetes 1.{target}"
+    elif not hosts:
+        words = "no host could be judged"
     numbers = {"hosts": len(members), "broken": broken, "findings": len(found), "unreachable": len(unseen)}
     listener.total(words, numbers)
     return 1 if found else exit_codes.worst(unseen)

@@ -219,3 +219,10 @@ def test_a_command_without_an_inventory_names_the_way_out(
     assert written
     Path("inventory.yaml").write_text(written[1])
     assert inventory.load(Path("inventory.yaml")).hosts
+
+
+def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command) -> None:
+    ran = command("lint", "--target", "1.36", "--limit", "unreachable")
+    assert ran.exit_code == 3
+    assert "no host could be judged" in ran.output
+    assert "nothing is known" not in ran.output
