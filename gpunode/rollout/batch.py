@@ -64,7 +64,9 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
     for again in (True, False):
         answering(api, seconds=work.API_SECONDS, tell=progress(listener))
         try:
-            after = bring_up.bring_up(api, run.session.inventory, members, listener, run=run.prove)
+            after = bring_up.bring_up(
+                api, run.session.inventory, members, listener, run=run.prove, holder=run.record.owner
+            )
             work.released(api, after)
             return after
         except ApiConnectionLost:

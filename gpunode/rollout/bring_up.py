@@ -23,8 +23,10 @@ from gpunode.wording import Advice, Command
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
 
 
-def bring_up(api: Api, inventory: Inventory, members: Members, listener: Listener, *, run: bool) -> Members:
-    """All stages for the hosts that are right; reports why the others take no part."""
+def bring_up(
+    api: Api, inventory: Inventory, members: Members, listener: Listener, *, run: bool, holder: str = ""
+) -> Members:
+    """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
     tell = progress(listener)
     members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
     changed = [one.node.name for one in members if one.node and one.driver_changed]
@@ -38,7 +40,7 @@ def bring_up(api: Api, inventory: Inventory, members: Members, listener: Listene
         if one.good:
             problem(listener, one.host.name, one.wrong)
     if run:
-        members = proven(api, inventory, members, tell)
+        members = proven(api, inventory, members, tell, holder)
     prove.show([one.result for one in members if one.result], listener)
     return members
 
@@ -126,10 +128,10 @@ def offered(api: Api, inventory: Inventory, members: Members, tell: OnProgress) 
     return tuple(_offered(api, inventory.cluster.namespace, one, end, tell) for one in members)
 
 
-def proven(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:
+def proven(api: Api, inventory: Inventory, members: Members, tell: OnProgress, holder: str) -> Members:
     """vectoradd on every free GPU of the members that are left."""
     aims = [one.target for one in members if one.going and one.target]
-    results = prove.vectoradd(api, inventory, aims, tell) if aims else ()
+    results = prove.vectoradd(api, inventory, aims, tell, holder=holder) if aims else ()
     by_node = {result.node: result for result in results}
     return tuple(
         replace(one, result=by_node.get(one.node.name)) if one.going and one.node else one for one in members

@@ -21,9 +21,15 @@ PODS_SECONDS = 180.0
 
 
 def vectoradd(
-    api: Api, inventory: Inventory, targets: Sequence[Target], tell: OnProgress, *, image: str | None = None
+    api: Api,
+    inventory: Inventory,
+    targets: Sequence[Target],
+    tell: OnProgress,
+    *,
+    image: str | None = None,
+    holder: str = "",
 ) -> tuple[NodeResult, ...]:
-    """Run it on the free GPUs of the nodes; `image`: another one than the plugin's."""
+    """Run it on the free GPUs of the nodes; `image`: another one than the plugin's. `holder`: of the cluster's lease."""
     return pods.run(
         api,
         targets,
@@ -33,6 +39,7 @@ def vectoradd(
         tell=tell,
         args=() if image else pods.ARGS,
         config=inventory.cluster.plugin_config,
+        holder=holder,
     )
 
 

@@ -76,7 +76,7 @@ def storm(
             with state.change() as now:
                 faults.FAULTS["nouveau"].act(state, one, now)
         with Watch(demo, api) as watch:
-            done, resumes = _killed(demo, kills, bound, dice, tell)
+            done, resumes = _killed(demo, kills, bound, seed, dice, tell)
         until(lambda: all(_phase(api, name) == "Succeeded" for name in names), 300)
         lost = [name for name in names if _restarts(api, name)]
         rebooted = sum(state.now().boot_id != boots[host] for host, state in demo.states.items())
@@ -88,7 +88,7 @@ def storm(
 
 
 def _killed(
-    demo: Demo, kills: int, bound: int, dice: random.Random, tell: Callable[[str], None]
+    demo: Demo, kills: int, bound: int, seed: int, dice: random.Random, tell: Callable[[str], None]
 ) -> tuple[int, int]:
     """The run, killed so often and resumed to its end: how often each was."""
     words, done, resumes = ["provision", "inventory.yaml", "--yes", "--batch", str(bound)], 0, 0
@@ -98,7 +98,7 @@ def _killed(
         tell(f"{words[0]}: {code}")
         if code == 0:
             return done, resumes
-        assert code == -9, f"exit code {code}: {operators.last_words(demo)}"
+        assert code == -9, f"seed {seed}, exit code {code}: {operators.last_words(demo)}"
         done += 1
         last = record.last(demo.inventory)
         if last and not last.ended:  # else it was killed before it had a record

@@ -216,7 +216,7 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     from gpunode.cluster.objects.manifests import rendered
 
     (pod,) = rendered(
-        "vectoradd.yaml.j2", name="unused", namespace="default", run="1", hostname="legacy", taints=(),
+        "vectoradd.yaml.j2", name="unused", namespace="default", run="1", holder="", hostname="legacy", taints=(),
         image="plugin:1", pull="IfNotPresent", args=("-m", "x"), resource="nvidia.com/gpu", amount=1, runtime_class=None, seconds=60,
     )  # fmt: skip
     answers = [ask(api, "POST", path("Pod", "default"), DRY, pod, "application/json") for api in both]

@@ -12,12 +12,14 @@ from typing import get_args
 import pytest
 import yaml
 
+from gpunode.cluster.vectoradd.run import HOLDER
 from gpunode.rollout import record
 from gpunode.rollout.record import State
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 
 from . import operators
+from .clusters import Client, until
 from .jobs import applies, change, client, cordoned, ended, job
 from .operators import run
 from .storm import storm
@@ -98,6 +100,30 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     assert ended(api, state) == ("Succeeded", 0)
     code, _ = run(demo, "plan", "inventory.yaml", "--exit-code")
     assert code == 0, operators.output(demo)
+
+
+def phases(api: Client) -> dict[str, str]:
+    """gpunode's own pods."""
+    items = api.ask("GET", "/api/v1/namespaces/gpunode/pods")[1]["items"]
+    return {one["metadata"]["name"]: one.get("status", {}).get("phase", "") for one in items}
+
+
+def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo) -> None:
+    """The pod of a run that was killed at its proof sleeps on for minutes."""
+    api = client(demo)
+    api.ask("DELETE", LEASE)
+    meta = {
+        "labels": {"app.kubernetes.io/name": "gpunode-vectoradd"},
+        "annotations": {HOLDER: "run 1 of x@y"},
+    }
+    job(api, "vectoradd-dead", HOST, 240, namespace="gpunode", **meta)
+    until(lambda: phases(api).get("vectoradd-dead") == "Running", 60)
+
+    code, seen = run(demo, "provision", "inventory.yaml", "--yes")
+
+    assert code == 0, operators.output(demo)
+    assert [one["result"] for one in seen if one["type"] == "verified"] == ["verified"]
+    assert "vectoradd-dead" not in phases(api)
 
 
 def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job() -> None:

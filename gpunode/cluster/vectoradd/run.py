@@ -29,13 +29,16 @@ from gpunode.cluster.vectoradd.results import NodeResult, Result, failed, report
 from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, few
 
 ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
+HOLDER = "gpunode.dev/holder"  # annotation of a pod: the holder of the cluster's lease that made it
+PODS = "app.kubernetes.io/name=gpunode-vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
 PULL = 30.0  # seconds in which a kubelet tries several times to pull an image
+NAMED = 3
 GONE = 30.0  # seconds to wait until deleted pods are gone
 
 
@@ -49,13 +52,14 @@ def run(
     tell: OnProgress,
     args: Sequence[str] = ARGS,
     config: PluginConfig | None = None,
+    holder: str = "",
 ) -> tuple[NodeResult, ...]:
     """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
-    The pods are deleted in every case, Ctrl-C included.
+    The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `sweep`.
     """
-    this = _Run(api, namespace, image, tuple(args), seconds, tell, config)
+    this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder)
     known = {node.name: node for node in nodes.every(api)}
     jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
@@ -66,6 +70,21 @@ def run(
         this.clean()
     this.gone()
     return tuple(job.verdict() for job in jobs)
+
+
+def sweep(api: Api, namespace: str, tell: OnProgress) -> None:
+    """Delete the pods of runs that were killed while they held the cluster's lease, and wait until they are gone: they would
+    keep their GPUs for minutes. To be called by the lease's holder, before it makes its own."""
+    found, _ = api.find("Pod", namespace, labels=PODS)
+    left = {one["metadata"]["name"] for one in found if HOLDER in (one["metadata"].get("annotations") or {})}
+    if not left:
+        return
+    tell(f"deleting pods of a run that was killed: {few(sorted(left), NAMED)}")
+    for name in left:
+        api.delete("Pod", name, namespace)
+    for now in follow(api, "Pod", namespace, seconds=GONE, labels=PODS):
+        if not left & now.keys():
+            return
 
 
 class _Run:
@@ -80,9 +99,10 @@ class _Run:
         seconds: float,
         tell: OnProgress,
         config: PluginConfig | None,
+        holder: str,
     ) -> None:
         self.api, self.namespace, self.image, self.args = api, namespace, image, args
-        self.seconds, self.tell, self.config = seconds, tell, config
+        self.seconds, self.tell, self.config, self.holder = seconds, tell, config, holder
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
         self.pulling: dict[
@@ -148,6 +168,7 @@ class _Run:
             name=name,
             namespace=self.namespace,
             run=self.id,
+            holder=self.holder,
             hostname=node.labels.get(HOSTNAME, node.name),
             taints=node.taints,
             image=self.image.reference,

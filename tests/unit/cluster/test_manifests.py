@@ -25,6 +25,7 @@ def vectoradd(**values: object) -> dict[str, object]:
         "name": "vectoradd-1-0",
         "namespace": "gpunode",
         "run": "12345678",
+        "holder": "",
         "hostname": "gpu-01",
         "taints": (),
         "image": "gpunode/device-plugin:0.1.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from threading import Barrier
 
@@ -209,6 +210,35 @@ def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet
     with pytest.raises(KeyboardInterrupt):
         vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=interrupt)
     assert fake.all("Pod") == []
+
+
+def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """A run that holds the cluster's lease marks its pods; one that only looks, as `verify`, may work at the same time."""
+    left = []
+
+    def killed(sentence: str) -> None:
+        left.extend(deepcopy(fake.all("Pod")))
+        raise KeyboardInterrupt(sentence)
+
+    kubelet.stuck["a"] = {"phase": "Pending"}
+    for holder in ("run 1 of root@host", ""):
+        with pytest.raises(KeyboardInterrupt):
+            vectoradd.run(
+                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, tell=killed, holder=holder
+            )
+    for one in left:  # a process that is killed cleans nothing
+        fake.put(one)
+    assert len(left) == 4
+
+    vectoradd.sweep(api, NS, told.append)
+
+    assert [one["metadata"]["name"] for one in fake.all("Pod")] == [
+        one["metadata"]["name"] for one in left[2:]
+    ]
+    names = ", ".join(one["metadata"]["name"] for one in left[:2])
+    assert told == [f"deleting pods of a run that was killed: {names}"]
 
 
 def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
