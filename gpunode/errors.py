@@ -16,6 +16,7 @@
   + ClusterError               1    the Kubernetes API could not do what was asked
     - HttpError                1    it answered with an HTTP error (cluster.api)
     - ApiConnectionLost        1    it cannot be reached, or the connection broke (cluster.api)
+    - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
     - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
   + DemoFailed                 1    the simulation could not start (sim)
   + Declined                   4    the user answered no
@@ -125,6 +126,12 @@ class Refused(HostError):
 
 class ClusterError(GpunodeError):
     """The Kubernetes API could not do what was asked."""
+
+
+class KubeconfigUnusable(ClusterError):
+    """The kubeconfig cannot be used: found without asking anybody, so nothing was contacted."""
+
+    exit_code = 2
 
 
 class Declined(GpunodeError):

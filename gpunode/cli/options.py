@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -12,10 +13,25 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 INVENTORY = Path("inventory.yaml")
+VARIABLE = "GPUNODE_INVENTORY"  # names the usual inventory in the place of ./inventory.yaml
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 
 InventoryPath = Annotated[
-    Path, typer.Argument(help="The inventory file.", show_default=True, metavar="INVENTORY")
+    Path,
+    typer.Argument(help="The inventory file.", show_default=True, metavar="INVENTORY", envvar=VARIABLE),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", help="The cluster's kubeconfig, in the place of the inventory's.", metavar="FILE"
+    ),
+]
+Context = Annotated[
+    str | None, typer.Option("--context", help="The kubeconfig's context, in the place of the inventory's.")
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="The device plugin's namespace, in the place of the inventory's."),
 ]
 Limit = Annotated[
     list[str] | None,
@@ -48,23 +64,42 @@ class Common:
     ask_sudo: AskSudo = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class InCluster(Common):
+    """The options of every command for which a kubeconfig is enough: without an inventory, the cluster's GPU nodes are
+    its hosts."""
+
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    namespace: Namespace = None
+
+
+def usual() -> Path:
+    """The inventory of commands that name none: $GPUNODE_INVENTORY, else ./inventory.yaml."""
+    return Path(os.environ.get(VARIABLE) or INVENTORY)
+
+
 BEFORE = 3  # of Common's options, as help lists them: the command's own come after these
 
 
 def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with Common's options around its own, given to it as one value `common`. The command's options that it
+    """A command with the options of its `common` (Common or InCluster) around its own, given to it as one value. The command's options that it
     declares before `common` follow the inventory, the others --exclude."""
     own = list(inspect.signature(command).parameters)
-    names = [field.name for field in dataclasses.fields(Common)]
+    kind_of_common = get_type_hints(command)["common"]
+    names = [field.name for field in dataclasses.fields(kind_of_common)]
     at = own.index("common")
     order = [names[0], *own[:at], *names[1:BEFORE], *own[at + 1 :], *names[BEFORE:]]
-    hints = {**get_type_hints(command, include_extras=True), **get_type_hints(Common, include_extras=True)}
-    defaults = {field.name: field.default for field in dataclasses.fields(Common)}
+    hints = {
+        **get_type_hints(command, include_extras=True),
+        **get_type_hints(kind_of_common, include_extras=True),
+    }
+    defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
     defaults |= {name: one.default for name, one in inspect.signature(command).parameters.items()}
 
     @wraps(command)
     def run(**given: Any) -> None:
-        common = Common(**{name: given.pop(name) for name in names})
+        common = kind_of_common(**{name: given.pop(name) for name in names})
         command(common=common, **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

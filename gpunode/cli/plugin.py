@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import loaded, session
+from gpunode.cli.session import in_cluster, session
 
 app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", no_args_is_help=True)
 
@@ -33,13 +33,13 @@ def deploy(
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
 @options.visits_hosts
-def status(*, common: options.Common) -> None:
+def status(*, common: options.InCluster) -> None:
     """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, and what is wrong.
 
-    With --limit or --exclude only on the nodes of those hosts. Exit code 1 when something is wrong, GPUs that a node
-    does not offer included.
+    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. Exit code 1 when something is wrong,
+    GPUs that a node does not offer included.
 
-    Example: gpunode plugin status inventory.yaml --limit gpu-01
+    Example: gpunode plugin status --limit gpu-01
     """
     from gpunode.rollout import plugin
 
@@ -54,14 +54,18 @@ def remove(
     yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    namespace: options.Namespace = None,
 ) -> None:
     """Take the plugin and everything gpunode made for it out of the cluster: of all nodes, since it is one DaemonSet.
 
-    Shows what it will delete and asks. Labels of nodes stay.
+    Shows what it will delete and asks; a kubeconfig is enough. The labels that gpunode set on nodes go, too.
 
-    Example: gpunode plugin remove inventory.yaml
+    Example: gpunode plugin remove --context prod
     """
     from gpunode import report
     from gpunode.rollout import plugin
 
-    plugin.remove(loaded(inventory), report.make(json=json, quiet=quiet), yes=yes)
+    which = options.InCluster(inventory, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    plugin.remove(in_cluster(which), report.make(json=json, quiet=quiet), yes=yes)

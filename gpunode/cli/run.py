@@ -21,7 +21,7 @@ def workloads() -> None:
 @options.visits_hosts
 def vectoradd(
     *,
-    common: options.Common,
+    common: options.InCluster,
     image: Annotated[
         str | None,
         typer.Option(help="Another image, such as NVIDIA's vectoradd sample; exit status 0 passes."),
@@ -30,9 +30,10 @@ def vectoradd(
 ) -> None:
     """Add vectors on every free GPU of the hosts' nodes, one pod a GPU, and clean up.
 
-    A host is asked for its own name over SSH when neither its name nor its address in the inventory is a node's.
+    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. With one, a host is asked for its own
+    name over SSH when neither its name nor its address in the inventory is a node's.
 
-    Example: gpunode run vectoradd inventory.yaml --limit gpu-01 --logs
+    Example: gpunode run vectoradd --limit gpu-01 --logs
     """
     from gpunode.rollout import prove
 

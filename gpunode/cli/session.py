@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpunode.cli import options
-from gpunode.errors import GpunodeError, UsageError
+from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 if TYPE_CHECKING:
     from gpunode.model import Inventory
@@ -36,9 +38,33 @@ def loaded(path: Path) -> Inventory:
         words = [word for word in sys.argv[1:] if word != str(path)]
         raise UsageError(
             f"there is no {path} in this folder",
-            hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`. Or write one here:\n\n{EXAMPLE}",
+            hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`, or in ${options.VARIABLE}. "
+            f"Or write one here:\n\n{EXAMPLE}",
         )
-    return inventories.load(path)
+    try:
+        return inventories.load(path)
+    except InventoryError as error:
+        if os.environ.get(options.VARIABLE) == str(path) and not path.exists():
+            raise InventoryError(
+                [f"{one} (named by ${options.VARIABLE})" for one in error.problems]
+            ) from None
+        raise
+
+
+def in_cluster(common: options.InCluster) -> Inventory:
+    """The inventory, with the cluster that the options name; without a file, what the cluster itself says."""
+    from gpunode.model import Cluster
+    from gpunode.rollout import uninventoried
+
+    path = common.inventory
+    alone = path == options.INVENTORY and not path.exists()
+    known = Cluster() if alone else loaded(path).cluster
+    if common.kubeconfig:  # its contexts are others than those of the inventory's
+        known = replace(known, kubeconfig=str(common.kubeconfig), context=None)
+    known = replace(
+        known, context=common.context or known.context, namespace=common.namespace or known.namespace
+    )
+    return uninventoried.inventory(known) if alone else replace(loaded(path), cluster=known)
 
 
 @contextmanager
@@ -53,17 +79,17 @@ def session(common: options.Common) -> Iterator[Session]:
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
-    inventory = loaded(path)
+    inventory = in_cluster(common) if isinstance(common, options.InCluster) else loaded(path)
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet)
-    if path != options.INVENTORY:
+    if path != options.usual():
         listener = report.Named(listener, path)
     try:
         with opened(inventory, hosts, listener, forks=common.forks, password=password) as work:
             yield work
     except GpunodeError as error:  # it goes past the report
-        if path != options.INVENTORY:
+        if path != options.usual():
             error.message, error.hint = report.named(error.message, path), report.named(error.hint, path)
         raise
 

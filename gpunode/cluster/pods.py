@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -16,6 +17,7 @@ SHARED = "aliyun.com/gpu-count"  # how many GPUs those are
 OVER = {"Succeeded", "Failed"}
 IMAGELESS = {"ErrImageNeverPull", "InvalidImageName"}  # the kubelet does not retry
 PULLING = {"ErrImagePull", "ImagePullBackOff"}  # the kubelet retries
+PULL = 30.0  # seconds in which a kubelet tries several times to pull an image
 # The kubelet's event has more detail than these waiting reasons.
 VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff"}
 
@@ -56,6 +58,21 @@ def waiting(pod: Object) -> set[str]:
     """The waiting reasons of its containers."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return {one.get("state", {}).get("waiting", {}).get("reason", "") for one in states}
+
+
+class Pulls:
+    """Since when pods wait for images that cannot be pulled. The kubelet tries again, so a pod is given up after `PULL`."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}  # uid of a pod -> monotonic
+
+    def hopeless(self, pod: Object) -> bool:
+        """Whether waiting for the pod's image does not help."""
+        reasons, uid = waiting(pod), pod["metadata"]["uid"]
+        if not reasons & PULLING:
+            self._since.pop(uid, None)
+            return bool(reasons & IMAGELESS)
+        return time.monotonic() - self._since.setdefault(uid, time.monotonic()) >= PULL
 
 
 def restarts(pod: Object) -> int:

@@ -24,7 +24,7 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
         chosen = {host.name for host in inventory.hosts}
     excluded = matched(inventory, exclude, "--exclude", problems)
     left = tuple(host for host in inventory.hosts if host.name in chosen - excluded)
-    if not left and not problems:
+    if not left and not problems and exclude:
         problems.append(f"no host is left: --exclude {','.join(exclude)} matches all of them")
     if problems:
         raise InventoryError(problems)
@@ -65,6 +65,10 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
 
 
 def groups(inventory: Inventory) -> str:
-    """The first five groups, in a sentence."""
+    """The first five groups, or hosts where there is no group, in a sentence."""
     found = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
+    if not found:
+        return (
+            f"the hosts {few([host.name for host in inventory.hosts], 5)}" if inventory.hosts else "no hosts"
+        )
     return f"the group{'s' if len(found) > 1 else ''} {few(found, 5)}"

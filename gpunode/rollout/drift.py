@@ -17,6 +17,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own.
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
+    nodes.usable(inventory)
     members = session.probed(converge.look)
     api: Api | None = None
     found: Members = ()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from gpunode import converge
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
+from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.cluster.nodes import labels as cluster_labels
@@ -39,6 +40,12 @@ def connect(inventory: Inventory) -> Api:
     api = api_of(inventory.cluster)
     api.version()
     return api
+
+
+def usable(inventory: Inventory) -> None:
+    """Raise KubeconfigUnusable where no kubeconfig leads to the cluster that the inventory wants, before a host is asked."""
+    if inventory.cluster.plugin is not None:
+        chosen(inventory.cluster)
 
 
 def image_of(inventory: Inventory) -> PluginImage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpunode import converge
+from gpunode.rollout import nodes
 from gpunode.rollout.chains import chains
 from gpunode.rollout.session import Session
 from gpunode.verify import coverage
@@ -12,6 +13,7 @@ from gpunode.wording import Advice, Command
 def verify(session: Session, *, run: bool) -> int:
     """Judge and tell every link; the exit code. `run`: with pods."""
     listener, inventory = session.listener, session.inventory
+    nodes.usable(inventory)
     members = session.probed(converge.look)
     found = chains(inventory, members, listener, run=run)
     for host, links in found.items():

@@ -466,9 +466,13 @@ def test_a_reboot_ends_all_processes_and_the_plugin_comes_back(deployed: Fleet) 
 
 
 def test_removing_takes_all_of_it(deployed: Fleet) -> None:
-    """Pods first, then what owned them, the namespace last; no process is left."""
+    """Pods first, then what owned them, then the namespace; gpunode's labels of nodes last. No process is left."""
     removed = plugin.remove(deployed.api, NS, seconds=60, tell=lambda _: None)
-    assert removed[-1] == f"Namespace {NS}"
+    assert removed[removed.index(f"Namespace {NS}") + 1 :] == (
+        "Node new label gpunode.dev/gpu, gpunode.dev/runtime",
+        "Node old label gpunode.dev/gpu",
+    )
+    assert not any("gpunode.dev/gpu" in node.labels for node in nodes.every(deployed.api))
     assert deployed.api.find("Pod")[0] == []
     assert children() == []
 

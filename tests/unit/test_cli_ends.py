@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from gpunode import converge, inventory
 from gpunode.cli import app
 from gpunode.cluster.reason import Reason
-from gpunode.errors import ClusterError, UsageError
+from gpunode.errors import ClusterError, KubeconfigUnusable, UsageError
 from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
 from gpunode.rollout import nodes, planned, stake
 from gpunode.rollout.member import Member
@@ -119,6 +119,7 @@ def test_drift_of_the_cluster_is_told_as_that_of_hosts(
         return planned.Planned(objects, (REFUSED,) if conflict else ())
 
     monkeypatch.setattr(nodes, "connect", lambda _: object())
+    monkeypatch.setattr(nodes, "usable", lambda _: None)
     monkeypatch.setattr(stake, "located", lambda *_: ())
     monkeypatch.setattr(planned, "plan", waiting)
     ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
@@ -200,7 +201,7 @@ def test_a_fleet_is_told_in_one_sentence(chains: Mapping[str, list[Link]], text:
     [
         ("verify",),
         ("label", "--accelerator"),
-        ("plugin", "remove"),
+        ("plugin", "deploy"),
         ("abort", "inventory.yaml", "--limit", "a"),
     ],
 )
@@ -219,6 +220,43 @@ def test_a_command_without_an_inventory_names_the_way_out(
     assert written
     Path("inventory.yaml").write_text(written[1])
     assert inventory.load(Path("inventory.yaml")).hosts
+
+
+def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes_first(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An explicit argument, then $GPUNODE_INVENTORY, then ./inventory.yaml."""
+    Path("mine.yaml").write_text("groups: {all: {hosts: [failed]}}\n")
+    Path("named.yaml").write_text("groups: {all: {hosts: [unreachable]}}\n")
+    usual = "groups: {all: {hosts: [planned]}}\n"
+
+    def host(*words: str) -> str:
+        lines = map(json.loads, command("plan", *words, "--json", text=usual).stdout.splitlines())
+        return next(str(line["host"]) for line in lines if line["type"] == "plan")
+
+    assert host() == "planned"
+    monkeypatch.setenv("GPUNODE_INVENTORY", "mine.yaml")
+    assert host() == "failed"
+    assert host("named.yaml") == "unreachable"
+
+    monkeypatch.setenv("GPUNODE_INVENTORY", "gone.yaml")
+    error = command("plan").exception
+    assert "gone.yaml: no such file" in str(error)
+    assert "(named by $GPUNODE_INVENTORY)" in str(error)
+
+
+@pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
+def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
+    command: Command, verb: str
+) -> None:
+    """It is a mistake of the inventory's: exit code 2."""
+    Path("config").write_text("{contexts: [{name: prod, context: {}}], current-context: prod}\n")
+    text = "cluster: {kubeconfig: config, context: prd, plugin: {image: 'plugin:1'}}\n" + BARE
+    ran = command(verb, "--limit", "right", "--json", text=text)
+    assert isinstance(ran.exception, KubeconfigUnusable)
+    assert ran.exception.exit_code == 2
+    assert "has no context `prd`" in ran.exception.message
+    assert ran.output == ""
 
 
 def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command) -> None:

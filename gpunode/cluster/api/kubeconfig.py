@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
 
@@ -30,24 +30,31 @@ class Access:
     tls: ssl.SSLContext | None  # None: plain HTTP
 
 
-def load(cluster: Cluster) -> Access:
-    """Read `cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config, with the context asked for or the current."""
+def chosen(cluster: Cluster) -> tuple[str, str]:
+    """The kubeconfig (`cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config) and the context asked for, or the
+    current. Raises KubeconfigUnusable. Runs no credential plugin and contacts nobody."""
     source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     sections, current = _merged(source)
     contexts, users = sections["contexts"], sections["users"]
     context = cluster.context or current
     if context not in contexts:
         what = f"has no context `{context}`" if context else "has no current-context"
-        ways = f"Set cluster.context in the inventory to one of: {', '.join(contexts)}."
+        ways = f"Set cluster.context in the inventory, or --context where a command has it, to one of: {', '.join(contexts)}."
         none = "It has no contexts at all: is it a kubeconfig? Name another with cluster.kubeconfig."
-        raise ClusterError(f"{source}: {what}", hint=ways if contexts else none)
+        raise KubeconfigUnusable(f"{source}: {what}", hint=ways if contexts else none)
 
     user = (contexts[context].get("context") or {}).get("user")
     if user and user not in users:
-        raise ClusterError(
+        raise KubeconfigUnusable(
             f"{source}: context `{context}` names the user `{user}`, who is not among its users",
             hint=f"The users are: {', '.join(users) or 'none'}.",
         )
+    return source, str(context)
+
+
+def load(cluster: Cluster) -> Access:
+    """Read the kubeconfig that `chosen` names, with its context's credentials."""
+    source, context = chosen(cluster)
 
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
@@ -100,7 +107,7 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
     current: str | None = None
     found = [path for one in source.split(os.pathsep) if one and (path := Path(one).expanduser()).exists()]
     if not found:
-        raise ClusterError(
+        raise KubeconfigUnusable(
             f"no kubeconfig at {source}",
             hint="Name it with cluster.kubeconfig in the inventory or with $KUBECONFIG.",
         )
@@ -110,7 +117,7 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
             for entry in data.get(section) or []:
                 name = entry.get("name") if isinstance(entry, dict) else None
                 if not isinstance(name, str):
-                    raise ClusterError(
+                    raise KubeconfigUnusable(
                         f"{path}: an entry of `{section}` has the name {name!r}, which is not text",
                         hint='YAML reads no, on and bare numbers as other things; quote the name: "no".',
                     )
@@ -124,14 +131,16 @@ def _read(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ClusterError(f"{path}:{line}: not YAML: {error.problem}", hint="Fix the kubeconfig.") from error
+        raise KubeconfigUnusable(
+            f"{path}:{line}: not YAML: {error.problem}", hint="Fix the kubeconfig."
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ClusterError(
+        raise KubeconfigUnusable(
             f"{path} cannot be read as a kubeconfig: {_words(error)}",
             hint="Name a kubeconfig with cluster.kubeconfig or $KUBECONFIG.",
         ) from error
     if not isinstance(data, dict):
-        raise ClusterError(
+        raise KubeconfigUnusable(
             f"{path} is not a kubeconfig: it holds no clusters, users and contexts",
             hint="Name a kubeconfig with cluster.kubeconfig or $KUBECONFIG.",
         )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpunode.cluster import nodes
+from gpunode.cluster import nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, Patience, changes
@@ -122,7 +122,7 @@ def _waited(
     """The plugin's pods by node once it runs on all `able` nodes, or after `seconds` without progress; and the nodes
     where it does not. `every` node should have it; `bare` are those without it before."""
     known = {node.name: node for node in every}
-    patience, progress = Patience(tell), time.monotonic()
+    patience, progress, pulls = Patience(tell), time.monotonic(), pods.Pulls()
     by_node: Mapping[str, Object] = {}
     current: Mapping[str, str] = {}
     waiting = able
@@ -141,6 +141,10 @@ def _waited(
         waiting = late
         if not waiting or time.monotonic() - progress > seconds:
             break
+        if changed is None:
+            hopeless = [name for name in waiting if name in by_node and pulls.hopeless(by_node[name])]
+            if hopeless == list(waiting):
+                break  # `row` says why
         rolling_update.advance(api, namespace, every, by_node, waiting, bare)
         patience.tell(
             f"the plugin runs on {len(able) - len(waiting)} of {len(able)} Ready nodes",

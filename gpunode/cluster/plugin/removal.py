@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.plugin import annotation, daemonset
 from gpunode.cluster.plugin.manifests import everything
+
+OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
 
 
 def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
     """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(annotation.title(node) for node in annotation.left(api))
-    return left + apply.removable(api, everything(namespace), tell=tell) + annotations
+    objects = apply.removable(api, everything(namespace), tell=tell)
+    return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
 
 
 def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
-    """Delete all that `deploy` created, the plugin's annotations of nodes, and pods left over from vectoradd. Node labels
-    stay. Returns the titles of what was deleted."""
+    """Delete all that `deploy` created, the plugin's annotations of nodes, pods left over from vectoradd, and the labels
+    that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted."""
     left = _leftovers(api, namespace)
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
     annotations = tuple(annotation.title(node) for node in annotation.remove(api))
-    return tuple(title(pod) for pod in left) + removed + annotations
+    marked = _labelled(api)  # last: a node that has lost its labels is not found by them
+    for node in marked:
+        kept = {
+            key: node.labels[key]
+            for key in node.applied[labels.PROVISION]
+            if key not in OWN_LABELS and key in node.labels
+        }
+        labels.write(api, node, kept)
+    titles = tuple(_label(node) for node in marked)
+    return tuple(title(pod) for pod in left) + removed + annotations + titles
+
+
+def _labelled(api: Api) -> list[Node]:
+    """The nodes on which gpunode itself set a label of its own."""
+    return [
+        node for node in nodes.every(api) if node.applied.get(labels.PROVISION, frozenset()) & set(OWN_LABELS)
+    ]
+
+
+def _label(node: Node) -> str:
+    return f"Node {node.name} label {', '.join(sorted(node.applied[labels.PROVISION] & set(OWN_LABELS)))}"
 
 
 def _leftovers(api: Api, namespace: str) -> list[Object]:

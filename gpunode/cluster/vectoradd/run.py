@@ -37,7 +37,6 @@ HOLDER = "gpunode.dev/holder"  # annotation of a pod: the holder of the cluster'
 PODS = "app.kubernetes.io/name=gpunode-vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
-PULL = 30.0  # seconds in which a kubelet tries several times to pull an image
 NAMED = 3
 GONE = 30.0  # seconds to wait until deleted pods are gone
 
@@ -105,9 +104,7 @@ class _Run:
         self.seconds, self.tell, self.config, self.holder = seconds, tell, config, holder
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
-        self.pulling: dict[
-            str, float
-        ] = {}  # uid of a pod -> since when its image was seen not to be pulled; monotonic
+        self.pulls = pods.Pulls()
         self.numbers = count()
 
     def start(self, job: Job, node: Node | None) -> None:
@@ -230,7 +227,7 @@ class _Run:
             elif (
                 pods.ended(found[name], CONTAINER)
                 or found[name].get("status", {}).get("phase") in pods.OVER
-                or self.imageless(found[name])
+                or self.pulls.hopeless(found[name])
             ):
                 job.results[name] = self.result(job, found[name])
         if job.names and job.done:
@@ -239,14 +236,6 @@ class _Run:
             for name in job.names:
                 if name in found and not found[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.namespace)
-
-    def imageless(self, pod: Object) -> bool:
-        """Whether the image cannot be pulled, so that waiting does not help."""
-        reasons, uid = pods.waiting(pod), pod["metadata"]["uid"]
-        if not reasons & pods.PULLING:
-            self.pulling.pop(uid, None)
-            return bool(reasons & pods.IMAGELESS)
-        return time.monotonic() - self.pulling.setdefault(uid, time.monotonic()) >= PULL
 
     def result(self, job: Job, pod: Object) -> list[Result]:
         """The results of a pod, one for each GPU, from its exit status and log."""

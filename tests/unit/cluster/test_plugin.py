@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin
+from gpunode.cluster import nodes, plugin, pods
 from gpunode.cluster.api import Api, watch
 from gpunode.cluster.api.kinds import OURS
+from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.plugin import Scope, Spec, capacity
 from gpunode.cluster.reason import Reason
@@ -120,6 +121,38 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
         ("b", f"ImagePullBackOff: {PULL}"),
     ]
     assert f"the plugin runs on 1 of 2 Ready nodes; b: ImagePullBackOff: {PULL}" in told
+
+
+@pytest.mark.usefixtures("impatient")
+def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
+    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once every node that is waited for has failed to pull for a while; `seconds` is never reached."""
+    monkeypatch.setattr(pods, "PULL", 0.0)
+    for name in ("a", "b"):
+        add_node(fake, name, 2, labels=GPU_NODE)
+    PluginController(fake, {"b": NOT_PULLED})
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10_000, tell=told.append)
+    assert [(row.node, bool(row.problem)) for row in rollout.rows] == [("a", False), ("b", True)]
+
+
+def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """Those of the inventory stay, and so do others' labels of the same name."""
+    add_node(fake, "a", 2)
+    add_node(fake, "b", 2, labels=GPU_NODE)
+    labels.write(api, nodes.every(api)[0], {**GPU_NODE, "pool": "ml"})
+    fields = {"f:metadata": {"f:labels": {"f:gpunode.dev/gpu": {}, "f:pool": {}}}}
+    own = {"manager": labels.PROVISION, "operation": "Apply", "fieldsV1": fields}
+    fake.update("Node", "a", metadata={"managedFields": [own]})
+    title = "Node a label gpunode.dev/gpu"
+    assert plugin.removable(api, NS, tell=told.append) == (title,)
+    assert plugin.remove(api, NS, seconds=5, tell=told.append) == (title,)
+    ours, others = nodes.every(api)
+    assert "gpunode.dev/gpu" not in ours.labels
+    assert ours.labels["pool"] == "ml"
+    assert others.labels["gpunode.dev/gpu"] == "true"
 
 
 def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -477,7 +510,9 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
     assert plugin.status(api, NS)[0].wrong == words
 
 
-def test_removing_takes_all_of_it_and_leaves_labels(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_removing_takes_all_of_it_and_leaves_labels_of_others(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake)

@@ -111,6 +111,7 @@ def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(
         """The pods, of which one is seen to change a hundred times before it is ready."""
         for seen, changed in changes(*where, **more):
             starting = pod("late", node=NAMES[0], conditions=[])
+            starting["metadata"]["uid"] = "late"
             starting["metadata"]["creationTimestamp"] = "2027-01-01T00:00:00Z"
             yield {**seen, "late": starting}, changed
             for _ in range(100):

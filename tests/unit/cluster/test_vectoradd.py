@@ -10,6 +10,7 @@ from threading import Barrier
 
 import pytest
 
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.vectoradd import run as vectoradd
 from gpunode.cluster.vectoradd.job import Job
@@ -104,7 +105,7 @@ def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
 ) -> None:
     """At once where the kubelet does not try, else when it has tried some times; its words say why."""
     kubelet.stuck["a"] = stuck(reason)
-    monkeypatch.setattr(vectoradd, "PULL", 0.0)
+    monkeypatch.setattr(pods, "PULL", 0.0)
     (result,) = run(api, told, A, seconds=5)
     told_as = "ImagePullBackOff" if "Pull" in reason and "Never" not in reason else reason
     assert [one.why for one in result.results] == [f"{told_as}: pull access denied for plugin"] * 2

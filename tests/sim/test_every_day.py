@@ -1,0 +1,98 @@
+"""What whoever runs a cluster does with a kubeconfig alone: no inventory is there, no host is dialled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+
+Gpunode = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """Two nodes, proven."""
+    with Demo([kinds.old("gpu-1"), kinds.new("gpu-2")]) as made:
+        done = run(made.folder, "provision", "inventory.yaml", "--yes", "--no-run", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+
+
+@pytest.fixture
+def gpunode(demo: Demo, tmp_path: Path) -> Gpunode:
+    """gpunode in a folder without an inventory, with the demo's kubeconfig."""
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return run(tmp_path, *words, KUBECONFIG=str(demo.folder / "kubeconfig"))
+
+    return command
+
+
+def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    state = {"XDG_STATE_HOME": str(folder / "state")}
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, **state, **more},
+    )
+
+
+def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [line for line in found if line["type"] == kind]
+
+
+def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
+    """All GPU nodes, or those that --limit takes by name."""
+    done = gpunode("plugin", "status", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["node"], row["phase"]) for row in lines(done, "plugin")] == [
+        ("gpu-1", "Running"),
+        ("gpu-2", "Running"),
+    ]
+    limited = gpunode("plugin", "status", "--json", "--limit", "gpu-2")
+    assert [row["node"] for row in lines(limited, "plugin")] == ["gpu-2"]
+    other = gpunode("plugin", "status", "--limit", "gpu-3")
+    assert other.returncode == 2
+    assert "--limit gpu-3: no such host or group; did you mean `gpu-" in other.stderr
+
+
+def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
+    """By the image that the deployed plugin runs."""
+    done = gpunode("run", "vectoradd", "--json", "--limit", "gpu-2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["node"] for row in lines(done, "vectoradd")} == {"gpu-2"}
+
+
+def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
+    gpunode: Gpunode, demo: Demo, tmp_path: Path
+) -> None:
+    named = run(tmp_path, "plugin", "status", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
+    assert len(lines(named, "plugin")) == 2
+    wrong = gpunode("plugin", "status", "--context", "prd")
+    assert wrong.returncode == 2
+    assert "has no context `prd`" in wrong.stderr
+
+
+def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
+    """Last in this file. The labels that brought it go with it."""
+    done = gpunode("plugin", "remove", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    gone = [row["object"] for row in lines(done, "object")]
+    assert "Node gpu-1 label gpunode.dev/gpu" in gone
+    after = gpunode("plugin", "status")
+    assert after.returncode == 1
+    assert "No node has the plugin" in after.stderr
