@@ -12,7 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.nodes import cordon
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.vectoradd import run as vectoradd
+from gpunode.cluster.vectoradd import left as pods
 from gpunode.converge import REBOOT_SECONDS
 from gpunode.rollout import (
     acts,
@@ -118,7 +118,7 @@ def provision(session: Session, wish: Wish) -> int:
     with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
         work.show_left(api, session.listener, members)
         if api is not None:
-            vectoradd.sweep(api, session.inventory.cluster.namespace, progress(session.listener))
+            pods.sweep(api, session.inventory.cluster.namespace, progress(session.listener))
         shown = {one.host.name: acts.acts(one.changes) for one in waiting}
         run = Run(session, api, record, stop, shown, prove=wish.run)
         judged = {

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from gpunode.cluster.vectoradd.run import HOLDER
+from gpunode.cluster.vectoradd.left import HOLDER
 from gpunode.rollout import record
 from gpunode.rollout.record import State
 from gpunode.sim.demo import Demo

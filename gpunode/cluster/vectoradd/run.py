@@ -23,22 +23,19 @@ from gpunode.cluster.api.watch import OnProgress, changes, follow
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.objects.manifests import rendered
 from gpunode.cluster.vectoradd.job import Job
+from gpunode.cluster.vectoradd.left import GONE
 from gpunode.cluster.vectoradd.requests import Request
 from gpunode.cluster.vectoradd.requests import free as free_of
 from gpunode.cluster.vectoradd.results import NodeResult, Result, failed, reported
 from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command
 
 ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
-HOLDER = "gpunode.dev/holder"  # annotation of a pod: the holder of the cluster's lease that made it
-PODS = "app.kubernetes.io/name=gpunode-vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
-NAMED = 3
-GONE = 30.0  # seconds to wait until deleted pods are gone
 
 
 def run(
@@ -56,7 +53,7 @@ def run(
     """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
-    The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `sweep`.
+    The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
     """
     this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder)
     known = {node.name: node for node in nodes.every(api)}
@@ -69,21 +66,6 @@ def run(
         this.clean()
     this.gone()
     return tuple(job.verdict() for job in jobs)
-
-
-def sweep(api: Api, namespace: str, tell: OnProgress) -> None:
-    """Delete the pods of runs that were killed while they held the cluster's lease, and wait until they are gone: they would
-    keep their GPUs for minutes. To be called by the lease's holder, before it makes its own."""
-    found, _ = api.find("Pod", namespace, labels=PODS)
-    left = {one["metadata"]["name"] for one in found if HOLDER in (one["metadata"].get("annotations") or {})}
-    if not left:
-        return
-    tell(f"deleting pods of a run that was killed: {few(sorted(left), NAMED)}")
-    for name in left:
-        api.delete("Pod", name, namespace)
-    for now in follow(api, "Pod", namespace, seconds=GONE, labels=PODS):
-        if not left & now.keys():
-            return
 
 
 class _Run:

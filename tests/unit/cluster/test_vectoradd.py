@@ -12,6 +12,7 @@ import pytest
 
 from gpunode.cluster import pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.vectoradd import left as left_pods
 from gpunode.cluster.vectoradd import run as vectoradd
 from gpunode.cluster.vectoradd.job import Job
 from gpunode.cluster.vectoradd.results import NodeResult
@@ -233,7 +234,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
         fake.put(one)
     assert len(left) == 4
 
-    vectoradd.sweep(api, NS, told.append)
+    left_pods.sweep(api, NS, told.append)
 
     assert [one["metadata"]["name"] for one in fake.all("Pod")] == [
         one["metadata"]["name"] for one in left[2:]
