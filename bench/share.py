@@ -24,10 +24,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError  # noqa: E402 (after the path is set)
-from gpunode.share.api import Object  # noqa: E402
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object  # noqa: E402 (after the path is set)
+from gpunode.deviceplugin.promises.placement import INDEX  # noqa: E402
 from gpunode.share.ledger import Ledger  # noqa: E402
-from gpunode.share.placement import INDEX  # noqa: E402
 from gpunode.share.protocol import Extender  # noqa: E402
 from gpunode.share.server import Server  # noqa: E402
 from tests.share.objects import MEM, node, pod  # noqa: E402

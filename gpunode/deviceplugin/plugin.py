@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 from .cdi import Specs
+from .cluster.apiserver import InCluster
+from .cluster.follow import Reads
 from .cluster.publish import Publisher
 from .discovery import Discovery
 from .health import Health, XidPolicy
 from .health.watches import GpuWatches
 from .kubelet.podresources import PodResources
+from .kubelet.promised import Promised
 from .kubelet.reclaim import Reclaim
 from .kubelet.server import ResourceServer
 from .metrics import (
@@ -39,10 +43,12 @@ async def serve(
     xid_policy: XidPolicy,
     publisher: Publisher | None = None,
     health: dict[str, Health] | None = None,
+    api: Reads | None = None,
 ) -> None:
     """Offer this node's GPUs until cancelled, with one server for each resource.
 
     `health`, by UUID, is what an earlier configuration knew of the devices; it is updated at the end.
+    `api` has the scheduler extender's promises.
     Raises NvmlUnavailable, CannotOffer, CannotListen.
     """
     publisher, health = publisher or Publisher(), {} if health is None else health
@@ -51,6 +57,7 @@ async def serve(
     registrations = asyncio.Event()  # one has come or gone
     specs = Specs(Path(config.cdi_directory)) if config.cdi else None
     pods = PodResources(config.pod_resources_socket)
+    promised = _promised(config, pods, api)
     servers: dict[str, ResourceServer] = {}
     mps = Follower(mps_paths.status(config.mps_root), state) if config.mps else None
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
@@ -63,6 +70,8 @@ async def serve(
         tasks.append(asyncio.create_task(reclaim.run(), name="reclaim"))
     if mps is not None:
         tasks.append(asyncio.create_task(mps.run(), name="MPS"))
+    if promised is not None:
+        tasks.append(asyncio.create_task(promised.run(), name="promises"))
 
     def probe() -> str | None:
         why = readiness.why_not()
@@ -93,7 +102,9 @@ async def serve(
                 registered = {name: server.registered for name, server in servers.items()}
                 publisher.publish(state, config, registered, readiness.reason(), again=again)
                 for name in state.offers.keys() - servers.keys():
-                    servers[name] = ResourceServer(name, state, config, metrics, specs, registrations.set)
+                    servers[name] = ResourceServer(
+                        name, state, config, metrics, specs, registrations.set, promised
+                    )
                     tasks.append(asyncio.create_task(servers[name].run(), name=name))
                 try:
                     done, _ = await asyncio.wait(
@@ -111,3 +122,11 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         health.update(watches.health)
+
+
+def _promised(config: Config, pods: PodResources, api: Reads | None) -> Promised | None:
+    if not config.follow_promises or config.memory is None:
+        return None
+    if api is None:
+        api = InCluster(os.environ, Path(config.service_account_directory))
+    return Promised(api, pods, config.node_name, config.memory.resource)

@@ -18,7 +18,7 @@ from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file, seconds
-from gpunode.model import Cluster, GateCommand, Inventory, PluginConfig, PluginImage, PluginPublish
+from gpunode.model import Cluster, GateCommand, Inventory, PluginConfig, PluginImage, PluginPublish, Share
 
 __all__ = ["load", "select"]
 
@@ -91,9 +91,11 @@ def read_cluster(source: Source) -> Cluster:
                 ("cluster", "plugin", "configs"), "`config` is set too; keep one of them", key=True
             )
     publish = PluginPublish(
-        **{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin}
+        **{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin},
+        promises="share" in section,
     )
-    return Cluster(**section, plugin=image, plugin_config=config, plugin_publish=publish)
+    share = Share(**section.pop("share")) if "share" in section else None
+    return Cluster(**section, plugin=image, plugin_config=config, plugin_publish=publish, share=share)
 
 
 def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:

@@ -50,6 +50,7 @@ from gpunode.model.host import (
     PluginPublish,
     Repository,
     RunFile,
+    Share,
     Ssh,
 )
 from gpunode.model.outcome import Disturbance, Disturbed, Event, Layer, Link, OnEvent, Outcome, Status
@@ -114,6 +115,7 @@ __all__ = [
     "RunFile",
     "Runtime",
     "Service",
+    "Share",
     "Source",
     "Ssh",
     "Status",

@@ -103,6 +103,19 @@ class PluginPublish:
     events: bool = True  # about its node: a Role in the namespace `default`
     annotation: bool = False  # of its node: it may then change all nodes
     metrics: bool = False  # on port 9400, with the pods that have GPUs
+    promises: bool = (
+        False  # follows the scheduler extender: may change all nodes, and list and watch all pods
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How the scheduler extender shares GPUs by memory. `scheduler`: the one that asks it, by its name; "" is the
+    cluster's own, whose static pods on the control plane's hosts gpunode configures."""
+
+    policy: Literal["packed", "distributed"] = "packed"
+    resource: str = "aliyun.com/gpu-mem"
+    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,7 @@ class Cluster:
     plugin: PluginImage | None = None
     plugin_config: PluginConfig | None = None
     plugin_publish: PluginPublish = PluginPublish()
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)

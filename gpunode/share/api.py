@@ -1,16 +1,11 @@
-"""What the extender asks the API server, and its client in a pod."""
+"""What the extender asks the API server."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import closing
-from http.client import HTTPException
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
-
-Object: TypeAlias = dict[str, Any]
+from gpunode.deviceplugin.cluster.apiserver import Object
 
 
 class Api(Protocol):
@@ -24,18 +19,3 @@ class Api(Protocol):
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """What happens to the objects that `path` selects: (ADDED | MODIFIED | DELETED | BOOKMARK, object)."""
-
-
-class Client(InCluster):
-    """The device plugin's client, which also reads."""
-
-    def get(self, path: str) -> Object:
-        with closing(self._connect()) as connection:
-            answer = self._ask(connection, "GET", path, None)
-            try:
-                found = json.loads(answer.read())
-            except (OSError, HTTPException, ValueError, RecursionError) as error:
-                raise ApiError(0, f"the API server's answer broke: {error!r}") from None
-        if not isinstance(found, dict):
-            raise ApiError(0, "the API server's answer is no object")
-        return found

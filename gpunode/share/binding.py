@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.promises import demand
 
-from . import demand, placement
-from .api import Api, Object
+from . import notes
+from .api import Api
 from .fit import Refused
 from .ledger import Ledger
 
@@ -37,14 +38,14 @@ def bind(ledger: Ledger, api: Api, namespace: str, name: str, uid: str, node: st
         if bound := (pod.get("spec") or {}).get("nodeName"):
             ledger.pod_seen(pod)
             raise NotBound(f"{namespace}/{name} is bound to {bound} already")
-        wanted, notes = demand.of(pod, ledger.resource), {}
+        wanted, written = demand.of(pod, ledger.resource), {}
         if wanted.units:
             gpus, parts = ledger.reserve(pod, wanted, node, packed=packed)
-            notes = placement.notes(node, wanted, parts, gpus, time.time_ns())
+            written = notes.of(node, wanted, parts, gpus, time.time_ns())
     except (ApiError, demand.Malformed, Refused) as error:
         raise NotBound(f"{namespace}/{name} cannot be bound to {node}: {error}") from None
     try:
-        api.send("POST", f"{path}/binding", _binding(pod["metadata"], node, notes))
+        api.send("POST", f"{path}/binding", _binding(pod["metadata"], node, written))
     except ApiError as error:
         if _bound_after(ledger, api, path, pod, error) != node:
             raise NotBound(f"{namespace}/{name} is not bound to {node}: {error}") from None

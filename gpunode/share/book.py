@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from gpunode.deviceplugin.promises.placement import Part
 from gpunode.deviceplugin.status import Reason
 
 from .gpus import Gpu
-from .placement import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ The words say nothing of the node: kube-scheduler counts nodes by reason ("3 no 
 
 from __future__ import annotations
 
+from gpunode.deviceplugin.promises.demand import Demand
 from gpunode.deviceplugin.status import Reason
 
 from .book import Book
 from .choice import Choice, TooHard, choose
-from .demand import Demand
 
 TOP = 10  # MaxExtenderPriority of the extender API
 # Codes of reasons that no preemption of pods changes.

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpunode.deviceplugin import status
+from gpunode.deviceplugin.offer.sizes import ANNOTATION, VERSION
+from gpunode.deviceplugin.promises.quantity import whole
 from gpunode.deviceplugin.settings.config import GPU_COUNT
 from gpunode.deviceplugin.status import Reason
 
-from .quantity import whole
-
-ANNOTATION = "gpunode.dev/gpu-memory"  # of a node: {"version": 1, "gpus": [{"index", "uuid", "units"}]}
-VERSION = 1
 MOST_GPUS = 128  # of a node; a count beyond is a mistake
 
 
@@ -52,8 +50,7 @@ def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
         return Reason("gpus-unknown", f"what it publishes of its GPUs cannot be read: {error}")
     lost = _lost(annotations.get(status.ANNOTATION))
     return tuple(
-        Gpu(gpu.index, gpu.units, gpu.uuid, lost=gpu.uuid in lost if gpu.uuid else gpu.index in lost)
-        for gpu in gpus
+        Gpu(gpu.index, gpu.units, gpu.uuid, gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus
     )
 
 
@@ -61,12 +58,18 @@ def _published(text: str) -> tuple[Gpu, ...]:
     document = json.loads(text)
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}, expected {VERSION}")
-    gpus = tuple(Gpu(str(one["index"]), whole(one["units"]), str(one["uuid"])) for one in document["gpus"])
+    gpus = tuple(_gpu(one) for one in document["gpus"])
     if len({gpu.index for gpu in gpus}) < len(gpus) or len({gpu.uuid for gpu in gpus}) < len(gpus):
         raise ValueError("a GPU is listed twice")
     if not 0 < len(gpus) <= MOST_GPUS:
         raise ValueError(f"{len(gpus)} GPUs")
     return gpus
+
+
+def _gpu(one: Mapping[str, Any]) -> Gpu:
+    """Reserved units are used by an earlier configuration: they cannot be promised."""
+    units = max(whole(one["units"]) - whole(one.get("reserved", 0)), 0)
+    return Gpu(str(one["index"]), units, str(one["uuid"]), lost=bool(one.get("lost")))
 
 
 def _lost(text: str | None) -> set[str]:

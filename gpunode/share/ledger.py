@@ -10,14 +10,15 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpunode.deviceplugin.promises import demand, placement
+from gpunode.deviceplugin.promises.demand import Demand, Malformed
+from gpunode.deviceplugin.promises.placement import Part
 from gpunode.deviceplugin.status import Reason
 
-from . import demand, gpus, placement
+from . import gpus, notes
 from .book import Book, Promise
-from .demand import Demand, Malformed
 from .fit import Refused, find
 from .gpus import Gpu
-from .placement import Part
 
 ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
 
@@ -110,7 +111,7 @@ class Ledger:
                 raise Refused(Reason("bound", f"it is bound to {self._nodes[uid]} already"))
             self._drop(uid)
             found, choice = find(self._books.get(node), wanted, packed=packed)
-            parts = placement.made(wanted, choice, found.gpus)
+            parts = notes.placed(wanted, choice, found.gpus)
             self._add(uid, node, Promise(_name(pod), wanted.units, parts, reserved=True))
             return found.gpus, parts
 

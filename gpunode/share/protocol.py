@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from . import demand
+from gpunode.deviceplugin.promises import demand
+from gpunode.deviceplugin.promises.demand import Demand, Malformed
+
 from .api import Api
 from .binding import NotBound, bind
-from .demand import Demand, Malformed
 from .fit import LASTING, Refused, find, score
 from .ledger import Ledger
 

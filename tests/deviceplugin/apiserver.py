@@ -38,7 +38,7 @@ class FakeApiServer:
                     raise ApiError(409, "already exists")
             elif path not in self.objects:
                 raise ApiError(404, "not found")
-            self.objects[path] = self.objects.get(path, {}) | given
+            self.objects[path] = _merged(self.objects.get(path, {}), given)
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """Of the one node that the path selects, until `refuse` is set."""
@@ -94,3 +94,12 @@ class FakeApiServer:
     def said(self) -> list[tuple[str, int]]:
         """Reason and count of each."""
         return [(one["reason"], one["count"]) for one in self.events]
+
+
+def _merged(one: Object, other: Object) -> Object:
+    """As by a merge patch."""
+    found = {key: value for key, value in one.items() if key not in other}
+    for key, value in other.items():
+        if value is not None:
+            found[key] = _merged(one.get(key) or {}, value) if isinstance(value, dict) else value
+    return found

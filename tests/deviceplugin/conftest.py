@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpunode.deviceplugin import discovery
+from gpunode.deviceplugin.cluster.follow import Reads
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.health import Health, XidPolicy
 from gpunode.deviceplugin.kubelet import reclaim
@@ -64,6 +65,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         *,
         publisher: Publisher | None = None,
         health: dict[str, Health] | None = None,
+        api: Reads | None = None,
         **settings: Any,
     ) -> AsyncIterator[Any]:
         defaults = {
@@ -72,7 +74,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "recovery_seconds": 0.2,
         }
         config = Config(**{**defaults, **settings})
-        task = asyncio.create_task(serve(nvml, config, xid_policy or XidPolicy(), publisher, health))
+        task = asyncio.create_task(serve(nvml, config, xid_policy or XidPolicy(), publisher, health, api))
         try:
             yield task
         finally:

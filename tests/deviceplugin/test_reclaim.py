@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.cluster.annotation import ANNOTATION, PendingAnnotation
+from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import Writer
@@ -24,6 +24,7 @@ from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet.podresources import PodResources
 from gpunode.deviceplugin.offer.reservations import ContainerDevices
 from gpunode.deviceplugin.settings.config import GPU, GPU_MEM, MemorySharing, Share
+from gpunode.deviceplugin.status import ANNOTATION
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.share.api import Object
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.share.gpus import ANNOTATION
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.share import placement
+from gpunode.deviceplugin.promises import placement
 from gpunode.share.binding import NotBound, bind
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, Pods, node, pod

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpunode.share import demand, quantity
+from gpunode.deviceplugin.promises import demand, quantity
+from gpunode.deviceplugin.promises.demand import Ask, Demand, Malformed
 from gpunode.share.choice import TooHard, choose
-from gpunode.share.demand import Ask, Demand, Malformed
 from tests.share.objects import COUNT, MEM, pod
 
 

@@ -13,12 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.share import follow
-from gpunode.share.api import Api, Client, Object
-from gpunode.share.follow import Follower, kinds
+from gpunode.deviceplugin.cluster import follow
+from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster, Object
+from gpunode.deviceplugin.cluster.follow import Follower
+from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.share.api import Api
+from gpunode.share.follow import kinds
 from gpunode.share.ledger import Ledger
-from gpunode.share.placement import INDEX
 from gpunode.sim.cluster import serve
 from tests.share.objects import MEM, node, pod
 
@@ -59,7 +60,7 @@ def test_a_ledger_follows_the_api_server(
         (tmp_path / "token").write_text(config["users"][0]["user"]["token"])
         url = urlsplit(config["clusters"][0]["cluster"]["server"])
         place = {"KUBERNETES_SERVICE_HOST": str(url.hostname), "KUBERNETES_SERVICE_PORT": str(url.port)}
-        api = Client(place, tmp_path)
+        api = InCluster(place, tmp_path)
 
         def create(what: str, kind: str, made: Object) -> None:
             made["metadata"].pop("uid", None)

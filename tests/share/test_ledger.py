@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpunode.deviceplugin import status
+from gpunode.deviceplugin.promises import demand, placement
 from gpunode.deviceplugin.status import Configuration, Status, Unavailable
-from gpunode.share import demand, placement
 from gpunode.share.fit import Refused, find, score
 from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger

@@ -36,6 +36,7 @@ def manifests(
         cdi_directory=config.cdi_directory if config else None,
         events=publish.events,
         annotation=publish.annotation,
+        promises=publish.promises,
         metrics=publish.metrics,
         config_id=hashlib.sha256(config.text.encode()).hexdigest()[:16] if config and not files else None,
     )
@@ -44,5 +45,5 @@ def manifests(
 
 def everything(namespace: str) -> list[Object]:
     """All objects that `deploy` may have applied, whatever the inventory."""
-    publish = PluginPublish(events=True, annotation=True, metrics=True)
+    publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
     return manifests(namespace, PluginImage("any"), PluginConfig("any", mps_root="/any"), publish)

@@ -49,6 +49,17 @@ class InCluster:
         self._environ = environ
         self._account = account
 
+    def get(self, path: str) -> Object:
+        with closing(self._connect()) as connection:
+            answer = self._ask(connection, "GET", path, None)
+            try:
+                found = json.loads(answer.read())
+            except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+                raise ApiError(0, f"the API server's answer broke: {error!r}") from None
+        if not isinstance(found, dict):
+            raise ApiError(0, "the API server's answer is no object")
+        return found
+
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         with closing(self._connect()) as connection:
             self._ask(connection, method, path, body)  # the status suffices; the object is not needed

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..offer import sizes
 from ..offer.state import STARTING, NodeState
 from ..settings.config import Config
-from ..status import MARK, Reason, Status, Unavailable, dumps
+from ..status import ANNOTATION, MARK, Reason, Status, Unavailable, dumps
 from . import document
 from .annotation import PendingAnnotation
 from .apiserver import ApiServer, InCluster
@@ -25,11 +26,17 @@ log.setLevel(logging.INFO)
 
 
 class Publisher:
-    """Publishes every change of the node's state. Lives longer than the state of one configuration."""
+    """Publishes every change of the node's state. Lives longer than the state of one configuration.
 
-    def __init__(self, events: Writer | None = None, annotation: Writer | None = None) -> None:
+    `status`: in the node's annotation, too.
+    """
+
+    def __init__(
+        self, events: Writer | None = None, annotation: Writer | None = None, *, status: bool = True
+    ) -> None:
         self._events = events
         self._annotation = annotation
+        self._status = status
         self._before = Snapshot()
         self._gone: Mapping[str, Unavailable] = {}
         self._refused: Reason | None = None
@@ -45,7 +52,9 @@ class Publisher:
         api: ApiServer = InCluster(environ, Path(config.service_account_directory))
         events = Writer(api, PendingEvents(config.node_name), "events") if config.node_events else None
         note = PendingAnnotation(config.node_name)
-        return cls(events, Writer(api, note, "the node's annotation") if config.node_annotation else None)
+        wanted = config.node_annotation or config.follow_promises
+        writer = Writer(api, note, "the node's annotation") if wanted else None
+        return cls(events, writer, status=config.node_annotation)
 
     def publish_event(self, event: NodeEvent) -> None:
         """Publish an event."""
@@ -90,15 +99,18 @@ class Publisher:
                 self.publish_event(event)
             self._gone = document.gone(self._gone, self._before.devices, state)
             self._before = now
+            if config.follow_promises and self._annotation is not None and state.offers:
+                memory = sizes.document(state, config.memory.resource) if config.memory else None
+                self._annotation.put((sizes.ANNOTATION, memory))
         status = document.of(state, config, registered, not_ready, tuple(self._gone.values()))
         status = replace(status, since=self._since).refusing(self._refused)
         if again or status != self._published:
             self._put(status, annotate=discovered)
 
     def close(self) -> None:
-        """Remove the annotation and end the writers."""
-        if self._annotation is not None:
-            self._annotation.put(None)
+        """Remove the status and end the writers. The GPUs' sizes stay, as pods' promises do."""
+        if self._annotation is not None and self._status:
+            self._annotation.put((ANNOTATION, None))
         for writer in (self._events, self._annotation):
             if writer is not None:
                 writer.close(LAST_WRITES)
@@ -112,8 +124,8 @@ class Publisher:
         self._published = status
         text = dumps(status)
         log.info("%s %s", MARK, text)
-        if annotate and self._annotation is not None:
-            self._annotation.put(text)
+        if annotate and self._status and self._annotation is not None:
+            self._annotation.put((ANNOTATION, text))
 
 
 def _now() -> str:

@@ -89,6 +89,14 @@ def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
     )
 
 
+def of_each_gpu(units: Sequence[Unit]) -> int:
+    """MiB of each GPU that a container gets: where the extender promised several, the same of each."""
+    mib: dict[str, int] = {}
+    for unit in units:
+        mib[unit.device.gpu] = mib.get(unit.device.gpu, 0) + unit.mib
+    return max(mib.values(), default=0)
+
+
 def grant(
     resource: str,
     units: Sequence[Unit],
@@ -107,9 +115,9 @@ def grant(
     names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
     given = Grant()
     if made is not None:
-        given.envs |= limits.variables(sum(unit.mib for unit in units))
+        given.envs |= limits.variables(of_each_gpu(units))
     if config.memory is not None and any(unit.mib for unit in units):
-        given.envs |= memory.environment(devices[0], len(units), config.memory)
+        given.envs |= memory.environment(devices, len(units), config.memory)
     if "envvar" in config.device_list_strategy:
         # "void": an empty value makes the NVIDIA runtime use the image's value, which may be "all".
         given.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"

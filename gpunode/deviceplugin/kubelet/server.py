@@ -25,6 +25,7 @@ from ..settings.config import Config, file_word
 from ..settings.directory import Directory
 from . import alpha
 from .permission import refused
+from .promised import Promised
 from .registration import NoVersion, introduce, register
 from .service import Service, options
 from .sockets import Identity, alive, identity
@@ -64,6 +65,7 @@ class ResourceServer:
         metrics: Metrics,
         specs: Specs | None,
         changed: Callable[[], None] = lambda: None,
+        promised: Promised | None = None,
     ) -> None:
         self.resource = resource
         self._state = state
@@ -71,6 +73,7 @@ class ResourceServer:
         self._metrics = metrics
         self._specs = specs
         self._changed = changed
+        self._promised = promised
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
         self._stirred = asyncio.Event()
@@ -170,7 +173,13 @@ class ResourceServer:
         # A short name: the path of a socket has 107 characters at most.
         fresh = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         service = Service(
-            self.resource, self._state, self._config, self._metrics, self._specs, self._stream_changed
+            self.resource,
+            self._state,
+            self._config,
+            self._metrics,
+            self._specs,
+            self._stream_changed,
+            self._promised,
         )
         # A request may name every unit twice: as available, and as one that must be included.
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * MAX_LIST)])

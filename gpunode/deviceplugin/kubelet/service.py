@@ -20,7 +20,8 @@ from ..offer.resources import Unit
 from ..offer.state import NodeState
 from ..settings.config import Config
 from . import v1beta1_pb2 as api
-from .allocate import AllocationRefused, Grant, chosen, grant, of_one_gpu
+from .allocate import AllocationRefused, Grant, chosen, grant, of_each_gpu, of_one_gpu
+from .promised import Promised
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Service:
         metrics: Metrics,
         specs: Specs | None,
         stirred: Callable[[], None],
+        promised: Promised | None = None,
     ) -> None:
         self.resource = resource
         self.version = "v1beta1"  # of the protocol, as the kubelet accepted it
@@ -55,6 +57,8 @@ class Service:
         self._metrics = metrics
         self._specs = specs
         self._stirred = stirred
+        self._promised = promised if promised is not None and promised.resource == resource else None
+        self._preferred: frozenset[str] = frozenset()  # units last preferred because they were promised
         self._fields = {"resource": resource}
         self._free: Counter[str] | None = (
             None  # free units by GPU index, when the kubelet last asked for a preferred allocation
@@ -105,6 +109,7 @@ class Service:
         """The edits for one container. Aborts the call with the reason if the allocation is refused."""
         began = time.perf_counter()
         free, self._free = self._free, None  # valid for one allocation
+        ids = tuple(ids)
         try:
             units = chosen(
                 ids,
@@ -113,7 +118,8 @@ class Service:
                 self._state.reserved.get(self.resource),
                 one_share=self._config.fail_requests_greater_than_one,
             )
-            of_one_gpu(units, free)
+            if frozenset(ids) != self._preferred:  # the extender may promise a container memory of several
+                of_one_gpu(units, free)
             made = await self._limited(units)
         except AllocationRefused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
@@ -131,18 +137,14 @@ class Service:
 
         Raises AllocationRefused if it cannot be written: without it, the container could use others' memory.
         """
-        mib = sum(unit.mib for unit in units)
-        if (
-            self._specs is None
-            or not mib
-            or self._state.memory_limits.get(units[0].device.uuid, "") is not None
-        ):
+        mib = of_each_gpu(units)
+        gpus = list(dict.fromkeys(unit.device.uuid for unit in units))
+        unlimited = any(self._state.memory_limits.get(gpu, "") is not None for gpu in gpus)
+        if self._specs is None or not mib or unlimited:
             return None
         try:
             ids = [unit.id for unit in units]
-            return await asyncio.to_thread(
-                self._specs.write, ids, [units[0].device.uuid], limits.variables(mib)
-            )
+            return await asyncio.to_thread(self._specs.write, ids, gpus, limits.variables(mib))
         except CdiUnavailable as error:
             raise AllocationRefused(f"its memory limit cannot be set: {error}") from None
 
@@ -162,6 +164,7 @@ class Service:
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
             self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
+            promised = await self._promised.units(c.allocation_size, offered) if self._promised else None
             # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
                 preferred,
@@ -173,7 +176,9 @@ class Service:
                 self._state.reserved.get(self.resource, ()),
                 packed=self._config.packs(self.resource),
                 links=self._state.links,
+                promised=promised,
             )
+            self._preferred = frozenset(ids if promised else ())
             answer.container_responses.add(deviceIDs=ids)
         return answer
 

@@ -69,17 +69,17 @@ def list_bytes(devices: Sequence[Device], chunk: int) -> int:
     return total
 
 
-def environment(device: Device, units: int, sharing: MemorySharing) -> dict[str, str]:
+def environment(devices: Sequence[Device], units: int, sharing: MemorySharing) -> dict[str, str]:
     """gpushare's variables about a container's share, in units; frameworks limit themselves by them.
 
     The kubelet asks for one container at a time and does not name its pod. So …_POD has the container's own number,
-    which is right for pods with one sharing container.
+    which is right for pods with one sharing container. …_IDX and …_DEV: of several GPUs all indexes, and the first's size.
     """
     return {
-        "ALIYUN_COM_GPU_MEM_IDX": device.index,
+        "ALIYUN_COM_GPU_MEM_IDX": ",".join(device.index for device in devices),
         "ALIYUN_COM_GPU_MEM_POD": str(units),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-        "ALIYUN_COM_GPU_MEM_DEV": str(pieces(device, sharing)),
+        "ALIYUN_COM_GPU_MEM_DEV": str(pieces(devices[0], sharing)),
     }
 
 

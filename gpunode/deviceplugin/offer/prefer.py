@@ -24,12 +24,13 @@ def preferred(
     *,
     packed: bool = False,
     links: Links | None = None,
+    promised: Mapping[str, int] | None = None,
 ) -> list[str]:
     """`size` ids, or fewer if there are not enough: those in `must`, then the best of the available.
 
     Whole GPUs: the ones best connected with each other. Shares and MIG devices: from the GPU with the most free units
     (or, `packed`, the fewest). Memory: all from one GPU with enough free, the one with the most (or, `packed`, the
-    least). Unknown, Unhealthy and reserved ones come last.
+    least), or of the GPUs that were `promised` (units by UUID) if they have room. Unknown, Unhealthy and reserved ones come last.
     """
     first = list(dict.fromkeys(must))
     given = set(first)  # units can be tens of thousands
@@ -37,7 +38,10 @@ def preferred(
     known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in reserved]
     good = [unit for unit in known if unit.device.uuid not in unhealthy]
     wanted = min(max(size - len(first), 0), len(good))
-    if any(unit.mib for unit in good):
+    by_promise = _as_promised(good, promised) if promised and not first else None
+    if by_promise is not None:
+        chosen = by_promise
+    elif any(unit.mib for unit in good):
         chosen = _of_one(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)
     elif all(unit.device.profile is None and not unit.shared for unit in good):
         chosen = _close(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, links or {})
@@ -46,6 +50,17 @@ def preferred(
     ids = [unit.id for unit in chosen]
     taken = set(ids)
     return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in taken)][: max(size, 0)]
+
+
+def _as_promised(good: Sequence[Unit], promised: Mapping[str, int]) -> list[Unit] | None:
+    """So many units of each of these GPUs; None if one has fewer left."""
+    chosen = []
+    for gpu, count in promised.items():
+        left = [unit for unit in good if unit.device.uuid == gpu][:count]
+        if len(left) < count:
+            return None
+        chosen += left
+    return chosen
 
 
 def _of_one(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:

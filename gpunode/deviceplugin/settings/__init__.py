@@ -57,8 +57,8 @@ def build(values: Mapping[str, Any]) -> Config:
         config = configfile.read(Path(path), values)
     else:
         config = Config(**values)
-    if not config.node_name and (config.node_events or config.node_annotation):
-        raise BadConfig("--node-name (NODE_NAME) is not set: whose events or annotation is not known")
+    if not config.node_name and (config.node_events or config.node_annotation or config.follow_promises):
+        raise BadConfig("--node-name (NODE_NAME) is not set: whose events, annotation or pods is not known")
     return config
 
 

@@ -84,6 +84,7 @@ class Config:
     node_name: str = ""
     node_events: bool = False
     node_annotation: bool = False
+    follow_promises: bool = False
     service_account_directory: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     log_level: str = "info"
     shares: tuple[Share, ...] = ()

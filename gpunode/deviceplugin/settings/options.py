@@ -148,6 +148,11 @@ OPTIONS = (
     Option(
         "node_annotation", "publish the status in an annotation of the node; needs the right to patch nodes"
     ),
+    Option(
+        "follow_promises",
+        "for the scheduler extender: publish each GPU's memory in an annotation of the node, and allocate the GPU that a pod "
+        "was promised; needs the right to patch nodes, and to list and watch pods",
+    ),
     Option("service_account_directory", "where the token and the CA for the API server are"),
     Option("log_level", "what is logged", ("debug", "info", "warning", "error"), key="flags.plugin.logLevel"),
 )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpunode.deviceplugin.settings.config import GPU_COUNT
-
+from ..settings.config import GPU_COUNT
 from .quantity import whole
 
 GPUS = GPU_COUNT  # label of a pod whose containers spread over so many GPUs, as in Alibaba Cloud's ACK

@@ -1,4 +1,4 @@
-"""Where a pod's containers are, and the annotations that say so. Pure.
+"""Where a pod's containers are, as its annotations say. Pure.
 
 A placement says where; how much is what the pod's spec asks for, which nobody can edit. gpushare's annotations hold one
 GPU for a whole pod (pkg/utils/pod.go of its extender), ACK's hold indexes by container; gpunode's own names the GPU by
@@ -8,13 +8,11 @@ UUID, which survives that GPUs are counted anew, and the node it was chosen for.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .choice import Choice
 from .demand import Demand
-from .gpus import Gpu
 from .quantity import whole
 
 OWN = "gpunode.dev/gpu-memory"  # of a pod: {"version": 1, "node", "containers": {name: [{"index", "uuid"}]}}
@@ -33,37 +31,6 @@ class Part:
     index: str
     units: int
     uuid: str = ""
-
-
-def made(demand: Demand, choice: Choice, gpus: Sequence[Gpu]) -> tuple[Part, ...]:
-    """The placement that a choice among these GPUs makes."""
-    return tuple(
-        Part(ask.container, gpus[gpu].index, ask.each, gpus[gpu].uuid)
-        for ask, positions in zip(demand.asks, choice, strict=True)
-        for gpu in positions
-    )
-
-
-def notes(node: str, demand: Demand, parts: Sequence[Part], gpus: Sequence[Gpu], now: int) -> dict[str, str]:
-    """The annotations of a pod placed like this at `now` (nanoseconds of Unix time)."""
-    containers: dict[str, list[dict[str, str]]] = {}
-    by_position: dict[str, dict[str, int]] = {}
-    position = {ask.container: str(ask.position) for ask in demand.asks}
-    for part in parts:
-        containers.setdefault(part.container, []).append({"index": part.index, "uuid": part.uuid})
-        by_position.setdefault(position[part.container], {})[part.index] = part.units
-    indexes = list(dict.fromkeys(part.index for part in parts))
-    size = next(gpu.units for gpu in gpus if gpu.index == indexes[0])
-    return {
-        OWN: _line({"version": VERSION, "node": node, "containers": containers}),
-        ALLOCATION: _line(by_position),
-        # More than one is no number: gpushare's plugin refuses it, rather than place the whole pod on the first.
-        INDEX: ",".join(indexes),
-        DEV: str(size),
-        POD: str(demand.units),
-        ASSIGNED: "false",
-        ASSUMED: str(now),
-    }
 
 
 def read(pod: Mapping[str, Any], node: str, demand: Demand) -> tuple[Part, ...] | None:
@@ -108,7 +75,3 @@ def _index(text: str, _node: str, demand: Demand) -> tuple[Part, ...]:
         raise ValueError("no index")
     # gpushare places a pod as a whole.
     return tuple(Part(ask.container, str(int(text)), ask.units) for ask in demand.asks)
-
-
-def _line(document: object) -> str:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"))

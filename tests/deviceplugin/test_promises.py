@@ -1,0 +1,217 @@
+"""The plugin allocates what the scheduler extender promised, and publishes what it can promise."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.cluster.publish import Publisher
+from gpunode.deviceplugin.cluster.writer import Writer
+from gpunode.deviceplugin.kubelet import podresources_pb2, promised
+from gpunode.deviceplugin.offer.sizes import ANNOTATION
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
+from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, MemorySharing
+from gpunode.deviceplugin.status import ANNOTATION as STATUS
+from gpunode.share import gpus as extenders
+from tests.share.objects import pod
+
+from .apiserver import FakeApiServer
+from .kubelet import FakeKubelet
+from .nvml import FakeNvml, Gpu
+from .test_podresources import Lister
+
+GIB = 2**30
+LATE = 0.2  # seconds instead of 2
+
+
+class Bound:
+    """The API server's pods of one node; `bind` adds one."""
+
+    def __init__(self, *pods: Object) -> None:
+        self.pods = list(pods)
+        self.refuse: ApiError | None = None
+        self.asked: list[str] = []
+        self._events: queue.SimpleQueue[Object] = queue.SimpleQueue()
+
+    def bind(self, one: Object) -> None:
+        self._events.put(one | {"metadata": one["metadata"] | {"resourceVersion": "2"}})
+
+    def get(self, path: str) -> Object:
+        self.asked.append(path)
+        if self.refuse:
+            raise self.refuse
+        return {"items": self.pods, "metadata": {"resourceVersion": "1"}}
+
+    def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        while True:
+            try:
+                yield "MODIFIED", self._events.get(timeout=0.05)
+            except queue.Empty:
+                return
+
+
+@pytest.fixture
+def scene(play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Play a scene with a plugin that shares two GPUs of 4 and 8 GiB, follows `api`, and asks the lister."""
+    monkeypatch.setattr(promised, "LATE", LATE)
+    socket = sockets / "pods.sock"
+
+    def run(api: Bound, act: Any, lister: Lister | None = None) -> None:
+        async def whole(kubelet: FakeKubelet) -> None:
+            settings = {
+                "memory": MemorySharing(),
+                "follow_promises": True,
+                "node_name": "n",
+                "pod_resources_socket": str(socket),
+            }
+            found = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
+            listing = lister or Lister()
+            async with listing.serving(socket), plugin(found, api=api, **settings):
+                await kubelet.until(lambda: kubelet.devices(GPU_MEM) and kubelet.devices(GPU_COUNT))
+                await act(kubelet, listing)
+
+        play(whole)
+
+    return run
+
+
+async def chosen(kubelet: FakeKubelet, size: int, *used: str) -> dict[str, int]:
+    """Units by GPU that the plugin prefers for a container, and then allocates."""
+    free = [one for one in kubelet.devices(GPU_MEM) if one not in used]
+    ids = await kubelet.prefer(free, [], size, GPU_MEM)
+    assert len(ids) == size
+    await kubelet.allocate(*ids, resource=GPU_MEM)
+    return {gpu: sum(one.startswith(gpu) for one in ids) for gpu in {one.partition(":")[0] for one in ids}}
+
+
+def holding(name: str, container: str, *ids: str) -> podresources_pb2.PodResources:
+    """What the kubelet reports of a container that has its units."""
+    devices = podresources_pb2.ContainerDevices(resource_name=GPU_MEM, device_ids=ids)
+    held = podresources_pb2.ContainerResources(name=container, devices=[devices])
+    return podresources_pb2.PodResources(name=name, namespace="default", containers=[held])
+
+
+def test_a_container_gets_the_gpu_that_it_was_promised(scene: Any) -> None:
+    """Not the one that the plugin would choose, the fullest; and each container of a pod its own."""
+    two = pod("two", 2, 3, on="n", **{ALLOCATION: '{"0":{"1":2},"1":{"0":3}}'})
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        assert await chosen(kubelet, 2) == {"GPU-b": 2}
+        lister.pods = [holding("two", "c0", "GPU-b:1024:0", "GPU-b:1024:1")]
+        assert await chosen(kubelet, 3) == {"GPU-a": 3}
+
+    api = Bound(two)
+    scene(api, act)
+    assert api.asked[0] == "/api/v1/pods?fieldSelector=spec.nodeName%3Dn&limit=500"
+
+
+def test_equal_containers_get_one_promise_each(scene: Any) -> None:
+    """Which gets which does not matter; that both promises are kept does. A pod that ended waits for nothing."""
+    api = Bound(
+        pod("a", 2, on="n", **{INDEX: "1"}),
+        pod("b", 2, on="n", **{INDEX: "0"}),
+        pod("c", 2, on="n", phase="Succeeded", **{INDEX: "0"}),
+    )
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        first = await chosen(kubelet, 2)
+        lister.pods = [holding("a", "c0")]
+        second = await chosen(kubelet, 2)
+        assert [first, second] == [{"GPU-b": 2}, {"GPU-a": 2}]
+        lister.pods.append(holding("b", "c0"))
+        assert await chosen(kubelet, 2) == {"GPU-a": 2}  # nothing is promised any more: its own choice
+
+    scene(api, act)
+
+
+def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(scene: Any) -> None:
+    """Else it is refused, as without an extender."""
+    api = Bound(pod("wide", 4, gpus=2, on="n", **{ALLOCATION: '{"0":{"0":2,"1":2}}'}))
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        assert await chosen(kubelet, 4) == {"GPU-a": 2, "GPU-b": 2}
+        lister.pods = [holding("wide", "c0")]
+        ids = ["GPU-a:1024:0", "GPU-b:1024:0"]
+        with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
+            await kubelet.allocate(*ids, resource=GPU_MEM)
+
+    scene(api, act)
+
+
+def test_a_pod_that_the_kubelet_knew_first_is_waited_for(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin's watch may be behind the kubelet's."""
+    monkeypatch.setattr(promised, "LATE", 30.0)
+    api = Bound()
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        import asyncio
+
+        asked = asyncio.create_task(chosen(kubelet, 3))
+        await lister.until(lister.asked + 1)
+        api.bind(pod("late", 3, on="n", **{INDEX: "1"}))
+        assert await asked == {"GPU-b": 3}
+
+    scene(api, act)
+
+
+@pytest.mark.parametrize("why", ["no pod", "not placed", "full", "no answer", "API server away"])
+def test_without_a_promise_that_can_be_kept_the_plugin_chooses(scene: Any, why: str) -> None:
+    """As it does without an extender: nothing fails for it."""
+    api = Bound(
+        *([] if why == "no pod" else [pod("a", 3, on="n", **({} if why == "not placed" else {INDEX: "1"}))])
+    )
+    if why == "API server away":
+        api.refuse = ApiError(0, "away")
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        lister.slow = why == "no answer"
+        used = [f"GPU-b:1024:{one}" for one in range(6)] if why == "full" else []
+        assert await chosen(kubelet, 3, *used) == {"GPU-a": 3}
+
+    scene(api, act)
+
+
+def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugin: Any) -> None:
+    """Its own size, whether it is Unhealthy; the plugin's end takes only its status away."""
+    api = FakeApiServer()
+    path = "/api/v1/nodes/n"
+    api.objects[path] = {"metadata": {}}
+    publisher = Publisher(annotation=Writer(api, PendingAnnotation("n"), "annotation"))
+
+    def notes() -> dict[str, str | None]:
+        found: dict[str, str | None] = api.objects[path]["metadata"].get("annotations", {})
+        return found
+
+    def seen() -> Any:
+        annotations = {key: text for key, text in notes().items() if text}
+        capacity = {GPU_MEM: "12", GPU_COUNT: "2"}
+        return extenders.of(
+            {"metadata": {"annotations": annotations}, "status": {"capacity": capacity}}, GPU_MEM
+        )
+
+    async def act(kubelet: FakeKubelet) -> None:
+        broken = Gpu("GPU-b", minor=1, memory=8 * GIB)
+        settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
+        async with plugin(
+            FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
+        ):
+            await api.until(lambda: ANNOTATION in notes())
+            whole = extenders.Gpu("0", 4, "GPU-a"), extenders.Gpu("1", 8, "GPU-b")
+            assert seen() == whole
+            await kubelet.until(lambda: broken.sets)
+            broken.raise_xid(79)
+            await api.until(lambda: seen() == (whole[0], extenders.Gpu("1", 8, "GPU-b", lost=True)))
+
+    try:
+        play(act)
+    finally:
+        publisher.close()
+    assert json.loads(notes()[ANNOTATION] or "")["version"] == 1
+    assert STATUS not in notes()
