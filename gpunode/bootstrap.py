@@ -124,7 +124,10 @@ def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) 
             version, *missing = line.split()[1:]
             if missing == ["3.6"]:
                 return AgentUnusable(
-                    host, f"its python3 is {version}; 3.6 or newer is needed", hint="Install a newer python3."
+                    host,
+                    f"its python3 is {version}; 3.6 or newer is needed",
+                    hint="Install a newer python3, or, where the distribution has none (Ubuntu 16.04), unpack a standalone "
+                    "build below /opt and set `python:` to it in the inventory.",
                 )
             return AgentUnusable(
                 host,

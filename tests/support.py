@@ -43,12 +43,16 @@ KERNELS = {
     "debian 11": ("11", "5.10.0-36-amd64"),
     "debian 12": ("12", "6.1.0-40-amd64"),
     "debian 13": ("13", "6.12.48+deb13-amd64"),
+    "ubuntu 16.04": ("16.04", "4.4.0-210-generic"),
     "ubuntu 20.04": ("20.04", "5.4.0-216-generic"),
     "ubuntu 22.04": ("22.04", "5.15.0-161-generic"),
     "ubuntu 24.04": ("24.04", "6.8.0-87-generic"),
     "ubuntu 26.04": ("26.04", "7.0.0-14-generic"),
+    "rhel 7": ("7.9", "3.10.0-1160.el7.x86_64"),
+    "centos 7": ("7", "3.10.0-1160.el7.x86_64"),
     **{f"{name} {point.partition('.')[0]}": (point, row[0]) for (name, point), row in SYSTEMS.items()},
 }
+BASES: Mapping[compat.Family, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos"}
 CLUSTER = 20  # the first minor with node.k8s.io/v1 and server-side apply that is on by default
 
 
@@ -66,7 +70,9 @@ def proof(*keys: str) -> str:
 
 def driver(facts: Mapping[str, Any], device: str, base: str) -> str:
     """The branch and modules that a bare host of these facts gets for a GPU; else why none."""
-    host = cases.host(base)
+    host = cases.host(
+        base, {"system_repository": "http://mirror.example/system"} if base == "centos" else None
+    )
     seen = cases.facts(base, {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
     try:
         wish = desired.decide(host, seen, None).driver
@@ -83,7 +89,10 @@ def systems() -> Iterator[tuple[str, ...]]:
         section = compat.table("packages")[family]
         for name, releases in section["systems"].items():
             for version, row in releases.items():
+                archs = row.get("architectures", section["architectures"])
                 for arch, folder in section["architectures"].items():
+                    if arch not in archs:
+                        continue
                     yield system(family, f"{name} {version}", f"{row['directory']}/{folder}", arch)
 
 
@@ -96,7 +105,8 @@ def system(family: compat.Family, release: str, directory: str, arch: str) -> tu
     facts = {"os": {"id": name, "version": point, "pretty": release, "arch": arch}, "kernel": kernel}
     specs = compat.PackageNames(family).headers(kernel)
     headers = ", ".join(f"`{re.sub(r'-[0-9].*', '-…', spec.name)}`" for spec in specs)
-    base = "modern" if family == "apt" else "rocky"
+    headers = "none: the modules are built" if compat.PackageNames(family).prebuilt else headers
+    base = BASES[family]
     gpus = (driver(facts, "15f8", base), driver(facts, "2330", base))
     if arch == "arm64":
         gpus = ("–", driver(facts, "2342", base))
@@ -233,7 +243,7 @@ No row was run with NVIDIA's real kernel module. Of whole machines only Debian 1
 
 ## Systems
 
-Packages come by apt or dnf 4. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
+Packages come by apt, dnf 4 or yum 3. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
 bare host with such a GPU. `toolkit: auto` is {toolkit}.
 
 {systems}

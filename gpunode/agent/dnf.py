@@ -1,4 +1,4 @@
-"""Running dnf: one at a time, for as long as it prints something, and reading anew what its repositories hold."""
+"""Running dnf or yum: one at a time, for as long as it prints something, and reading anew what its repositories hold."""
 
 import os
 import re
@@ -6,41 +6,34 @@ import time
 from typing import Callable, Optional, Tuple
 
 from gpunode.agent.attendance import attend, lock_free, posix_holder
+from gpunode.agent.dialects import YUM, dialect, spoken
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
-from gpunode.agent.system import below, last, line_of
+from gpunode.agent.system import below, glob_of, last, line_of, text_of
 
-# Nothing recommended (a display server), no clean-up of what others may use; a repository that does not answer is left
-# out, as hosts have old ones.
-DNF = (
-    "--setopt=exit_on_lock=1 --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0"
-    " --setopt=*.skip_if_unavailable=1 --color=never"
-).split()
-PID_FILES = (
-    "/var/cache/dnf/metadata_lock.pid",
-    "/var/cache/dnf/download_lock.pid",
-    "/var/lib/dnf/rpmdb_lock.pid",
-)
 RPM_LOCKS = ("/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
 OWN = "gpunode-"  # how the names of gpunode's repositories begin
 
 
 def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
-    """Wait for dnf's locks and run dnf: its status, and its output without passwords."""
-    pid = lock_free(this, "dnf", holder)
+    """Wait for its locks and run it: its status, and its output without passwords."""
+    ours = dialect()
+    pid = lock_free(this, ours.program, holder)
     if pid is not None:
         raise dnf_locked(pid)
-    status, text = attend(this, ["dnf", *DNF, *arguments], heard=follow(this))
-    taken = re.search(r"already locked by (\d+)", text) if status else None
+    status, text = attend(this, [ours.program, *ours.options, *arguments], heard=follow(this))
+    taken = (
+        re.search(r"already locked by (\d+)|another copy is running as pid (\d+)", text) if status else None
+    )
     if taken:
-        raise dnf_locked(int(taken.group(1)))
+        raise dnf_locked(int(taken.group(1) or taken.group(2)))
     return status, text
 
 
 def holder() -> Optional[int]:
     """The process that holds a lock of dnf's, whose files hold its pid, or of rpm's."""
-    for path in PID_FILES:
+    for path in spoken().pid_files:
         pid = line_of(path)
         if pid.isdigit() and os.path.isdir(below("/proc/" + pid)):
             return int(pid)
@@ -48,7 +41,7 @@ def holder() -> Optional[int]:
 
 
 def dnf_locked(pid: int) -> Failure:
-    return Failure("dnf-locked", "dnf is in use by %s (pid %d)" % (command_of(pid), pid))
+    return Failure("dnf-locked", "%s is in use by %s (pid %d)" % (spoken().program, command_of(pid), pid))
 
 
 def follow(this: Run) -> Callable[[str], None]:
@@ -67,9 +60,13 @@ def follow(this: Run) -> Callable[[str], None]:
 
 def refresh(this: Run) -> None:
     """`dnf makecache`, which also imports keys. A repository that is not gpunode's only causes warnings."""
-    status, text = dnf(this, "-y", "--refresh", "makecache")
-    if "There are no enabled repositories" in text:
-        raise Failure("no-repositories", "dnf has no enabled repository", last(text, 5))
+    ours, status, text = dialect(), 0, ""
+    for command in ours.refresh:
+        status, text = dnf(this, *command)
+    if ours is YUM:
+        missed_by_yum(this, text)
+    if "There are no enabled repo" in text:
+        raise no_repositories(text)
     for name in re.findall(r"^Warning: failed loading '(\S+?)'", text, re.M):
         if OWN in name:
             raise Failure("sources-broken", "dnf cannot read %s" % name, last(text, 12))
@@ -81,7 +78,30 @@ def refresh(this: Run) -> None:
             this.warnings.append(failure.error)
             this.progress(failure.error)
     if status:
-        raise Failure("dnf-failed", "dnf makecache failed: " + words_of(text), last(text, 12))
+        raise Failure(
+            "dnf-failed", "%s makecache failed: %s" % (ours.program, words_of(text)), last(text, 12)
+        )
+
+
+def no_repositories(text: str) -> Failure:
+    return Failure("no-repositories", "%s has no enabled repository" % spoken().program, last(text, 5))
+
+
+def missed_by_yum(this: Run, text: str) -> None:
+    """What yum could not read: it names files, and goes on. Those of gpunode's repositories stop it."""
+    own = []
+    for path in glob_of("/etc/yum.repos.d/%s*.repo" % OWN):
+        own += re.findall(r"^baseurl\s*=\s*(\S+)", text_of(path) or "", re.M)
+    for uri, words in dict(re.findall(r"^(\w+://\S+): (.*(?:Errno|signature).*)", text, re.M)).items():
+        unsigned = "signature" in words
+        sentence = "yum could not read %s: %s" % (uri, words)
+        failure = Failure(
+            "repository-unsigned" if unsigned else "repository-unreachable", sentence, last(text, 12)
+        )
+        if any(uri.startswith(mine) for mine in own):
+            raise failure
+        this.warnings.append(sentence)
+        this.progress(sentence)
 
 
 def unavailable(name: str, text: str) -> Failure:

@@ -59,7 +59,7 @@ HINTS = {
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
     "internal": "Please report it with these lines; the earlier changes stay made.",
-    "unsupported-package-manager": "gpunode installs packages with apt or dnf; install them by hand and set `driver: none`.",
+    "unsupported-package-manager": "gpunode installs packages with apt, dnf or yum; install them by hand and set `driver: none`.",
 }
 
 

@@ -19,14 +19,14 @@ def read_os() -> Dict[str, str]:
 
 
 def package_system() -> Optional[str]:
-    """`apt` or `dnf`: what the distribution itself is made of, whatever other package managers are installed on it."""
+    """`apt` or `dnf` (yum too): what the distribution itself is made of, whatever other package managers are installed on it."""
     found = read_os()
     names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
     if names & {"debian", "ubuntu"}:
         return "apt"
     if names & {"rhel", "fedora", "centos"}:
         return "dnf"
-    return "apt" if have("apt-get") else "dnf" if have("dnf") else None
+    return "apt" if have("apt-get") else "dnf" if have("dnf") or have("yum") else None
 
 
 def read_arch() -> str:

@@ -32,12 +32,9 @@ def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[s
 def packages(this: Run, change: Message) -> Message:
     names = [spec["name"] for spec in change["install"]]
     system = package_system()
-    program = {"apt": "apt-get", "dnf": "dnf"}.get(system or "")
-    if program is None or have(program) is None:
-        raise Failure(
-            "unsupported-package-manager",
-            "this host has no %s" % program if program else "this host has neither apt-get nor dnf",
-        )
+    if system is None or (system == "apt" and have("apt-get") is None):
+        sentence = "this host has no apt-get" if system else "this host has none of apt-get, dnf and yum"
+        raise Failure("unsupported-package-manager", sentence)
     if system == "apt":
         with_apt(this, change, names)
     else:

@@ -5,13 +5,12 @@ import re
 from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Set
 
+from gpunode.agent.dialects import as_dnf_has_it, lock_of, spoken
 from gpunode.agent.files import put
 from gpunode.agent.machine import read_arch
 from gpunode.agent.system import below, last, run, text_of
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-VERSIONLOCK = "/etc/dnf/plugins/versionlock.conf"
-LOCKS = "/etc/dnf/plugins/versionlock.list"
 ENTRY = re.compile(r"([^*?\[!#]+)-(\d+:[^*?\[]+)\.\*")  # as `dnf versionlock add` writes it
 
 
@@ -40,8 +39,9 @@ def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
 
 def locklist() -> str:
     """The path of versionlock's list."""
-    named = re.search(r"^\s*locklist\s*=\s*(/\S+)", text_of(VERSIONLOCK) or "", re.M)
-    return named.group(1) if named else LOCKS
+    usual, names_it = spoken().locklist
+    named = re.search(r"^\s*locklist\s*=\s*(/\S+)", text_of(names_it) or "", re.M)
+    return named.group(1) if named else usual
 
 
 def locked(text: str) -> Iterator[str]:
@@ -49,7 +49,7 @@ def locked(text: str) -> Iterator[str]:
     for line in text.splitlines():
         entry = line.strip()
         if entry and not entry.startswith(("#", "!")):
-            yield entry
+            yield as_dnf_has_it(entry)
 
 
 def is_locked(locks: List[str], name: str, version: str, arch: str) -> bool:
@@ -67,7 +67,7 @@ def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
     fail. Other lines stay: entries with wildcards in the version are a user's. Returns the list as it was, None without one.
     """
     before = text_of(locklist())
-    entries = [(line, ENTRY.fullmatch(line.strip())) for line in (before or "").splitlines()]
+    entries = [(line, ENTRY.fullmatch(as_dnf_has_it(line.strip()))) for line in (before or "").splitlines()]
     versions = {upstream(entry.group(2)) for _, entry in entries if entry and entry.group(1) in names}
     lines = [
         line
@@ -77,7 +77,7 @@ def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
     if add:
         there = {name: with_epoch(package["version"]) for name, package in read_rpms(["*"]).items()}
         versions = {upstream(there[name]) for name in names if name in there}
-        lines += ["%s-%s.*" % (n, v) for n, v in sorted(there.items()) if goes_with(n, v, names, versions)]
+        lines += [lock_of(n, v) for n, v in sorted(there.items()) if goes_with(n, v, names, versions)]
     write_locks(run_name, "".join(line + "\n" for line in lines), before)
     return before
 

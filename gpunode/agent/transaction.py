@@ -5,7 +5,8 @@ from fnmatch import fnmatchcase
 from typing import Iterator, List, NamedTuple, Tuple
 
 from gpunode.agent.attendance import room
-from gpunode.agent.dnf import dnf, unavailable, words_of
+from gpunode.agent.dialects import dialect, spoken
+from gpunode.agent.dnf import dnf, no_repositories, unavailable, words_of
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.agent.rpm import change_locks, write_locks
@@ -45,9 +46,12 @@ def argument(spec: Message) -> str:
 def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
     """Raises Failure if dnf would remove or downgrade what the plan does not name, install a kernel, or fill the disk."""
     status, text = dnf(this, verb, "--assumeno", *arguments)
+    missing = re.findall(r"^No package (\S+) available", text, re.M)  # yum goes on without it
+    if missing:
+        raise absent(this, missing, specs)
     if not status:
         return  # nothing to do
-    if "Operation aborted." not in text:
+    if dialect().declined not in text:
         raise failure_of_dnf(this, text, specs)
     rows = list(table(text))
     gone = [row.name for row in rows if row.heading.startswith(("Removing", "replacing"))]
@@ -57,14 +61,23 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         ("downgrade", [row.name for row in back if not any(is_wished(row, spec) for spec in specs)]),
     ):
         if extra:
-            sentence = "dnf would also %s %s, which was not planned" % (code, " ".join(extra))
+            sentence = "%s would also %s %s, which was not planned" % (
+                spoken().program,
+                code,
+                " ".join(extra),
+            )
             raise Failure("would-" + code, sentence, last(text, 12))
     kernels = [
-        row for row in rows if row.heading.startswith(("Installing", "Upgrading")) and KERNEL.match(row.name)
+        row
+        for row in rows
+        if row.heading.startswith(("Installing", "Upgrading", "Updating")) and KERNEL.match(row.name)
     ]
     if kernels:
         new = "%s %s" % (kernels[0].name, kernels[0].version)
-        sentence = "dnf would also install a kernel, %s, which the next boot would take" % new
+        sentence = "%s would also install a kernel, %s, which the next boot would take" % (
+            spoken().program,
+            new,
+        )
         raise Failure("would-install-kernel", sentence, last(text, 12))
     room(needs(text))
     status, text = dnf(this, verb, "-y", *arguments)
@@ -85,7 +98,9 @@ def table(text: str) -> Iterator[Row]:
     heading = ""
     words: List[str] = []
     for line in [*text.splitlines(), ""]:
-        begins = re.match(r"((?:Installing|Upgrading|Downgrading|Reinstalling|Removing)[\w ]*):$", line)
+        begins = re.match(
+            r"((?:Installing|Upgrading|Updating|Downgrading|Reinstalling|Removing)[\w ]*):$", line
+        )
         if line.startswith("  ") and words and not line.startswith("     replacing "):
             words += line.split()
             continue
@@ -128,8 +143,8 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
     if hidden:
         sentence = "a version lock or an exclude of the host hides " + ", ".join(dict.fromkeys(hidden))
         return Failure("version-locked", sentence, detail)
-    if "There are no enabled repositories" in text:
-        return Failure("no-repositories", "dnf has no enabled repository", detail)
+    if "There are no enabled repo" in text:
+        return no_repositories(text)
     missing = re.findall(r"^No match for argument: (\S+)", text, re.M)
     if missing:
         return absent(this, missing, specs)
@@ -151,6 +166,10 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
     if nothing:
         sentence = "no repository of this host has %s, which %s needs" % nothing[0]
         return Failure("dependency-missing", sentence, detail)
+    of_yum = re.search(r"^Error: Package: (\S+) .*\n +Requires: (.+)", text, re.M)
+    if of_yum:
+        sentence = "no repository of this host has %s, which %s needs" % (of_yum.group(2), of_yum.group(1))
+        return Failure("dependency-missing", sentence, detail)
     problem = re.search(r"^ Problem[^:]*: (.*)", text, re.M)
     if problem:
         return Failure("dependencies", "dnf cannot satisfy this: " + problem.group(1), detail)
@@ -170,9 +189,9 @@ def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
         return Failure("headers-missing", sentence, this.warnings)
     for spec in specs:
         if argument(spec) in missing and spec["version"]:
-            listed = run(
-                "dnf", "-q", "-C", "list", "--showduplicates", "--available", spec["name"], timeout=60
-            ).out
+            shown = ["available"] if spoken().program == "yum" else ["--available"]
+            ask = [spoken().program, "-q", "-C", "list", "--showduplicates", *shown, spec["name"]]
+            listed = run(*ask, timeout=60).out
             there = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
             if there:
                 others = ", ".join(list(dict.fromkeys(reversed(there)))[:8])

@@ -18,6 +18,7 @@ from gpunode.compat.kubernetes import (
 )
 from gpunode.compat.models import Flavour, Model, gpu, gpus, switches
 from gpunode.compat.packages import (
+    Epel,
     Family,
     PackageNames,
     Release,
@@ -30,6 +31,7 @@ from gpunode.compat.packages import (
 from gpunode.compat.repositories import (
     Purpose,
     is_dead,
+    is_gone,
     key_fingerprint,
     offers,
     repository_key,
@@ -41,6 +43,7 @@ from gpunode.compat.tables import table
 __all__ = [
     "Archive",
     "Branch",
+    "Epel",
     "Family",
     "Flavour",
     "Gate",
@@ -59,6 +62,7 @@ __all__ = [
     "gpus",
     "has_dockershim",
     "is_dead",
+    "is_gone",
     "is_independent",
     "kernel_version",
     "key_fingerprint",

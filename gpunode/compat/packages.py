@@ -12,7 +12,7 @@ from gpunode.compat.models import Flavour
 from gpunode.compat.tables import LATEST, table
 from gpunode.model import Os, Package, PackageSpec
 
-Family: TypeAlias = Literal["apt", "dnf"]  # a section of the table each
+Family: TypeAlias = Literal["apt", "dnf", "yum"]  # a section of the table each
 
 NAMES = {
     "debian": "Debian",
@@ -22,6 +22,7 @@ NAMES = {
     "almalinux": "AlmaLinux",
     "ol": "Oracle Linux",
     "amzn": "Amazon Linux",
+    "centos": "CentOS Linux",
 }
 
 
@@ -35,6 +36,7 @@ class Release:
     first: int
     last: int
     streams: bool = False  # the branches are streams of a module
+    armoured: bool = True  # its package system reads keys as text
 
 
 def release(os: Os) -> Release | None:
@@ -44,9 +46,10 @@ def release(os: Os) -> Release | None:
         versions = section["systems"].get(os.id, {})
         row = versions.get(os.version) or versions.get(os.version.partition(".")[0])
         architecture = section["architectures"].get(os.arch)
-        if row is not None and architecture is not None:
+        if row is not None and architecture is not None and os.arch in row.get("architectures", (os.arch,)):
             bounds = row.get("first", 0), row.get("last", LATEST)
-            return Release(family, row["directory"], architecture, *bounds, row.get("streams", False))
+            streams, armoured = row.get("streams", False), row.get("armoured", True)
+            return Release(family, row["directory"], architecture, *bounds, streams, armoured)
     return None
 
 
@@ -62,10 +65,23 @@ def refusal(os: Os) -> str:
     return str(rows.get(f"{os.id} {os.version}") or rows.get(os.id) or "")
 
 
-def epel(os: Os) -> str | None:
-    """The package that brings EPEL, which has dkms; "" where it is no package of the distribution, None without need."""
-    row = table("packages")["dnf"]["epel"].get(os.id)
-    return None if row is None else str(row).format(release=os.version.partition(".")[0])
+@dataclass(frozen=True, slots=True)
+class Epel:
+    """Why a system needs EPEL. `release_package` brings it; "" where that is no package of the distribution."""
+
+    release_package: str
+    package: str  # that is needed of it
+    words: str
+
+
+def epel(os: Os) -> Epel | None:
+    """What the host needs EPEL for; None without need."""
+    place = release(os)
+    rows = table("packages")[place.family] if place else {}
+    row = rows.get("epel", {}).get(os.id)
+    if row is None:
+        return None
+    return Epel(str(row).format(release=os.version.partition(".")[0]), **rows["from_epel"])
 
 
 def toolkit_version() -> str:
@@ -89,8 +105,21 @@ class PackageNames:
         version = self._rows["versions"]["driver"].format(version=full) if full else self.any_of(branch)
         for row in self._rows["driver"]:
             if row.get("first", 0) <= branch <= row.get("last", LATEST):
-                return tuple(_wished(name.format(branch=branch), version) for name in row[flavour])
+                names = [name.format(branch=branch) for name in row[flavour]]
+                return tuple(
+                    _wished(name.rstrip("@"), "" if name.endswith("@") else version) for name in names
+                )
         raise LookupError(f"no package row for branch {branch}")
+
+    @property
+    def flavours(self) -> tuple[Flavour, ...]:
+        """Those of which there are packages."""
+        return tuple(self._rows.get("flavours", ("open", "proprietary")))
+
+    @property
+    def prebuilt(self) -> bool:
+        """Whether the packages have modules that are built already."""
+        return bool(self._rows.get("prebuilt", False))
 
     def any_of(self, branch: int) -> str:
         """The pattern of a branch's versions."""

@@ -37,6 +37,11 @@ def is_dead(family: Family, uri: str) -> bool:
     return any(part in f"{uri.rstrip('/')}/" for part in table("repositories")[family]["dead"])
 
 
+def is_gone(family: Family, uri: str) -> bool:
+    """Whether a source of the distribution's own answers no more."""
+    return any(host in uri for host in table("repositories")[family].get("gone", ()))
+
+
 def signed_packages(family: Family, purpose: Purpose) -> bool:
     """Whether the packages are signed, and not the repository's metadata."""
     return bool(table("repositories")[family][purpose]["signed"] == "packages")

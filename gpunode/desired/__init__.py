@@ -126,6 +126,8 @@ def _sources(
 ) -> tuple[Source, ...]:
     """The inventory's repositories for the packages to install; two with one address are one source."""
     sources: list[Source] = []
+    if system.NAME != "apt" and host.system_repository is not None and (wish or toolkit):
+        sources.append(Source("gpunode-system", host.system_repository.uri, host.system_repository.key))
     arch = facts.os.arch
     needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
         (

@@ -12,6 +12,8 @@ from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem
 from gpunode.versions import branch_of, kernel_order, upstream
 
+FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
+
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
@@ -30,7 +32,8 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         why = f"the inventory asks for {host.driver}"
     run = host.driver_run
     kept = branch.number == installed
-    flavour = flavour_for(models, branch.number, _installed_flavour(facts, names) if kept else None)
+    there = _installed_flavour(facts, names) if kept else None
+    flavour = flavour_for(models, branch.number, there, names.flavours if run is None else FLAVOURS)
     if run is not None:
         flavour = _flavour_of(host, facts, models, run)
     secure_boot(host, facts)
@@ -43,11 +46,14 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         flavour=flavour,
         version=full,
         pin=names.pin(branch.number, full) if run is None else (),
-        headers=(*names.headers(facts.kernel), *(names.tools if run else ())),
+        headers=(
+            *(names.headers(facts.kernel) if run or not names.prebuilt else ()),
+            *(names.tools if run else ()),
+        ),
         packages=names.driver(branch.number, flavour, full) if run is None else (),
         why=why,
         ahead=ahead,
-        ahead_headers=names.headers(ahead) if ahead else (),
+        ahead_headers=names.headers(ahead) if ahead and (run or not names.prebuilt) else (),
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
         run=run,
@@ -142,6 +148,9 @@ def obstacle_of(
     if release is not None and not release.first <= number <= release.last:
         bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
         return f"NVIDIA's repository for {facts.os.pretty} {bound}"
+    offered = compat.PackageNames(release.family).flavours if release is not None else FLAVOURS
+    if not set(flavours(models, number)) & set(offered):
+        return f"NVIDIA's repository for {facts.os.pretty} has no {flavours(models, number)[0]} modules, which {named(models)} need"
     if compat.kernel_version(facts.kernel) < branch.kernel:
         floor = ".".join(str(part) for part in branch.kernel)
         return f"branch {number} needs kernel {floor} or newer, and this host runs {facts.kernel}"
@@ -180,10 +189,13 @@ def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavou
 
 
 def flavour_for(
-    models: Sequence[compat.Model], branch: int, installed: compat.Flavour | None
+    models: Sequence[compat.Model],
+    branch: int,
+    installed: compat.Flavour | None,
+    offered: Sequence[compat.Flavour] = FLAVOURS,
 ) -> compat.Flavour:
-    """The installed flavour if it drives the GPUs, else the better one."""
-    usable = flavours(models, branch)
+    """Of those that are offered the installed flavour if it drives the GPUs, else the better one."""
+    usable = [flavour for flavour in flavours(models, branch) if flavour in offered]
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
 

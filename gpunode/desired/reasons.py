@@ -42,7 +42,9 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
         yield Choice("branch", "none", "the inventory has `driver: none`")
         return
     yield Choice("branch", wish.version or str(wish.branch), wish.why)
-    usable = driver.flavours(models, wish.branch)
+    system = packages.of(facts)
+    offered = system.NAMES.flavours if system and wish.run is None else driver.FLAVOURS
+    usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
     if len(usable) == 1:
         why = f"branch {wish.branch} has no others that drive all GPUs"
     elif wish.flavour == usable[0]:
@@ -57,7 +59,7 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
     names = ", ".join(spec.name for spec in wish.headers)
     builds = ", and NVIDIA's installer builds its module" if wish.run else ""
     why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
-    if wish.modules:
+    if wish.modules or (system and system.NAMES.prebuilt and wish.run is None):
         why = "the modules are built already"
     yield Choice("headers", names or "none", why)
     if wish.fabric:

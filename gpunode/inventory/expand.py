@@ -152,6 +152,7 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         labels=of("labels"),
         driver_repository=repositories.get("driver"),
         toolkit_repository=repositories.get("toolkit"),
+        system_repository=repositories.get("system"),
         **plain,
     )
 

@@ -64,6 +64,9 @@ class Host:
     labels: Mapping[str, str] = field(default_factory=dict)
     driver_repository: Repository | None = None
     toolkit_repository: Repository | None = None
+    system_repository: Repository | None = (
+        None  # the distribution's own RPMs, where its repositories are gone
+    )
     work: Literal["wait", "drain", "kill"] = (
         "wait"  # what becomes of pods and processes that a change would end
     )

@@ -84,7 +84,12 @@ def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[
     other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
     parts = {**family, **{name: facts.packages[name] for name in beside}}
-    wrong = {name for name, p in parts.items() if branch_of(p.version) not in (None, wish.branch)}
+    # A prebuilt module has its kernel's version, and the branch in its name.
+    own = {
+        n: branch_of(p.version) or (compat.named_branch(n) if names.prebuilt else None)
+        for n, p in parts.items()
+    }
+    wrong = {name for name, branch in own.items() if branch not in (None, wish.branch)}
     if wish.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))

@@ -49,7 +49,10 @@ from gpunode.versions import upstream
 FOLDER = Path(__file__).parent
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
 DRIVERS = {
+    384: "384.130",
+    460: "460.106.00",
     470: "470.256.02",
+    510: "510.108.03",
     535: "535.261.03",
     550: "550.163.01",
     580: "580.178.04",
@@ -73,8 +76,9 @@ def ids(case: Mapping[str, Any]) -> str:
 def host(name: str, wishes: Mapping[str, Any] | None = None) -> Host:
     """A host that has both repositories unless the wishes say otherwise."""
     wishes = dict(wishes or {})
-    for purpose in ("driver", "toolkit"):
-        uri = wishes.pop(f"{purpose}_repository", f"http://mirror.example/{purpose}")
+    for purpose in ("driver", "toolkit", "system"):
+        usual = None if purpose == "system" else f"http://mirror.example/{purpose}"
+        uri = wishes.pop(f"{purpose}_repository", usual)
         wishes[f"{purpose}_repository"] = Repository(uri, KEY) if uri else None
     if run := wishes.pop("run", None):
         wishes |= {"driver": run["version"], "driver_run": RunFile(**{"sha256": "feed", **run})}
@@ -245,6 +249,8 @@ def _installed(seen: Facts, change: Packages) -> Facts:
         there[spec.name] = Package(spec.name, f"{epoch}{colon}{exact}" or "1")
         if spec.name.startswith("kmod-nvidia"):  # it needs dkms
             there["dkms"] = Package("dkms", "3.3.0-1.el9")
+        if spec.name.startswith("nvidia-driver-branch"):
+            there["ocl-icd"] = Package("ocl-icd", "2.2.12-1.el7")
     for name in change.hold:
         there[name] = replace(there[name], held=True)
     seen = replace(seen, packages=there)
@@ -256,7 +262,7 @@ def _driver(seen: Facts) -> str | None:
         return seen.installed_run.version
     system = packages.of(seen)
     metas = system.NAMES.metas(seen.packages) if system else ()
-    theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|(tesla-\d+-)?smi$)", name)]
+    theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|\d+$|(tesla-\d+-)?smi$)", name)]
     return upstream(seen.packages[(*metas, *theirs)[0]].version) if metas or theirs else None
 
 

@@ -42,6 +42,12 @@ def _list(source: Source) -> str:
 
 
 def _source(facts: Facts, source: Source) -> Iterator[Change]:
+    release = compat.release(facts.os)
+    if release is not None and not release.armoured:
+        raise CannotPlan(
+            f"{facts.os.pretty}: its apt reads no armoured key for a single source, so gpunode adds none",
+            hint=f"Add {source.uri} with its key on the host (`apt-key add`), and take it out of `repositories` for this host.",
+        )
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     yield from files.write(
         facts,

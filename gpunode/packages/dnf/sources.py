@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, PackageSpec, Source
 from gpunode.packages.dnf import openpgp
-from gpunode.packages.dnf.branch import NAMES
-from gpunode.packages.dnf.repos import repos
+from gpunode.packages.dnf.repos import Repo, repos
 from gpunode.planning import CannotPlan, files, packaging
 from gpunode.render import template
 
@@ -18,8 +17,10 @@ OSTREE = "/run/ostree-booted"
 
 def offers(facts: Facts, purpose: compat.Purpose) -> bool:
     """Whether one of the host's enabled repositories is NVIDIA's for this."""
+    family = _family(facts)
     return any(
-        repo.enabled and any(compat.offers("dnf", purpose, uri) for uri in repo.uris) for repo in repos(facts)
+        repo.enabled and any(compat.offers(family, purpose, uri) for uri in repo.uris)
+        for repo in repos(facts)
     )
 
 
@@ -33,7 +34,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
         )
     # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
-    whole = desired.driver is not None and desired.driver.version != ""
+    _reachable(facts, desired)
+    whole = desired.driver is not None and desired.driver.version != "" and _family(facts) == "dnf"
     return tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
 
 
@@ -42,27 +44,60 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.driver is None and not desired.toolkit:
         return ()
     changes: list[Change] = [*_epel(facts, desired)]
-    if NAMES.holds not in facts.packages:
-        why = "without this plugin dnf holds no version, and an upgrade by others parts library and module"
-        changes.append(packaging.change(facts, why, install=(PackageSpec(NAMES.holds),)))
+    family = _family(facts)
+    holds = compat.PackageNames(family).holds
+    if holds not in facts.packages:
+        why = f"without this plugin {family} holds no version, and an upgrade by others parts library and module"
+        changes.append(packaging.change(facts, why, install=(PackageSpec(holds),)))
     return tuple(changes)
+
+
+def _family(facts: Facts) -> compat.Family:
+    release = compat.release(facts.os)
+    return release.family if release else "dnf"
+
+
+def _reachable(facts: Facts, desired: Desired) -> None:
+    """Refuse where the distribution's own repositories are gone and nothing is in their place."""
+    alive = [repo for repo in repos(facts) if repo.enabled]
+    gone = [repo for repo in alive if any(compat.is_gone(_family(facts), uri) for uri in repo.uris)]
+    ours = ("gpunode-driver", "gpunode-toolkit")
+    other = [repo for repo in alive if repo not in gone and repo.id not in ours]
+    named = any(source.name == "gpunode-system" for source in desired.sources)
+    if (
+        gone
+        and not named
+        and all(any("epel" in uri for uri in repo.uris) or _nvidias(facts, repo) for repo in other)
+    ):
+        raise CannotPlan(
+            f"{gone[0].path}: the repositories of {facts.os.pretty} are gone ({gone[0].uris[0]})",
+            hint="Name a mirror that still has them in the inventory: `repositories.system`, with uri and key.",
+        )
+
+
+def _nvidias(facts: Facts, repo: Repo) -> bool:
+    purposes: tuple[compat.Purpose, ...] = ("driver", "toolkit")
+    return any(compat.offers(_family(facts), purpose, uri) for purpose in purposes for uri in repo.uris)
 
 
 def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
     """Key and repository. `hotfixes`: packages of the driver that no stream has are seen, too."""
-    purpose: compat.Purpose = "toolkit" if source.name == "gpunode-toolkit" else "driver"
-    _check_key(facts, source, purpose)
+    purpose: compat.Purpose | None = {"gpunode-toolkit": "toolkit", "gpunode-driver": "driver"}.get(
+        source.name
+    )  # type: ignore[assignment]
+    if purpose:
+        _check_key(facts, source, purpose)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key)
     yield from files.write(
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )
-    packages = compat.signed_packages("dnf", purpose)
+    packages = purpose is None or compat.signed_packages(_family(facts), purpose)
     text = template(
         "etc/yum.repos.d/gpunode.repo",
         id=source.name,
-        words=f"NVIDIA {purpose}",
+        words=f"NVIDIA {purpose}" if purpose else "the distribution",
         uri=source.uri,
         packages=int(packages),
         metadata=int(not packages),
@@ -70,7 +105,10 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
         key=path,
     )
     yield from files.write(
-        facts, f"/etc/yum.repos.d/{source.name}.repo", text, f"where {purpose} packages come from"
+        facts,
+        f"/etc/yum.repos.d/{source.name}.repo",
+        text,
+        f"where {purpose or 'the distribution'} packages come from",
     )
 
 
@@ -87,20 +125,21 @@ def _check_key(facts: Facts, source: Source, purpose: compat.Purpose) -> None:
         raise CannotPlan(
             f"`repositories.{purpose}.key` is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's ends "
             f"with {wanted}",
-            hint=f"Take {compat.repository_key('dnf', purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
+            hint=f"Take {compat.repository_key(_family(facts), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
         )
 
 
 def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
-    """EPEL, where dkms has to come from there."""
-    package = compat.epel(facts.os)
-    if desired.driver is None or package is None or "dkms" in facts.packages:
+    """EPEL, where something of it is needed."""
+    need = compat.epel(facts.os)
+    if desired.driver is None or need is None or need.package in facts.packages:
         return
+    package = need.release_package
     there = [repo for repo in repos(facts) if any("epel" in text.lower() for text in (repo.id, *repo.uris))]
     if any(repo.enabled for repo in there):
         return
     if package and not there and package not in facts.packages:
-        why = "its repository has dkms, which builds the kernel module"
+        why = f"its repository has {need.words}"
         yield packaging.change(facts, why, install=(PackageSpec(package),))
         return
     release = facts.os.version.partition(".")[0]
@@ -110,6 +149,6 @@ def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
         else f"`dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm`"
     )
     raise CannotPlan(
-        "dkms, which builds the kernel module, is in EPEL, and no enabled repository is EPEL",
-        hint=f"On the host: {way}; or install dkms from a repository of your own.",
+        f"{need.words}, is in EPEL, and no enabled repository is EPEL",
+        hint=f"On the host: {way}; or install {need.package} from a repository of your own.",
     )
