@@ -17,7 +17,8 @@ from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit
 class Planner(Protocol):
     """A component's module: what a probe reads for it, and its changes; () when the host is right."""
 
-    WATCH: Watch
+    @property
+    def WATCH(self) -> Watch: ...  # noqa: N802 - a constant of most
 
     def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
 

@@ -16,6 +16,7 @@ from gpunode.compat.packages import NAMES
 from gpunode.compat.upgrades import newest
 from gpunode.desired.node import OTHERS
 from gpunode.errors import Refused
+from gpunode.kubelets import places
 from gpunode.model import Os
 from tests import cases
 from tests.unit.test_dnf_systems import SYSTEMS
@@ -212,7 +213,11 @@ def text() -> str:
     """The whole document."""
     refused = compat.table("packages")["refused"].items()
     others = [
-        *dict.fromkeys(compat.distributions().values()),
+        *dict.fromkeys(
+            name
+            for unit, name in compat.distributions().items()
+            if all(unit != one.unit for one in places.PLACES)
+        ),
         *(name for name in OTHERS.values() if " " not in name),
     ]
     return TEMPLATE.format(
@@ -237,6 +242,7 @@ for a bare host. [articles.md](articles.md) says the same of procedures that are
 
 - **real part**: the named test runs it on [the lab](../tests/lab/README.md), whose kernel module, NVML and CUDA are stand-ins.
 - **simulation**: gpunode and its agent are real, hosts and cluster are simulated.
+- **layout**: planned on files and units as the product writes them, by a test; the product itself was not run.
 - **table only**: not run. gpunode plans it so, after the sources that the tables name.
 
 No row was run with NVIDIA's real kernel module. Of whole machines only Debian 12 was run; for all others no run is recorded.
@@ -283,6 +289,7 @@ H100's and an A100's. The production branch is {production}.
 | docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 1.6 | its merged files alone, real part: `tests/lab/test_runtime_files.py::test_containerd_has_what_was_wanted_and_all_else_as_before` |
+| containerd of k3s and of RKE2 | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | docker and containerd of other versions | table only |
 
 ## Kubernetes

@@ -3,12 +3,18 @@
 import json
 import os
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from gpunode.agent.machine import read_arch
 from gpunode.agent.system import Answer, Message, below, have, last, run
 
 CONTAINERD_FILE = "/etc/containerd/config.toml"
+BROUGHT = "/run/k3s/containerd/containerd.sock"  # of k3s and RKE2 alike
+CTR: Dict[str, Tuple[Tuple[str, ...], str]] = {  # the command, and the socket that must be there
+    "containerd": (("ctr",), "/run/containerd/containerd.sock"),
+    "k3s": (("k3s", "ctr"), BROUGHT),
+    "rke2": (("/var/lib/rancher/rke2/bin/ctr", "--address", BROUGHT), BROUGHT),
+}
 
 
 def read_containerd() -> Optional[Dict[str, Any]]:
@@ -31,8 +37,16 @@ def containerd_dump() -> Answer:
     return answer
 
 
-def containerd_image(reference: str) -> Optional[str]:
-    if not os.path.exists(below("/run/containerd/containerd.sock")) or have("ctr") is None:
+def ctr_of(runtime: str) -> Optional[Tuple[str, ...]]:
+    """The command of a containerd's images: the host's own, or the one that k3s or RKE2 brings; None: it is not there."""
+    command, socket = CTR[runtime]
+    there = os.path.exists(below(socket)) and have(command[0]) is not None
+    return (*command, "-n", "k8s.io") if there else None
+
+
+def containerd_image(reference: str, runtime: str = "containerd") -> Optional[str]:
+    ctr = ctr_of(runtime)
+    if ctr is None:
         return None
     first, slash, _ = reference.partition("/")
     if not slash:
@@ -41,20 +55,20 @@ def containerd_image(reference: str) -> Optional[str]:
         reference = "docker.io/" + reference
     if ":" not in reference.rsplit("/", 1)[1]:
         reference += ":latest"
-    images = run("ctr", "-n", "k8s.io", "images", "ls").out
+    images = run(*ctr, "images", "ls").out
     listed = re.search(r"^%s\s.*?(sha256:\w+)" % re.escape(reference), images, re.M)
     if listed is None:
         return None
-    manifest = containerd_content(listed.group(1))
+    manifest = containerd_content(ctr, listed.group(1))
     if "manifests" in manifest:
         arch = read_arch()
         for entry in manifest["manifests"]:
             platform = entry.get("platform") or {"os": "linux", "architecture": arch}
             if (platform["os"], platform["architecture"]) == ("linux", arch):
-                manifest = containerd_content(entry["digest"])
+                manifest = containerd_content(ctr, entry["digest"])
                 break
     return str(manifest["config"]["digest"]) if "config" in manifest else None
 
 
-def containerd_content(digest: str) -> Message:
-    return dict(json.loads(run("ctr", "-n", "k8s.io", "content", "get", digest).out))
+def containerd_content(ctr: Tuple[str, ...], digest: str) -> Message:
+    return dict(json.loads(run(*ctr, "content", "get", digest).out))

@@ -42,7 +42,7 @@ def read_file(path: str) -> Dict[str, Any]:
     except OSError as error:
         return {"exists": True, "error": error.strerror}
     found: Message = {"exists": True, "sha256": digest.hexdigest(), "mode": stat.S_IMODE(status.st_mode)}
-    found["mtime"] = status.st_mtime
+    found["mtime"], found["ctime"] = status.st_mtime, status.st_ctime
     if status.st_size > CONTENT_LIMIT:
         return dict(found, error="larger than %d KiB" % (CONTENT_LIMIT // 1024))
     try:

@@ -2,9 +2,9 @@
 
 import hashlib
 import os
-from typing import BinaryIO, Dict, List
+from typing import BinaryIO, Dict, List, Optional
 
-from gpunode.agent.containerd import containerd_image
+from gpunode.agent.containerd import CTR, containerd_image, ctr_of
 from gpunode.agent.docker import docker_image
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
@@ -13,22 +13,29 @@ from gpunode.agent.system import Message, last, run
 
 
 def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
-    """The image ids (digests of their configs) of the references that docker and containerd have."""
-    found: Dict[str, Dict[str, str]] = {"docker": {}, "containerd": {}}
+    """The image ids (digests of their configs) of the references that each runtime has."""
+    found: Dict[str, Dict[str, str]] = {name: {} for name in ("docker", *CTR)}
     for reference in references:
-        for runtime, image in (
-            ("docker", docker_image(reference)),
-            ("containerd", containerd_image(reference)),
-        ):
+        for runtime, images in found.items():
+            image = image_of(runtime, reference)
             if image:
-                found[runtime][reference] = image
+                images[reference] = image
     return found
+
+
+def image_of(runtime: str, reference: str) -> Optional[str]:
+    return docker_image(reference) if runtime == "docker" else containerd_image(reference, runtime)
 
 
 def load_image(this: Run, change: Message) -> Message:
     path = this.payload(change["payload"])
-    docker = change["runtime"] == "docker"
-    argv = ("docker", "load") if docker else ("ctr", "-n", "k8s.io", "images", "import", "-")
+    runtime = change["runtime"]
+    ctr = None if runtime == "docker" else ctr_of(runtime)
+    argv = (
+        ("docker", "load")
+        if runtime == "docker"
+        else (*(ctr or ("ctr", "-n", "k8s.io")), "images", "import", "-")
+    )
     with open(path, "rb") as archive:
         answer = run(*argv, stdin=archive, timeout=900)
     os.unlink(path)
@@ -36,7 +43,7 @@ def load_image(this: Run, change: Message) -> Message:
         full = "no space left" in answer.words
         sentence = "%s failed to load the image: %s" % (argv[0], last(answer.words, 1)[0])
         raise Failure("disk-full" if full else "image-failed", sentence, last(answer.words, 8))
-    found = (docker_image if docker else containerd_image)(change["reference"])
+    found = image_of(runtime, change["reference"])
     if found != change["image_id"]:
         sentence = "after loading, %s is %s and not %s" % (change["reference"], found, change["image_id"])
         raise Failure("image-failed", sentence, last(answer.out, 5))

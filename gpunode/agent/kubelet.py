@@ -11,19 +11,36 @@ from gpunode.agent.merges import unexpected
 from gpunode.agent.system import Message, below, glob_of, resolve, run, text_of
 from gpunode.agent.systemd import journal, transient
 
+# Units that a kubelet runs in, and the program that knows its version; the last is every other kubelet's.
+BROUGHT = {
+    "k3s.service": "k3s",
+    "k3s-agent.service": "k3s",
+    "rke2-server.service": "rke2",
+    "rke2-agent.service": "rke2",
+}
+
+
+def unit_of(units: Dict[str, Dict[str, Any]]) -> str:
+    """The unit that this host's kubelet runs in, an active one first, then one that brings a runtime."""
+    there = [name for name in ("kubelet.service", *BROUGHT) if units.get(name, {}).get("load") == "loaded"]
+    there.sort(key=lambda name: (units[name]["active"] != "active", name not in BROUGHT))
+    return there[0] if there else "kubelet.service"
+
 
 def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
-    version = run("kubelet", "--version")
+    name = unit_of(units.result())
+    version = run(BROUGHT.get(name, "kubelet"), "--version")
     if version.status == 127:
         return None
-    text = run("systemctl", "cat", "--no-pager", "kubelet.service").out
-    unit = units.result()["kubelet.service"]
+    text = run("systemctl", "cat", "--no-pager", name).out
+    unit = units.result()[name]
     raw = text_of("/proc/%d/cmdline" % unit["pid"]) if unit["pid"] else None
+    number = re.search(r"\bv(\d\S*)", version.out)
     return {
-        "version": (version.out.split() or [""])[-1].lstrip("v"),
+        "version": number.group(1) if number else (version.out.split() or [""])[-1],
         "arguments": (raw or "").rstrip("\0").split("\0") if raw else [],
         "unit_text": text,
-        "journal": [] if unit["active"] == "active" else journal("kubelet.service", 15),
+        "journal": [] if unit["active"] == "active" else journal(name, 15),
     }
 
 
@@ -39,11 +56,13 @@ def read_watched_files(
     if seen is None:
         return found
     texts = [seen["unit_text"], " ".join(seen["arguments"])]
-    for path in re.findall(r"(?m)^# (/\S+/kubelet\.service(?:\.d/\S+\.conf)?)\s*$", seen["unit_text"]):
+    for path in re.findall(r"(?m)^# (/\S+\.service(?:\.d/\S+\.conf)?)\s*$", seen["unit_text"]):
         found.setdefault(path, read_file(path))
+    unit = re.search(r"(?m)^# /\S+/([^/\s]+)\.service\s*$", seen["unit_text"])
+    name = unit.group(1) if unit else "kubelet"
     for pattern in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/.*\S)\s*$", seen["unit_text"]):
         # systemd, too, reads all files that match
-        there = read_files([re.sub("%[Np]", "kubelet", pattern)])
+        there = read_files([re.sub("%[Np]", name, pattern)])
         found.update({path: file for path, file in there.items() if path not in found})
         texts.extend(file.get("content", "") for file in there.values())
     whole = "\n".join(texts)

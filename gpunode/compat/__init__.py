@@ -15,6 +15,8 @@ from gpunode.compat.kubernetes import (
     has_dockershim,
     minor,
     needed_gates,
+    rancher_default_runtime_since,
+    rancher_has_default_runtime,
 )
 from gpunode.compat.models import Flavour, Model, gpu, gpus, switches
 from gpunode.compat.packages import (
@@ -71,6 +73,8 @@ __all__ = [
     "needed_gates",
     "offers",
     "production",
+    "rancher_default_runtime_since",
+    "rancher_has_default_runtime",
     "refusal",
     "release",
     "releases",

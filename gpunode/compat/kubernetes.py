@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -65,3 +66,19 @@ def fails_on_cgroup_v1(minor: int) -> bool:
 def distributions() -> Mapping[str, str]:
     """Kubernetes distributions that keep their files elsewhere, by the unit that identifies them."""
     return cast("Mapping[str, str]", table("kubernetes")["distributions"])
+
+
+def rancher_has_default_runtime(version: str) -> bool:
+    """Whether k3s or RKE2 of this version (1.28.5+k3s1) has the setting `default-runtime`."""
+    floors: Mapping[int, int] = table("kubernetes")["rancher_default_runtime"]
+    match = re.match(r"v?1\.(\d+)\.(\d+)", version)
+    if match is None:
+        return False
+    number, patch = int(match[1]), int(match[2])
+    return number > max(floors) or patch >= floors.get(number, sys.maxsize)
+
+
+def rancher_default_runtime_since() -> str:
+    """The first versions that have it, in words."""
+    floors: Mapping[int, int] = table("kubernetes")["rancher_default_runtime"]
+    return f"{', '.join(f'1.{number}.{patch}' for number, patch in floors.items())} and newer minors"

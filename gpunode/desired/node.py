@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpunode import compat, runtimes
 from gpunode.errors import Refused
-from gpunode.kubelets import arguments
+from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, Host, KubeletStart, Runtime
 from gpunode.planning import CannotPlan, services
 
@@ -15,12 +15,13 @@ OTHERS = {"crio": "CRI-O", "cri-dockerd": "cri-dockerd", "k3s": "k3s' containerd
 
 def minor(host: Host, facts: Facts) -> int:
     """The kubelet's minor version. Raises Refused without a kubelet, and for distributions with their own places."""
+    driven = {place.unit for place in places.PLACES}
     for unit, name in compat.distributions().items():
-        if services.is_loaded(facts, unit):
+        if services.is_loaded(facts, unit) and unit not in driven:
             raise Refused(
                 host.name,
                 f"this is a node of {name}, which keeps the options of kubelet and runtime in places of its own",
-                hint="gpunode configures kubelets of kubeadm's kind (deb or rpm packages) so far; "
+                hint="gpunode configures kubelets of kubeadm's kind (deb or rpm packages), of k3s and of RKE2 so far; "
                 "take the host out of the inventory.",
                 layer="kubelet",
             )
@@ -50,6 +51,8 @@ def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
 
 def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
     """The runtime that the kubelet starts containers with, from its arguments and configuration."""
+    if start.place.brings:
+        return _checked(host, facts, start.place.brings)
     named = endpoint(facts, minor, start)
     other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
     found = runtimes.serving(named)
@@ -62,6 +65,10 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
             hint="gpunode configures docker (dockershim) and containerd so far; use one of them.",
             layer="runtime",
         )
+    return _checked(host, facts, found)
+
+
+def _checked(host: Host, facts: Facts, found: Runtime) -> Runtime:
     try:
         runtimes.RUNTIMES[found].check(host, facts)
     except CannotPlan as error:

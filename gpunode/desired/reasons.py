@@ -100,6 +100,8 @@ def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
 
 
 def _runtime(facts: Facts, minor: int, start: KubeletStart) -> str:
+    if start.place.brings:
+        return f"{start.place.unit} brings it"
     endpoint = node.endpoint(facts, minor, start)
     if endpoint is None:
         return f"kubelet 1.{minor} has dockershim, and is not told another runtime"

@@ -5,11 +5,12 @@ A kind of kubelet (kubeadm's) is a Place, in a module of its own; all else reads
 
 from __future__ import annotations
 
-from gpunode.kubelets import places
+from gpunode.kubelets import places, rancher
 from gpunode.kubelets.start import read as read_at
 from gpunode.model import Facts, KubeletStart
 
 
 def read(facts: Facts) -> KubeletStart:
     """How this host's kubelet would be started now."""
-    return read_at(facts, places.of(facts))
+    place = places.of(facts)
+    return (rancher.read if place.brings else read_at)(facts, place)

@@ -83,19 +83,24 @@ def into_command(text: str, setting: UnitSetting, gates: Gates) -> str:
     return f"{text[:end]}{f' {line[1]}' if line else ' '}--feature-gates={written(gates)}{text[end:]}"
 
 
+def flag_value(value: str, gates: Gates) -> str:
+    """A flag's value with the gates that it sets brought to what is wished; "" where none is left."""
+    kept = []
+    for name, _, state in (part.partition("=") for part in value.split(",") if part):
+        wish = gates.get(name, state)
+        if wish is not None:
+            same = isinstance(wish, str) or state.lower() == _word(wish)
+            kept.append(f"{name}={state if same else _word(bool(wish))}")
+    return ",".join(kept)
+
+
 def _line(line: str, gates: Gates) -> str:
     for match in reversed(list(FLAG.finditer(line))):
-        parts = [part.partition("=") for part in match["value"].split(",") if part]
-        kept = []
-        for name, _, state in parts:
-            wish = gates.get(name, state)
-            if wish is not None:
-                same = isinstance(wish, str) or state.lower() == _word(wish)
-                kept.append(f"{name}={state if same else _word(bool(wish))}")
-        if kept == [f"{name}={state}" for name, _, state in parts]:
+        kept = flag_value(match["value"], gates)
+        if kept == match["value"].rstrip(","):
             continue
         if kept:
-            line = line[: match.start("value")] + ",".join(kept) + line[match.end("value") :]
+            line = line[: match.start("value")] + kept + line[match.end("value") :]
         else:
             line = _without(line, match)
     return line

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import compat
-from gpunode.kubelets import arguments, places
+from gpunode.kubelets import arguments, places, rancher
 from gpunode.kubelets import gates as merge
+from gpunode.kubelets.comparison import differ_only_in
 from gpunode.kubelets.start import read
 from gpunode.model import Change, Desired, Facts, File, KubeletStart, Service, WriteFile
 from gpunode.planning import CannotPlan, files
@@ -24,6 +25,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     start = desired.kubelet
     if start is None:
         return ()
+    if start.place.brings:
+        return rancher.plan(facts, desired, start)
     written = tuple(_files(facts, start, desired))
     reason = _restart(facts, start, desired.gates, changed=bool(written))
     if reason is None:
@@ -51,7 +54,7 @@ def _files(facts: Facts, start: KubeletStart, desired: Desired) -> Iterator[Writ
     absent = {name: state for name, state in gates.items() if state is not None and name not in now}
     after, merged = _with(facts, start, texts)
     present = {name: state for name, state in gates.items() if name not in absent}
-    if not _differ_only_in(start, merged, present):
+    if not differ_only_in(start, merged, present):
         raise _not_editable(after, merged, present)
     if absent:
         path, content = _add(start, after, merged, gates, absent)
@@ -79,32 +82,6 @@ def _with(facts: Facts, start: KubeletStart, texts: Mapping[str, str]) -> tuple[
         return facts, start
     after = replace(facts, files={**facts.files, **written})
     return after, read(after, start.place)
-
-
-def _differ_only_in(before: KubeletStart, after: KubeletStart, gates: merge.Gates) -> bool:
-    """True if the gates are as desired afterwards, and everything else that the kubelet is started with is the same."""
-    wished = {name: state for name, state in before.gates.items() if name not in gates}
-    wished |= {name: state for name, state in gates.items() if state is not None}
-    return after.gates == wished and (after is before or _else(before) == _else(after))
-
-
-def _else(start: KubeletStart) -> object:
-    """Everything that systemd and the kubelet read from the files, except gates."""
-    variables = {name: _bare(value.split()) for name, value in start.variables.items()}
-    config = {key: value for key, value in start.config.items() if key != "featureGates"}
-    return _bare(start.words), {name: value for name, value in variables.items() if value}, config
-
-
-def _bare(words: Iterable[str]) -> list[str]:
-    """Words without the flag, and without the value that follows it."""
-    found: list[str] = []
-    skip = False
-    for word in words:
-        flag = re.match(r"[\"']*--?feature-gates(=|$)", word)
-        if not flag and not skip:
-            found.append(word)
-        skip = bool(flag and not flag[1])
-    return found
 
 
 def _not_editable(facts: Facts, start: KubeletStart, gates: merge.Gates) -> CannotPlan:
@@ -136,7 +113,7 @@ def _add(
     """Path and new text of the file for gates that no file sets yet: the first place that works."""
     for path, content in _candidates(facts, start, absent):
         _, after = _with(facts, start, {path: content})
-        if _differ_only_in(before, after, gates):
+        if differ_only_in(before, after, gates):
             return path, content
     flag = f"--feature-gates={merge.written(absent)}"
     where = f" in {start.command[0]}" if start.command and start.command[0] else ""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Runtime: TypeAlias = Literal["docker", "containerd"]
-Checker: TypeAlias = Runtime | Literal["systemd"]
+Runtime: TypeAlias = Literal["docker", "containerd", "k3s", "rke2"]  # those two bring a containerd
+Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,15 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.reason import Reason
 from gpunode.kubelets import places
 from gpunode.model import Inventory
+from gpunode.planning import services
+from gpunode.planning.rancher import PRODUCTS
 from gpunode.rollout.listener import Listener, problem, progress
 from gpunode.rollout.member import Member, Members
 
 UNHEALTHY = "control-plane"  # code: no further batch begins
 BEFORE = 10.0  # seconds that it may take to be healthy before a host is disturbed, and afterwards
 AFTER = 300.0
+SERVERS = tuple(product.units[0] for product in PRODUCTS.values())
 
 
 def disturbed(members: Members) -> frozenset[str]:
@@ -24,10 +27,12 @@ def disturbed(members: Members) -> frozenset[str]:
 
 
 def is_of_it(one: Member) -> bool:
-    """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet."""
+    """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
+    server of k3s or RKE2."""
     files = one.facts.files.values() if one.facts else ()
     manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
-    return manifests or bool(one.node and control_plane.has_label(one.node.labels))
+    brought = one.facts is not None and any(services.is_loaded(one.facts, unit) for unit in SERVERS)
+    return manifests or brought or bool(one.node and control_plane.has_label(one.node.labels))
 
 
 def guarded(inventory: Inventory, members: Members) -> Members:

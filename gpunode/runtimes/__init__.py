@@ -7,14 +7,18 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
-from gpunode.runtimes import containerd, docker
+from gpunode.runtimes import containerd, docker, rancher
 
 
 class ContainerRuntime(Protocol):
     """What the module of a runtime has for those who name none."""
 
-    UNIT: str
-    WATCH: Watch
+    @property
+    def WATCH(self) -> Watch:  # noqa: N802 - a constant of most
+        """What a probe reads."""
+
+    def unit(self, facts: Facts) -> str:
+        """The systemd unit that it runs in."""
 
     def serves(self, endpoint: str | None) -> bool:
         """Whether a kubelet with this endpoint starts its pods with it; None: it drives docker itself (dockershim)."""
@@ -35,7 +39,9 @@ class ContainerRuntime(Protocol):
         """The same, and what else of the running one matters to GPUs; its name where it does not answer."""
 
 
-RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType({"docker": docker, "containerd": containerd})
+RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
+    {"k3s": rancher.K3S, "rke2": rancher.RKE2, "docker": docker, "containerd": containerd}
+)
 
 
 def serving(endpoint: str | None) -> Runtime | None:

@@ -216,13 +216,15 @@ def _toolkit(outcome: Outcome, seen: Facts) -> Link:
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
     name = outcome.desired.runtime if outcome.desired else runtimes.in_use(seen)
-    unit = seen.units.get(runtimes.RUNTIMES[name].UNIT)
+    service = runtimes.RUNTIMES[name].unit(seen)
+    unit = seen.units.get(service)
     if unit is None or unit.active != "active":
-        by_hand = f"See `systemctl status {name}` and `journalctl -u {name}` on the host."
+        shown = service.removesuffix(".service")
+        by_hand = f"See `systemctl status {shown}` and `journalctl -u {shown}` on the host."
         fix = _fix(outcome, "runtime", by_hand, name)
         if fix != by_hand and outcome.status != "refused":
-            fix = lines((fix, f"else see `systemctl status {name}` there"), "; ")
-        return Link("runtime", "broken", f"{name} {_state(unit)}", _why(outcome, "runtime", name), fix)
+            fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
+        return Link("runtime", "broken", f"{shown} {_state(unit)}", _why(outcome, "runtime", name), fix)
     return _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES)
 
 

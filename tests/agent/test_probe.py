@@ -15,11 +15,13 @@ import pytest
 
 from gpunode import bootstrap, facts, kubelets, wire
 from gpunode.agent import system
+from gpunode.kubelets import places
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 
 POD = "1b2c3d4e-1111-2222-3333-444455556666"
 CONTAINER = "ab" * 32
+BINARY = "/usr/bin/nvidia-container-runtime"
 
 
 def gpu(
@@ -286,6 +288,23 @@ def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host) -> None:
     assert kubelet.arguments == ("/usr/bin/kubelet", "--network-plugin=cni")
     assert kubelet.unit_text == "[Service]\n"
     assert kubelet.journal == ()
+
+
+def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
+    """Its version, its unit with the files that this names, and the binary that it looks for."""
+    host.program("k3s", "echo 'k3s version v1.33.5+k3s1 (ab12cd34)'; echo 'go version go1.24.6'")
+    host.unit("kubelet.service", LoadState="not-found", ActiveState="inactive", MainPID=0)
+    host.unit("k3s-agent.service", MainPID=812)
+    host.write("/etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent\n")
+    host.write("/etc/rancher/k3s/config.yaml", "kubelet-arg: [feature-gates=A=true]\n")
+    host.write("/proc/812/cmdline", "/usr/local/bin/k3s agent\0")
+    host.write(BINARY, b"\x7fELF\xff", mode=0o755)
+    seen = facts.parse(host.probe(files=(*places.watch().files, BINARY), units=places.watch().units))
+    assert seen.kubelet is not None
+    assert seen.kubelet.version == "1.33.5+k3s1"
+    assert kubelets.read(seen).gates == {"A": True}
+    assert seen.files[BINARY].content is None
+    assert seen.files[BINARY].ctime
 
 
 def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:

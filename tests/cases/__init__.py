@@ -45,6 +45,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.versions import upstream
+from tests.cases import rancher
 
 FOLDER = Path(__file__).parent
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -287,6 +288,7 @@ def _banner(version: str | None, open_one: bool) -> str:
 def _restarted(seen: Facts, name: str) -> Facts:
     unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
     seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
+    seen = rancher.restarted(seen, name)
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))

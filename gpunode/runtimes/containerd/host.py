@@ -7,6 +7,11 @@ from gpunode.planning import CannotPlan, services
 from gpunode.runtimes.containerd.step import UNIT
 
 
+def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """Its service."""
+    return UNIT
+
+
 def serves(endpoint: str | None) -> bool:
     """Its socket, or no endpoint at all: kubelets without dockershim try containerd's."""
     return endpoint == "" or "containerd" in (endpoint or "")

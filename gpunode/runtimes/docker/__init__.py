@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.runtimes.docker.host import check, headline, in_use, serves, state
-from gpunode.runtimes.docker.step import UNIT, WATCH, plan
+from gpunode.runtimes.docker.host import check, headline, in_use, serves, state, unit
+from gpunode.runtimes.docker.step import WATCH, plan
 
-__all__ = ["UNIT", "WATCH", "check", "headline", "in_use", "plan", "serves", "state"]
+__all__ = ["WATCH", "check", "headline", "in_use", "plan", "serves", "state", "unit"]

@@ -8,6 +8,11 @@ from gpunode.planning import CannotPlan, services
 from gpunode.runtimes.docker.step import SNAP, UNIT
 
 
+def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """Its service."""
+    return UNIT
+
+
 def serves(endpoint: str | None) -> bool:
     """Only a kubelet that has dockershim drives it."""
     return endpoint is None

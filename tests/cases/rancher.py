@@ -1,0 +1,45 @@
+"""What k3s and RKE2 make of their settings and templates at a start: the configuration that they write for containerd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpunode.model import Facts, File
+from gpunode.planning import rancher
+from gpunode.planning.rancher import Product
+
+BINARY = "/usr/bin/nvidia-container-runtime"
+SECTION = "plugins.'io.containerd.cri.v1.runtime'.containerd"
+NVIDIA = f"""
+[{SECTION}.runtimes.'nvidia']
+  runtime_type = "io.containerd.runc.v2"
+
+[{SECTION}.runtimes.'nvidia'.options]
+  BinaryName = "{BINARY}"
+  SystemdCgroup = true
+"""
+
+
+def restarted(seen: Facts, unit: str) -> Facts:
+    """The host after a start of this unit, where it is one of theirs."""
+    product = next((one for one in rancher.PRODUCTS.values() if unit in one.units), None)
+    if product is None:
+        return seen
+    path = f"{product.agent}/etc/containerd/config.toml"
+    return replace(
+        seen, files={**seen.files, path: File(path, True, mtime=seen.time, content=_text(seen, product))}
+    )
+
+
+def _text(seen: Facts, product: Product) -> str:
+    folder = f"{product.agent}/etc/containerd"
+    there = (seen.files.get(f"{folder}/{name}") for name in ("config-v3.toml.tmpl", "config.toml.tmpl"))
+    template = next(
+        (file.content for file in there if file and file.content is not None), '{{ template "base" . }}'
+    )
+    found = rancher.values(rancher.settings(seen, product), "default-runtime")
+    base = f"version = 3\n[{SECTION}]\n"
+    base += f'  default_runtime_name = "{found[-1].value}"\n' if found else ""
+    base += f'[{SECTION}.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
+    base += NVIDIA if "nvidia-container-toolkit" in seen.packages else ""
+    return (template or "").replace('{{ template "base" . }}', base)
