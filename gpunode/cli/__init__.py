@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, label, lint, plan, plugin, provision, resume, run, verify
+from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -35,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init", short_help="Write a first inventory.")(init.init)
 app.command("plan")(plan.plan)
 app.command("provision", short_help="Make every host a verified GPU node.")(provision.provision)
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
@@ -65,7 +66,7 @@ def root(
 ) -> None:
     """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.
 
-    Write an inventory (see the README), look at `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
+    Write an inventory with `gpunode init`, look at `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
     without a host or a cluster, where gpunode was installed with its extra: pip install '.[deviceplugin]'.
     """
 

@@ -39,7 +39,7 @@ def loaded(path: Path) -> Inventory:
         raise UsageError(
             f"there is no {path} in this folder",
             hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`, or in ${options.VARIABLE}. "
-            f"Or write one here:\n\n{EXAMPLE}",
+            f"Or let `gpunode init` write one, or write it yourself:\n\n{EXAMPLE}",
         )
     try:
         return inventories.load(path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpunode import inventory
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 
@@ -68,6 +69,15 @@ def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> No
     other = gpunode("plugin", "status", "--limit", "gpu-3")
     assert other.returncode == 2
     assert "--limit gpu-3: no such host or group; did you mean `gpu-" in other.stderr
+
+
+def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, tmp_path: Path) -> None:
+    """Those with GPUs, by name where nodes share an address, as here; no host is asked."""
+    done = gpunode("init", "--from", "cluster")
+    assert done.returncode == 0, done.stderr
+    assert "2 hosts from the nodes of" in done.stderr
+    hosts = inventory.load(tmp_path / "inventory.yaml").hosts
+    assert [host.name for host in hosts] == ["gpu-1", "gpu-2"]
 
 
 def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:

@@ -1,0 +1,123 @@
+"""`gpunode init`: a first inventory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.errors import InventoryError, UsageError
+
+if TYPE_CHECKING:
+    from gpunode.inventory.starter import Starter
+    from gpunode.model import Cluster
+
+ARCHIVE = Path("plugin.tar")  # as the README names it
+WAYS = "Choose `--from ssh` (~/.ssh/config), `--from cluster` (a kubeconfig's nodes), or `--hosts 'gpu-[01:04]'`."
+
+
+def init(
+    inventory: options.InventoryPath = options.INVENTORY,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="ssh, cluster, or the path of an ssh configuration.", metavar="SOURCE"),
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", help="These hosts; names and ranges.", metavar="NAMES")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", "-l", help="Of the source's hosts only these; names and globs.", metavar="NAMES"
+        ),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", help="The hosts' ssh user, if ssh does not know it.")] = "",
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    json: options.Json = False,
+) -> None:
+    """Write a first inventory, commented and valid: from ssh's configuration, from a kubeconfig's nodes, from names, or from
+    your answers. Never overwrites a file; connects to no host.
+
+    Example: gpunode init --from ssh --limit 'gpu-*'
+    """
+    from gpunode import report
+    from gpunode.inventory import starter
+    from gpunode.model import Cluster
+    from gpunode.rollout import start
+
+    if inventory.exists():
+        raise UsageError(
+            f"{inventory} is there already; nothing was written",
+            hint="Name another file: `gpunode init FILE`.",
+        )
+    if source and hosts:
+        raise UsageError("--from and --hosts exclude each other", hint=WAYS)
+    cluster = Cluster(str(kubeconfig.absolute()) if kubeconfig else None, context)
+    known = start.from_names(hosts) if hosts else _from(source or "", cluster) if source else None
+    if known is None:
+        if json or not sys.stdin.isatty():
+            raise UsageError("where the hosts come from is not said, and nobody can be asked", hint=WAYS)
+        known, user = _asked(cluster, user)
+    known = start.limited(known, limit or ())
+    known = replace(
+        start.in_context(known, cluster), user=user, archive=str(ARCHIVE) if _beside(inventory) else ""
+    )
+    _write(inventory, starter.text(known))
+    many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
+    then = "gpunode plan" if inventory == options.usual() else f"gpunode plan {inventory}"
+    report.make(json=json, quiet=False).total(
+        f"Wrote {inventory}: {many} from {known.source}. Read it, then run `{then}`.",
+        {"inventory": str(inventory), "hosts": len(known.hosts)},
+    )
+
+
+def _from(source: str, cluster: Cluster) -> Starter:
+    from gpunode.rollout import start
+
+    if source == "cluster":
+        return start.from_cluster(cluster)
+    return start.from_ssh() if source == "ssh" else start.from_ssh(Path(source))
+
+
+def _asked(cluster: Cluster, user: str) -> tuple[Starter, str]:
+    """The user's answers: where the hosts come from, and the ssh user."""
+    from gpunode.rollout import start
+
+    typer.echo("Which hosts? Names and ranges such as gpu-[01:04], or `ssh` for ~/.ssh/config, or", err=True)
+    answer = typer.prompt("`cluster` for the nodes of the kubeconfig", err=True).strip()
+    known = _from(answer, cluster) if answer in ("ssh", "cluster") else start.from_names(answer)
+    user = user or typer.prompt(
+        "ssh user (empty: as ssh is configured)", default="", show_default=False, err=True
+    )
+    return known, user.strip()
+
+
+def _beside(inventory: Path) -> bool:
+    return (inventory.parent / ARCHIVE).is_file()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a valid file that must not exist. Raises UsageError, also for one that gpunode could not read."""
+    from gpunode import inventory as inventories
+
+    with TemporaryDirectory() as folder:
+        draft = Path(folder, path.name)
+        draft.write_text(text, encoding="utf-8")
+        try:
+            inventories.load(draft, keys=False)
+        except InventoryError as error:
+            raise UsageError(
+                "\n".join(one.replace(str(draft), f"{path} as it would be") for one in error.problems),
+                hint="Nothing was written.",
+            ) from None
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

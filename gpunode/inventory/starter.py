@@ -1,0 +1,108 @@
+"""A first inventory as text: commented, valid, to be read and changed by its user. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+SCHEMA = str(resources.files(__package__).joinpath("schema.json"))
+NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
+PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")  # that YAML reads as this text, but for its words
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A host by its name, and its address where that is another."""
+
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What is known for a first inventory. `source`: where the hosts come from, for people. `kubeconfig`, `context`, `user`,
+    `archive`: "" where unknown or left to its default."""
+
+    source: str
+    hosts: tuple[Entry, ...]
+    user: str = ""
+    kubeconfig: str = ""
+    context: str = ""
+    archive: str = ""  # the device plugin's image
+
+
+def text(known: Starter) -> str:
+    """The file. Keys that are not decided stand there as comments."""
+    return "\n".join([*_lines(known), ""])
+
+
+def _lines(known: Starter) -> Iterator[str]:
+    yield f"# yaml-language-server: $schema={SCHEMA}"
+    yield f"# Written by `gpunode init` from {known.source}. docs/inventory.md explains every key."
+    yield ""
+    decided = bool(known.kubeconfig or known.context or known.archive)
+    yield "cluster:" if decided else "# cluster:"
+    yield _line(f"  kubeconfig: {_scalar(known.kubeconfig)}", "", known.kubeconfig, "~/.kube/config")
+    yield _line(
+        f"  context: {_scalar(known.context)}", "of $KUBECONFIG, else ~/.kube/config", known.context, "prod"
+    )
+    yield "  # The device plugin's image, a `docker save` file. Without it only the hosts' part is done."
+    yield _line(f"  plugin: {{archive: {_scalar(known.archive)}}}", "", known.archive, "plugin.tar")
+    yield ""
+    yield "defaults:                           # every host starts from these"
+    yield _line(
+        f"  ssh: {{user: {_scalar(known.user)}}}", "else ssh's own configuration decides", known.user, "ops"
+    )
+    yield "  driver: auto                      # the branch that fits the GPUs; or 580, a full version, none"
+    yield "  runtime: default                  # nvidia is the default runtime; class: only for pods of RuntimeClass nvidia"
+    yield "  work: wait                        # for pods on GPUs before they are disturbed; or drain, kill"
+    yield ""
+    yield "groups:"
+    yield "  gpu:                              # take out hosts that have no NVIDIA GPU"
+    yield "    # labels: {pool: inference}     # of the hosts' nodes"
+    yield "    hosts:"
+    for name in ranges([one.name for one in known.hosts if not one.address]):
+        yield f"      - {_scalar(name)}"
+    for one in known.hosts:
+        if one.address:
+            yield f"      - {{name: {_scalar(one.name)}, address: {_scalar(one.address)}}}"
+
+
+def ranges(names: Sequence[str]) -> list[str]:
+    """The names in their order; three or more in a row that count up become one: `gpu-[01:03]`."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and _next(found[-1][-1]) == name:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return [one for run in found for one in ([_range(run[0], run[-1])] if len(run) > 2 else run)]
+
+
+def _next(name: str) -> str | None:
+    """The name that follows: gpu-09 → gpu-10."""
+    parts = NUMBERED.fullmatch(name)
+    return f"{parts[1]}{int(parts[2]) + 1:0{len(parts[2])}}{parts[3]}" if parts else None
+
+
+def _range(first: str, last: str) -> str:
+    one, other = NUMBERED.fullmatch(first), NUMBERED.fullmatch(last)
+    assert one
+    assert other
+    return f"{one[1]}[{one[2]}:{other[2]}]{one[3]}"
+
+
+def _line(line: str, comment: str, known: str, example: str) -> str:
+    """The line, or where its value is unknown an example of it as a comment."""
+    if not known:
+        line = f"  # {line[2:]}".replace('""', example)
+    return f"{line:<35} # {comment}" if comment else line
+
+
+def _scalar(value: str) -> str:
+    """The value as YAML reads it back."""
+    words = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"}
+    return value if PLAIN.fullmatch(value) and value.lower() not in words else json.dumps(value)

@@ -1,0 +1,96 @@
+"""Where the hosts of a first inventory come from: ssh's configuration, a cluster's nodes, or names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gpunode.cluster import nodes as cluster_nodes
+from gpunode.cluster.api.kubeconfig import chosen
+from gpunode.cluster.nodes import Node
+from gpunode.errors import ClusterError, UsageError
+from gpunode.inventory.expand import names
+from gpunode.inventory.starter import Entry, Starter
+from gpunode.model import Cluster, Inventory
+from gpunode.rollout import nodes
+
+ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+SSH_CONFIG = Path("~/.ssh/config")
+
+
+def from_ssh(file: Path = SSH_CONFIG) -> Starter:
+    """The hosts that ssh knows by name."""
+    from gpunode.ssh.aliases import aliases
+
+    try:
+        found = aliases(file.expanduser())
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be read: {error.strerror}",
+            hint="Name another with `--from FILE`, or the hosts with --hosts.",
+        ) from error
+    return Starter(str(file), tuple(map(Entry, found)))
+
+
+def from_cluster(cluster: Cluster) -> Starter:
+    """The nodes of a cluster, without those of its control plane: those that are known to have GPUs where any is, else all.
+    A node that ssh does not know by name has its address."""
+    inventory = Inventory("", (), cluster)
+    api = nodes.connect(inventory)
+    there = [node for node in cluster_nodes.every(api) if not any(role in node.labels for role in ROLES)]
+    known = [node for node in there if _has_gpus(node)]
+    aliases: set[str] = set()
+    with suppress(UsageError):
+        aliases = {one.name for one in from_ssh().hosts}
+    entries = tuple(
+        Entry(node.name, "" if node.name in aliases else _address(node, there)) for node in known or there
+    )
+    return Starter(f"the nodes of {api.access.context}", entries, context=api.access.context)
+
+
+def from_names(text: str) -> Starter:
+    """Hosts by name or range, separated by commas or spaces."""
+    wanted = text.replace(",", " ").split()
+    try:
+        return Starter("names", tuple(Entry(name) for one in wanted for name in names(one)))
+    except ValueError as error:
+        raise UsageError(str(error), hint="Write ranges as gpu-[01:04].") from error
+
+
+def limited(known: Starter, limit: Sequence[str]) -> Starter:
+    """The same with those hosts that match one of the names or globs; all without any. Raises UsageError where none is left."""
+    globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
+    left = tuple(one for one in known.hosts if not globs or _matches(one.name, globs))
+    if not left:
+        why = f"none of {len(known.hosts)} hosts matches --limit" if known.hosts else "no host is there"
+        raise UsageError(
+            f"{known.source}: {why}", hint="Name the hosts: `gpunode init --hosts 'gpu-[01:04]'`."
+        )
+    return replace(known, hosts=left)
+
+
+def in_context(known: Starter, cluster: Cluster) -> Starter:
+    """The same with the kubeconfig's context, where there is one."""
+    with suppress(ClusterError):
+        _, context = chosen(cluster)
+        return replace(known, context=context, kubeconfig=cluster.kubeconfig or "")
+    return known
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _has_gpus(node: Node) -> bool:
+    """Whether a label or a resource shows NVIDIA GPUs: of gpunode, a device plugin, or node feature discovery."""
+    vendor = any(key.startswith("feature.node.kubernetes.io/pci-") and "10de" in key for key in node.labels)
+    return bool(vendor or cluster_nodes.GPU_LABEL in node.labels or node.capacity)
+
+
+def _address(node: Node, there: Sequence[Node]) -> str:
+    """Its first address that is not its name, and no other node's; "" for none."""
+    others = {address for one in there if one.name != node.name for address in one.addresses}
+    return next((one for one in node.addresses if one != node.name and one not in others), "")

@@ -1,0 +1,209 @@
+"""`gpunode init`: a first inventory that is valid as it stands, wherever its hosts come from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpunode import inventory
+from gpunode.cli import app
+from gpunode.cluster import nodes as cluster_nodes
+from gpunode.cluster.nodes import Node, Resource
+from gpunode.cluster.pods import GPU
+from gpunode.errors import UsageError
+from gpunode.inventory.starter import SCHEMA, Entry, Starter, ranges, text
+from gpunode.model import Cluster
+from gpunode.rollout import nodes, start
+
+BARE = Node(
+    name="",
+    uid="",
+    labels={},
+    addresses=(),
+    ready=True,
+    why_not_ready="",
+    schedulable=True,
+    taints=(),
+    resources={},
+    kubelet="",
+    runtime="",
+)
+SSH = """\
+Include extra
+Host gpu-01 gpu-02
+    HostName 10.0.0.1
+Host "gpu-03"
+Host *.example.org !not
+    User ops
+Host github.com
+    User git
+Match host x
+    User git
+host=bastion
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and a home with ssh's configuration but no kubeconfig."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/config").write_text(SSH)
+    (home / ".ssh/extra").write_text("Host gpu-04\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return work
+
+
+def init(*words: str, answers: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["init", *words], input=answers)
+
+
+def test_hosts_come_from_sshs_configuration(folder: Path) -> None:
+    """With its Includes, without its patterns and without code hosting."""
+    done = init("--from", "ssh", "--limit", "gpu-*", "--user", "ops")
+    assert done.exit_code == 0, done.output
+    assert "Wrote inventory.yaml: 4 hosts from ~/.ssh/config" in done.stderr
+    read = inventory.load(folder / "inventory.yaml")
+    assert [host.name for host in read.hosts] == ["gpu-04", "gpu-01", "gpu-02", "gpu-03"]
+    assert {host.ssh.user for host in read.hosts} == {"ops"}
+    assert '- "gpu-[01:03]"' in (folder / "inventory.yaml").read_text()
+
+    assert init("all.yaml", "--from", "ssh").exit_code == 0
+    names = {host.name for host in inventory.load(folder / "all.yaml").hosts}
+    assert "bastion" in names
+    assert "github.com" not in names
+
+
+def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
+    (folder / "inventory.yaml").write_text("mine")
+    error = init("--from", "ssh").exception
+    assert isinstance(error, UsageError)
+    assert "is there already; nothing was written" in error.message
+    assert (folder / "inventory.yaml").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        ((), "nobody can be asked"),
+        (("--from", "ssh", "--hosts", "a"), "exclude each other"),
+        (("--from", "ssh", "--limit", "zzz*"), "none of 5 hosts matches --limit"),
+        (("--from", "gone"), "gone cannot be read: No such file"),
+        (("--hosts", "gpu-[4:1]"), "ends before it starts"),
+        (("--hosts", "a_ b!"), "inventory.yaml as it would be:"),
+    ],
+)
+def test_a_mistake_writes_nothing(words: tuple[str, ...], mistake: str) -> None:
+    done = init(*words)
+    assert mistake in str(done.exception)
+    assert getattr(done.exception, "exit_code", None) == 2
+    assert not Path("inventory.yaml").exists()
+
+
+def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder: Path) -> None:
+    (folder / "plugin.tar").touch()
+    (folder / "config").write_text("{contexts: [{name: prod, context: {}}], current-context: prod}\n")
+    assert init("--hosts", "gpu-1", "--kubeconfig", "config").exit_code == 0
+    written = (folder / "inventory.yaml").read_text()
+    assert "\n  plugin: {archive: plugin.tar}" in written
+    assert "\n  context: prod" in written
+    assert inventory.load(folder / "inventory.yaml", keys=False).cluster.context == "prod"
+
+
+@pytest.mark.parametrize("answers", ["gpu-[1:3]\n\n", "ssh\nops\n"])
+def test_who_sits_at_a_terminal_is_asked(folder: Path, answers: str) -> None:
+    """Where the hosts come from, and the user."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "gpunode", "init"]
+    with subprocess.Popen(command, cwd=folder, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
+        os.write(ours, answers.encode())
+        _, printed = process.communicate()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0, printed
+    read = inventory.load(folder / "inventory.yaml")
+    assert len(read.hosts) in (3, 5)
+    assert read.hosts[0].ssh.user == ("ops" if "ops" in answers else None)
+
+
+TABLE = {
+    "names only": Starter("names", (Entry("gpu-01"), Entry("no"), Entry("1"))),
+    "addresses": Starter("x", (Entry("a", "10.0.0.1"), Entry("b", "fd00::1")), user="ops"),
+    "a context that YAML would read otherwise": Starter("x", (Entry("a"),), context="on", archive="p t.tar"),
+}
+
+
+@pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)
+def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_path: Path) -> None:
+    """With every optional key as a comment that is valid, too, once the mark is taken away."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text(text(known))
+    read = inventory.load(file, keys=False)
+    assert [(host.name, host.ssh.address) for host in read.hosts] == [
+        (one.name, one.address or one.name) for one in known.hosts
+    ]
+    assert read.cluster.context == (known.context or None)
+    assert file.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
+    assert Path(SCHEMA).is_file()
+
+    lines = [line.replace("# ", "", 1) if _optional(line) else line for line in file.read_text().splitlines()]
+    file.write_text("\n".join(lines))
+    assert inventory.load(file, keys=False).hosts[0].labels == {"pool": "inference"}
+
+
+def _optional(line: str) -> bool:
+    return line.lstrip().startswith(
+        ("# cluster:", "# kubeconfig:", "# context:", "# plugin:", "# ssh:", "# labels:")
+    )
+
+
+def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes of the control plane are left out, and those without GPUs where others have some."""
+
+    def node(name: str, *addresses: str, gpus: int = 1, **labels: str) -> Node:
+        return replace(
+            BARE, name=name, addresses=addresses, labels=labels, resources={GPU: Resource(gpus, gpus)}
+        )
+
+    there = (
+        node("gpu-01", "10.0.0.1"),
+        node("gpu-11", "gpu-11", "10.0.0.2"),
+        node("shared", "10.0.0.9"),
+        node("web", "10.0.0.9", gpus=0),
+        node("master", "10.0.0.3", **{"node-role.kubernetes.io/control-plane": ""}),
+    )
+    monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(access=SimpleNamespace(context="prod")))
+    monkeypatch.setattr(cluster_nodes, "every", lambda _: there)
+    found = start.from_cluster(Cluster())
+    assert found.hosts == (Entry("gpu-01"), Entry("gpu-11", "10.0.0.2"), Entry("shared"))
+    assert found.context == "prod"
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [
+        (["a1", "a2"], ["a1", "a2"]),
+        (["a1", "a2", "a3"], ["a[1:3]"]),
+        (["a09", "a10", "a11", "b1"], ["a[09:11]", "b1"]),
+        (["a9", "a10", "a11"], ["a[9:11]"]),
+        (["r1n1", "r1n2", "x"], ["r1n1", "r1n2", "x"]),
+    ],
+)
+def test_names_that_count_up_are_a_range(names: list[str], written: list[str]) -> None:
+    assert ranges(names) == written
+    again = [one.name for one in start.from_names(",".join(written)).hosts]
+    assert again == names
