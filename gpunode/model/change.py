@@ -16,10 +16,11 @@ Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a container runtime must make of a changed file: this runtime added, this default one (None: as before),
-    and all else as it was."""
+    those that `moved` here from elsewhere, and all else as it was."""
 
     runtime: str
     default: str | None = None
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,3 +205,16 @@ def test_a_byte_order_mark_is_dockers_to_accept(host: Host) -> None:
     host.write(DAEMON, mark)
     new = "\ufeff" + json.dumps({"default-runtime": "nvidia", "runtimes": NVIDIA})
     assert host.apply(WriteFile(DAEMON, new, "why", mark, check="docker", expected=WISH))[-1]["ok"]
+
+
+def test_runtimes_that_move_into_daemon_json_are_expected_there(host: Host) -> None:
+    """Those that were flags of docker's command; any other runtime is not."""
+    host.program("dockerd", "exit 0")
+    before, after = (
+        "{}",
+        '{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "n"}, "kata": {"path": "k"}}}',
+    )
+    host.write(DAEMON, before)
+    change = WriteFile(DAEMON, after, "why", before, check="docker", expected=WISH)
+    assert host.fail(change)["code"] == "check-failed"
+    assert host.apply(replace(change, expected=replace(WISH, moved=("kata",))))[-1]["ok"]

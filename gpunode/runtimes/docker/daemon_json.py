@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]  # parses one string at an offset
 from typing import Any
@@ -26,8 +26,11 @@ class Member:
     value: Any
 
 
-def daemon_json(text: str, *, default: bool, path: str = "/etc/docker/daemon.json") -> str:
-    """The file with the nvidia runtime, as the default runtime if `default`."""
+def daemon_json(
+    text: str, *, default: bool, path: str = "/etc/docker/daemon.json", more: Mapping[str, str] | None = None
+) -> str:
+    """The file with the nvidia runtime, as the default runtime if `default`; and with `more` (name -> binary), where it
+    does not have them."""
     if not text.strip():
         text = "{}\n"
     document = _parse(text, path)
@@ -43,6 +46,10 @@ def daemon_json(text: str, *, default: bool, path: str = "/etc/docker/daemon.jso
             text = _set(text, start, "runtimes", {"nvidia": RUNTIME})
         else:
             text = _set(text, own.start, "nvidia", RUNTIME)
+    for name, binary in (more or {}).items():
+        own = _member(text, start, "runtimes")
+        if name != "nvidia" and own is not None and name not in own.value:
+            text = _set(text, own.start, name, {"path": binary, "args": []})
     return text
 
 

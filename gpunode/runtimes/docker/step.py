@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpunode.model import Change, Desired, Expected, Facts, Service, Watch, WriteFile
 from gpunode.planning import CannotPlan, files, services, users
+from gpunode.runtimes.docker import started
 from gpunode.runtimes.docker.daemon_json import daemon_json
 from gpunode.versions import numbers
 
 FILE = "/etc/docker/daemon.json"
 UNIT = "docker.service"
 SNAP = "snap.docker.dockerd.service"
-# dockerd does not start when a flag and daemon.json set the same thing.
-PACKAGED_UNIT = "/lib/systemd/system/docker.service"
-OWN_UNIT = "/etc/systemd/system/docker.service"
-OPTIONS = "/etc/default/docker"
-STARTED_BY = (PACKAGED_UNIT, OWN_UNIT, f"{OWN_UNIT}.d/*.conf", OPTIONS)
 
-WATCH = Watch(files=(FILE, *STARTED_BY), units=(UNIT, SNAP))
+WATCH = Watch(files=(FILE, *started.FILES), units=(UNIT, SNAP))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -32,10 +28,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     default = desired.runtime_mode == "default"
     before = files.text(facts, FILE) or ""
     _no_mark(facts, before)
-    after = daemon_json(before, default=default, path=FILE)
+    moved = started.without_runtimes(facts)
+    after = daemon_json(before, default=default, path=FILE, more=moved.runtimes)
     written: tuple[WriteFile, ...] = ()
     if after != before:
-        _no_flags(facts)
         there = json.loads(before.removeprefix("\ufeff")) if before.strip() else {}
         why = "pods get GPUs from the nvidia runtime, which a kubelet with docker only finds as its default"
         if _path(there).startswith(files.OPERATOR):
@@ -43,14 +39,22 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         wrong = "does not hold the nvidia runtime"
         if default and there.get("default-runtime") != "nvidia":
             wrong = "does not name nvidia as its default runtime"
-        expected = Expected("nvidia", "nvidia" if default else None)
+        expected = Expected("nvidia", "nvidia" if default else None, tuple(moved.runtimes))
         written = files.write(facts, FILE, after, why, wrong=wrong, check="docker", expected=expected)
+    for path, text in moved.texts.items():
+        why = "its flags for runtimes move into daemon.json: docker does not start with both"
+        written += files.write(
+            facts, path, text, why, wrong="starts docker with flags that daemon.json is to have"
+        )
     reason = _restart(facts, changed=bool(written))
     if not reason:
         return written
     fault = "" if written else None
     note = _note(facts, after)
-    return (*written, Service(UNIT, reason, restart=True, guards=(FILE,), note=note, fault=fault))
+    return (
+        *written,
+        Service(UNIT, reason, restart=True, guards=(FILE, *moved.texts), note=note, fault=fault),
+    )
 
 
 def _restart(facts: Facts, *, changed: bool) -> str | None:
@@ -104,50 +108,11 @@ def _path(document: Mapping[str, Any]) -> str:
 
 
 def _same_file(facts: Facts) -> None:
-    for place, line in _started_by(facts):
-        match = re.search(r"--config-file[= ]\s*[\"']?([^\s\"']+)", line)
+    for line in started.lines(facts):
+        match = re.search(r"--config-file[= ]\s*[\"']?([^\s\"']+)", line.text)
         if match and match[1] != FILE:
             raise CannotPlan(
-                f"{place}: docker is started with --config-file {match[1]}, and does not read {FILE}",
+                f"{line.place}: docker is started with --config-file {match[1]}, and does not read {FILE}",
                 hint=f"Move that file to {FILE} and take the flag out, then run again; "
                 "or add the nvidia runtime to it by hand and set `runtime: none` for this host.",
             )
-
-
-def _no_flags(facts: Facts) -> None:
-    for place, line in _started_by(facts):
-        for flag in ("--default-runtime", "--add-runtime"):
-            if flag in line:
-                raise CannotPlan(
-                    f"{place}: docker is started with {flag}, and does not start when daemon.json sets the same",
-                    hint=f"Take {flag} out of that file (gpunode sets it in daemon.json), then run again.",
-                )
-
-
-def _started_by(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Every line that counts, as `file:line` and text, of what docker is started by.
-
-    As systemd has it: a unit in /etc hides the packages' own, drop-ins follow by name, and `ExecStart=` takes back
-    earlier lines.
-    """
-    units = [path for path in (OWN_UNIT, PACKAGED_UNIT) if files.text(facts, path) is not None][:1]
-    drop_ins = sorted(path for path in facts.files if path.startswith(f"{OWN_UNIT}.d/"))
-    lines = [line for path in (*units, *drop_ins) for line in _lines(facts, path)]
-    resets = [place for place, (_, _, text) in enumerate(lines) if re.fullmatch(r"ExecStart\s*=", text)]
-    for place, (where, key, text) in enumerate(lines):
-        if key != "ExecStart" or not resets or place > resets[-1]:
-            yield where, text
-    if not units or any(key == "EnvironmentFile" and OPTIONS in text for _, key, text in lines):
-        yield from ((where, text) for where, _, text in _lines(facts, OPTIONS))
-
-
-def _lines(facts: Facts, path: str) -> Iterator[tuple[str, str, str]]:
-    """A file's lines but comments, each as `file:line`, the setting that it is part of, and its text."""
-    key, goes_on = "", False
-    for number, line in enumerate((files.text(facts, path) or "").splitlines(), 1):
-        text = line.strip()
-        if text.startswith(("#", ";")):
-            continue
-        key = key if goes_on else text.partition("=")[0].strip()
-        goes_on = text.endswith("\\")
-        yield f"{path}:{number}", key, text
