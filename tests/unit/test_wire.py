@@ -383,7 +383,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "before_sha256": digest("old"),
             "mode": 0o600,
             "check": "docker",
-            "expected": {"runtime": "nvidia", "default": None},
+            "expected": {"runtime": "nvidia", "default": None, "moved": []},
         },
     ),
     (
