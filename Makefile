@@ -45,7 +45,7 @@ sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs P
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
-	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "lab or gpu" --timeout 900
+	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu) and not matrix" --timeout 900
 
 LABS := 1
 # Exit status 77: this machine cannot run the lab. Its tests then skip and say why.

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from typing import BinaryIO, Iterator, List, Optional
+from typing import BinaryIO, Iterator, List, Optional, Union
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.system import Message, below, text_of
@@ -114,8 +114,8 @@ class Run:
             message["percent"] = percent
         self.send(message)
 
-    def payload(self, index: int) -> str:
-        return below("%s/payload-%d" % (self.record, index))
+    def payload(self, which: Union[int, str]) -> str:
+        return below("%s/payload-%s" % (self.record, which))
 
 
 def readable(found: Message, path: str) -> Message:

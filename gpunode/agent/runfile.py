@@ -45,18 +45,29 @@ def read_installed_run() -> Optional[Dict[str, Any]]:
     return {"version": found.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
 
 
+def fetch(this: Run, change: Message) -> None:
+    """Have the installer's file on the host, checked, before the first change is made: the driver that is there may go for it."""
+    if change["kind"] != "install_driver":
+        return
+    path = place(this, change)
+    if change.get("payload") is None:
+        download(this, change["url"], path)
+    found = digest(path)
+    if found != change["sha256"]:
+        sentence = "the installer's SHA-256 is %s, not %s: it was not run" % (found, change["sha256"])
+        raise Failure("checksum-mismatch", sentence, ["nothing was changed"])
+
+
+def place(this: Run, change: Message) -> str:
+    """Where the file is: among the payloads, which go when the apply has ended, or the next one begins."""
+    return this.payload(change["payload"]) if change.get("payload") is not None else this.payload("driver")
+
+
 def install_driver(this: Run, change: Message) -> Message:
-    """The file is checked before it runs, and removed at the end, with all that it has unpacked."""
-    spooled = change.get("payload") is not None
-    path = this.payload(change["payload"]) if spooled else below(this.record + "/driver.run")
+    """The file is removed at the end, with all that it has unpacked."""
+    path = place(this, change)
     room = below(this.record + "/unpacked")  # /tmp is often small, or mounted noexec
     try:
-        if not spooled:
-            download(this, change["url"], path)
-        found = digest(path)
-        if found != change["sha256"]:
-            sentence = "the installer's SHA-256 is %s, not %s: it was not run" % (found, change["sha256"])
-            raise Failure("checksum-mismatch", sentence)
         os.makedirs(room, 0o700, exist_ok=True)
         this.progress("NVIDIA's installer builds and installs %s" % change["version"])
         words = ["sh", path, *options(change)]
@@ -65,8 +76,7 @@ def install_driver(this: Run, change: Message) -> Message:
         )
     finally:
         shutil.rmtree(room, ignore_errors=True)
-        if os.path.exists(path):
-            os.unlink(path)
+        os.unlink(path)
     there = read_installed_run()
     if status or there is None or there["version"] != change["version"]:  # it ends with 0 where it cancels
         raise failure("install", "install driver " + change["version"], status, text)

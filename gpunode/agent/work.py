@@ -13,6 +13,7 @@ from gpunode.agent.lock import lock_holder, take_lock
 from gpunode.agent.probe import probe
 from gpunode.agent.record import Run
 from gpunode.agent.restore import forget_payloads, leftovers
+from gpunode.agent.runfile import fetch
 from gpunode.agent.system import below, failure_of, last, line_of, run
 
 REBOOT_SECONDS = 900  # for the machine to go down
@@ -34,8 +35,11 @@ def work(this: Run) -> None:
     if ok:
         prune(this)
     signal.signal(signal.SIGTERM, interrupt)
+    changes = job["changes"] if ok else []
     try:
-        for this.n, change in enumerate(job["changes"] if ok else []):
+        for this.n, change in enumerate(changes):
+            fetch(this, change)
+        for this.n, change in enumerate(changes):
             start = time.monotonic()
             this.send({"type": "start", "n": this.n})
             detail = make(this, change)

@@ -75,7 +75,7 @@ def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path: Path, mirror:
     one = change(tmp_path, INSTALLS)
     assert host.apply(replace(one, archive=None, url=f"{mirror}/NVIDIA.run"))[-1]["ok"]
     assert host.calls()[0] == "run --silent --no-x-check --kernel-module-type=open"
-    assert not list(host.path("/var/lib/gpunode/runs").rglob("driver.run"))
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
 def test_a_mirror_that_has_another_file_is_named_before_it_runs(
@@ -87,7 +87,21 @@ def test_a_mirror_that_has_another_file_is_named_before_it_runs(
     assert failed["code"] == "checksum-mismatch"
     assert hashlib.sha256(INSTALLS.encode()).hexdigest() in failed["error"]
     assert host.calls() == []
-    assert not list(host.path("/var/lib/gpunode/runs").rglob("driver.run"))
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_a_driver_stays_while_the_file_that_replaces_it_is_another(
+    host: Host, tmp_path: Path, mirror: str
+) -> None:
+    """It is fetched and checked before the first change, and so before the old driver is uninstalled."""
+    host.write("/var/lib/nvidia/log", "1.0-57012406 (570.124.06)\n")
+    host.write("/usr/bin/nvidia-uninstall", "")
+    host.program("nvidia-uninstall", UNINSTALLS)
+    one = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
+    *_, failed, end = host.apply(UninstallDriver("570.124.06", "why"), one)
+    assert not end["ok"]
+    assert (failed["n"], failed["code"]) == (1, "checksum-mismatch")
+    assert host.probe()["installed_run"] == {"version": "570.124.06", "built": False}
 
 
 def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:

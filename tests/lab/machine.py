@@ -31,6 +31,7 @@ PACKAGES = (
     "createrepo-c",  # these: for the agent on real RPMs, and to compare the simulation's RPM host with
     "dnf",
     "dnf-plugins-core",
+    "makeself",  # for the driver as a .run file
     "rpm",
 )
 MEMORY_GIB = 3  # the running lab takes 1.5, what its tests start the rest

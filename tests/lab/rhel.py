@@ -6,15 +6,9 @@ dkms needs come as Debian's package, and gpunode plans none.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import http.server
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-from .api import Node
-from .packages import rpm
+from .api import Lab, Node
 
 RELEASE = """NAME="Rocky Linux"
 VERSION="9.6 (Blue Onyx)"
@@ -35,25 +29,6 @@ module_platform_id=platform:el9
 KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-lab"
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def served(node: Node) -> Iterator[str]:
-    """Serve the repositories to the host: the address of their folder."""
-    handler = functools.partial(_Quiet, directory=str(rpm.repositories()))
-    with http.server.ThreadingHTTPServer((node.slot.gateway, 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{node.slot.gateway}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def become(node: Node, uri: str, key: Path) -> None:
     """A bare host becomes a bare one of this kind."""
     packages = "dnf dnf-plugins-core rpm linux-headers-$(uname -r)"
@@ -67,3 +42,12 @@ def become(node: Node, uri: str, key: Path) -> None:
     for name in ("base", "epel"):
         lines = f"[{name}]\nname={name}\nbaseurl={uri}/{name}/\nenabled=1\ngpgcheck=1\ngpgkey=file://{KEY}\n"
         node.write(f"/etc/yum.repos.d/{name}.repo", lines)
+
+
+def inventory(lab: Lab, uri: str) -> str:
+    """The lab's inventory, with these repositories in place of apt's."""
+    text, apt = lab.inventory.read_text(), lab.table["apt"]["uri"]
+    for old, new in ((f"{apt}/cuda", f"{uri}/cuda"), (f"{apt}/toolkit/stable/deb/amd64", f"{uri}/toolkit")):
+        assert old in text
+        text = text.replace(old, new)
+    return text

@@ -10,9 +10,10 @@ import pytest
 
 from tests.rpms import MISSING
 
-from . import rhel
+from . import mirror, rhel
 from .api import Lab, Node
 from .conftest import Ran
+from .packages import rpm
 
 pytestmark = [
     pytest.mark.lab,
@@ -40,7 +41,7 @@ def uri(lab: Lab) -> Iterator[str]:
     """The host is bare, of this kind, and its repositories are served; in the end it is a bare Debian again."""
     node = lab.node("modern")
     node.reset()
-    with rhel.served(node) as address:
+    with mirror.served(node, rpm.repositories()) as address:
         rhel.become(node, address, Path(lab.table["apt"]["key"]))
         yield address
     node.reset()
@@ -52,14 +53,7 @@ def run(lab: Lab, uri: str, gpunode: Callable[..., Ran]) -> Iterator[Callable[..
     path = lab.inventory.with_name("rpm.yaml")
 
     def ran(command: str, *options: str, driver: str = "auto") -> Ran:
-        text = lab.inventory.read_text()
-        apt = lab.table["apt"]["uri"]
-        for old, new in (
-            (f"{apt}/cuda", f"{uri}/cuda"),
-            (f"{apt}/toolkit/stable/deb/amd64", f"{uri}/toolkit"),
-        ):
-            assert old in text
-            text = text.replace(old, new)
+        text = rhel.inventory(lab, uri)
         path.write_text(text.replace("defaults:\n", f"defaults:\n  driver: {json.dumps(driver)}\n"))
         return gpunode(command, "--limit", "modern", *options, inventory=path)
 

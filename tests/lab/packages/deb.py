@@ -48,13 +48,13 @@ class Package:
             (root / "DEBIAN").mkdir(parents=True)
             root.chmod(0o755)
             for path, content in self.files.items():
-                _put(root / path.lstrip("/"), content, self.modes.get(path) or _mode(path))
+                put(root / path.lstrip("/"), content, self.modes.get(path) or mode(path))
             for script, text in self.scripts.items():
-                _put(root / "DEBIAN" / script, text, 0o644 if script == "triggers" else 0o755)
+                put(root / "DEBIAN" / script, text, 0o644 if script == "triggers" else 0o755)
             conffiles = [path for path in self.files if path.startswith("/etc/")]
             if conffiles:
-                _put(root / "DEBIAN/conffiles", "".join(f"{path}\n" for path in conffiles), 0o644)
-            _put(root / "DEBIAN/control", self._control(), 0o644)
+                put(root / "DEBIAN/conffiles", "".join(f"{path}\n" for path in conffiles), 0o644)
+            put(root / "DEBIAN/control", self._control(), 0o644)
             target = folder / self.file_name
             done = subprocess.run(
                 ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", str(root), str(target)],
@@ -85,11 +85,11 @@ class Package:
         return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 
-def _mode(path: str) -> int:
+def mode(path: str) -> int:
     return 0o755 if "/bin/" in path or "/sbin/" in path else 0o644
 
 
-def _put(path: Path, content: str | Path | Link, mode: int) -> None:
+def put(path: Path, content: str | Path | Link, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, Link):
         path.symlink_to(content.target)

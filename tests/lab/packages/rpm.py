@@ -41,7 +41,7 @@ def repositories() -> Path:
         build(folder / "toolkit", _toolkit(toolkit.VERSIONS[-1], programs, sources), key)
         build(folder / "epel", [Package("dkms", "3.3.0-1.el9")], key)
         shell = ("Provides: /bin/sh", "Provides: /sbin/ldconfig")
-        named = [Package(name, "1-1.el9") for name in ("ocl-icd", "opencl-filesystem")]
+        named = [Package(name, "1-1.el9") for name in ("ocl-icd", "opencl-filesystem", "gcc", "make")]
         plugin = Package("python3-dnf-plugin-versionlock", "4.3.0-20.el9")
         build(folder / "base", [Package("bash", "5.1.8-9.el9", shell), plugin, *named], key)
         key.close()
