@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from gpunode.cluster import lease
 from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.cluster.api.refusal import HttpError
-from gpunode.cluster.lease import NAMESPACE
 from gpunode.errors import ClusterError
 from gpunode.wording import few
 
@@ -29,18 +30,61 @@ class Right:
         return f"{self.verb} {self.resource}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
-LEASES = "leases.coordination.k8s.io"
-# What a run does beside deploying the plugin, which is dry-run before. docs/safety.md has all.
-RUN = (
-    *(Right(verb, LEASES, NAMESPACE) for verb in ("get", "create", "update")),
-    *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
-    *(Right(verb, "pods") for verb in ("list", "watch")),
-)
-DRAIN = (Right("create", "pods/eviction"),)
+LABELS = (Right("patch", "nodes"),)  # of nodes, and annotations
 
 
-def demanded(api: Api, rights: Sequence[Right]) -> None:
+def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
+    """What a run does beside deploying the plugin to this namespace. `proves`: with vectoradd."""
+    return (
+        *_each("leases.coordination.k8s.io", "get", "create", "update", namespace=lease.NAMESPACE),
+        *_each("nodes", "get", "list"),
+        *LABELS,
+        *of_rollout(namespace),
+        *(_each("pods/eviction", "create") if drains else ()),
+        *(of_proof(namespace) if proves else ()),
+    )
+
+
+def of_rollout(namespace: str) -> tuple[Right, ...]:
+    """What deploying the plugin takes beside writing its objects, which is dry-run before."""
+    return (*_each("nodes", "watch"), *_each("pods", "list", "watch"), *_events(namespace))
+
+
+def of_proof(namespace: str) -> tuple[Right, ...]:
+    """What pods of vectoradd take, in their namespace."""
+    return (
+        *_each("pods", "create", "delete", "list", "watch", namespace=namespace),
+        *_each("pods/log", "get", namespace=namespace),
+        *_events(namespace),
+    )
+
+
+def of_deletion(found: Iterable[Object]) -> tuple[Right, ...]:
+    """What deleting these objects takes."""
+    return tuple(right for one in found for right in _on(one, "delete"))
+
+
+def of_wait(found: Iterable[Object]) -> tuple[Right, ...]:
+    """What waiting until these objects are gone takes."""
+    return tuple(right for one in found for right in _on(one, "list", "watch"))
+
+
+def _on(one: Object, *verbs: str) -> tuple[Right, ...]:
+    return _each(KINDS[one["kind"]].resource, *verbs, namespace=one["metadata"].get("namespace", ""))
+
+
+def _each(resource: str, *verbs: str, namespace: str = "") -> tuple[Right, ...]:
+    return tuple(Right(verb, resource, namespace) for verb in verbs)
+
+
+def _events(namespace: str) -> tuple[Right, ...]:
+    """They say why a pod does not start."""
+    return _each("events", "list", namespace=namespace)
+
+
+def demanded(api: Api, rights: Iterable[Right]) -> None:
     """Raises ClusterError that names the rights which the user does not have."""
+    rights = tuple(dict.fromkeys(rights))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         missing = [
             one

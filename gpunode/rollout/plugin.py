@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpunode.cluster import plugin
+from gpunode.cluster import plugin, rights
 from gpunode.cluster.plugin import Row, Scope, expected
 from gpunode.errors import Declined
 from gpunode.model import Inventory
@@ -28,6 +28,7 @@ def deploy(session: Session, *, yes: bool) -> int:
     if found:
         waiting = planned.show(api, inventory, found, listener)
         going = tuple(one for one in waiting.members if one.going)
+        rights.demanded(api, rights.of_rollout(spec.namespace))
         if going and waiting.objects:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.labelled(api, going)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.vectoradd import run as pods
@@ -50,6 +51,7 @@ def sample(session: Session, *, image: str | None, logs: bool) -> int:
     members = nodes.identified(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
+    rights.demanded(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(one.node.name) for one in members if one.node]
     results = vectoradd(api, session.inventory, targets, tell, image=image)
     show(results, listener)

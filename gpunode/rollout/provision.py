@@ -91,7 +91,8 @@ def provision(session: Session, wish: Wish) -> int:
     waiting = [one for one in members if one.waits]
     if api is not None:
         drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
-        rights.demanded(api, (*rights.RUN, *(rights.DRAIN if drains else ())))
+        namespace = session.inventory.cluster.namespace
+        rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
     left = cordon.left(api) if api else {}

@@ -17,6 +17,12 @@ FORBIDDEN = re.compile(
     r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
 )
 
+# Of kubernetes/pkg/registry/rbac: nobody gives rights that he does not have.
+GRANT = re.compile(
+    r'^(?P<what>.*) is forbidden: user "(?P<user>[^"]*)".* is attempting to grant RBAC permissions not currently held:'
+    r"\n(?P<rules>.*)",
+    re.DOTALL,
+)
 WEBHOOK = re.compile(r'failed calling webhook (?P<name>"[^"]*")')
 # Messages of apiserver/pkg/admission/plugin/webhook/errors about a webhook with side effects, and of
 # apiserver/pkg/endpoints/handlers where the feature gate DryRun (on since 1.13) is off.
@@ -175,6 +181,10 @@ def status(access: Access, answer: Object) -> HttpError:
             f"see `kubectl auth can-i {no['verb']} {resource}{flag}`."
         )
         untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
+    elif code == 403 and (no := GRANT.search(detail)):
+        rules = " ".join(no["rules"].split())
+        message = f"the user `{no['user']}` may not create {no['what']}: it gives rights that the user does not have: {rules}"
+        hint = "Grant the user these rights, too; docs/safety.md has a ClusterRole with all that a run needs."
     elif code == 403:
         message = f"the cluster's admission refused it: {detail}"
         hint = "A quota, a policy or the namespace's pod security level forbids it; ask the cluster's administrator."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object, ours, title
 from gpunode.cluster.api.refusal import Claim, HttpError, excused
@@ -50,7 +51,7 @@ def diff(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
     left = [one for one in surplus if one["metadata"].get("namespace") not in absent]
-    return (*would, *prune(api, manifests, left, dry_run=True))
+    return (*would, *prune(api, manifests, left, dry_run=True, strict=strict))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
@@ -67,22 +68,31 @@ def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
 
 
 def prune(
-    api: Api, manifests: Sequence[Object], surplus: Sequence[Object], *, dry_run: bool = False
+    api: Api,
+    manifests: Sequence[Object],
+    surplus: Sequence[Object],
+    *,
+    dry_run: bool = False,
+    strict: bool = False,
 ) -> tuple[Difference, ...]:
     """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
-    and settings of an earlier apply."""
-    wanted, done = {title(manifest) for manifest in manifests}, []
-    beyond = _ordered([one for one in surplus if title(one) not in wanted])[::-1]
+    and settings of an earlier apply. `strict`: raises ClusterError, before anything is removed, where the user may not."""
+    wanted = {title(manifest) for manifest in manifests}
+    beyond = present(api, [one for one in surplus if title(one) not in wanted])
+    if strict:
+        rights.demanded(api, rights.of_deletion(beyond))
+    if not dry_run:
+        for live in beyond:
+            meta = live["metadata"]
+            api.delete(live["kind"], meta["name"], meta.get("namespace"), uid=meta["uid"])
+    return tuple(difference.removed(live) for live in beyond)
+
+
+def present(api: Api, manifests: Sequence[Object]) -> list[Object]:
+    """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        there = list(pool.map(lambda one: _live(api, one), beyond))
-    for manifest, live in zip(beyond, there, strict=True):
-        kind, meta = manifest["kind"], manifest["metadata"]
-        if live is None or not ours(live):
-            continue
-        if not dry_run:
-            api.delete(kind, meta["name"], meta.get("namespace"), uid=live["metadata"]["uid"])
-        done.append(difference.removed(live))
-    return tuple(done)
+        found = pool.map(lambda one: _live(api, one), reversed(_ordered(manifests)))
+    return [live for live in found if live is not None and ours(live)]
 
 
 def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tuple[str, ...]:
@@ -144,7 +154,10 @@ def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool)
     try:
         return _dry_run(api, manifest, live)
     except HttpError as error:
-        if not (untried := excused(error, strict=strict)):
+        untried = excused(error, strict=strict)
+        if "roleRef" in manifest and error.reason == "NotFound":  # a dry run creates no role either
+            untried = f"its {manifest['roleRef']['kind']} does not exist yet"
+        if not untried:
             raise
         return difference.compared(live, manifest, untried)
 

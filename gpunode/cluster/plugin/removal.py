@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.cluster import nodes
+from gpunode.cluster import nodes, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.watch import OnProgress
@@ -24,8 +24,11 @@ def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
 
 def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
     """Delete all that `deploy` created, the plugin's annotations of nodes, pods left over from vectoradd, and the labels
-    that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted."""
+    that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
+    before anything is, where the user may not delete all."""
     left = _leftovers(api, namespace)
+    there = [*left, *apply.present(api, everything(namespace))]
+    rights.demanded(api, (*rights.of_deletion(there), *rights.of_wait(there), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)

@@ -137,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
             self._stream(of, query)
         else:
+            if of.group == rbac.GROUP and user != "admin" and self.command in {"POST", "PUT", "PATCH"}:
+                rbac.admit(of, user, self._given(body))
             code, answer = self._resource(of, name, query, body)
             if self.command == "GET" and self._as_table():
                 answer = tables.table(of.kind, answer, query.get("includeObject", ""))

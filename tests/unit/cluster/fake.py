@@ -297,6 +297,8 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             last = where.rsplit("/", 1)[-1]
             if last in KIND_OF and method == "GET":
                 return self.items(KIND_OF[last], where, query)
+            if method == "POST" and last == "selfsubjectaccessreviews":
+                return {**json.loads(body), "status": {"allowed": True}}
             if method == "POST":
                 item = json.loads(body)
                 return api.put(item)

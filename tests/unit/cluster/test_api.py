@@ -177,6 +177,17 @@ FORBIDDEN = (
             'admission refused it: pods "x" is forbidden: exceeded quota',
             "A quota",
         ),
+        (
+            Fault(
+                403,
+                "Forbidden",
+                'roles.rbac.authorization.k8s.io "x" is forbidden: user "jane" (groups=["a"]) is attempting to grant RBAC '
+                'permissions not currently held:\n{APIGroups:[""], Resources:["events"], Verbs:["create"]}',
+            ),
+            'the user `jane` may not create roles.rbac.authorization.k8s.io "x": it gives rights that the user does not have: '
+            '{APIGroups:[""], Resources:["events"], Verbs:["create"]}',
+            "Grant the user these rights",
+        ),
         (Fault(404, "NotFound", 'namespaces "x" not found'), 'namespaces "x" not found', "does not exist"),
         (
             Fault(409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl": .spec.x'),
