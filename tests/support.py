@@ -39,6 +39,12 @@ RAN: Mapping[str, tuple[str, str]] = {
     "1.23": (REAL, LAB),
     "1.36": (REAL, LAB),
 }
+SUSE = {
+    4: "5.14.21-150400.24.187-default",
+    5: "5.14.21-150500.55.121-default",
+    6: "6.4.0-150600.23.65-default",
+    7: "6.4.0-150700.53.19-default",
+}
 # release -> one of it, and its `uname -r`
 KERNELS = {
     "debian 11": ("11", "5.10.0-36-amd64"),
@@ -51,9 +57,18 @@ KERNELS = {
     "ubuntu 26.04": ("26.04", "7.0.0-14-generic"),
     "rhel 7": ("7.9", "3.10.0-1160.el7.x86_64"),
     "centos 7": ("7", "3.10.0-1160.el7.x86_64"),
+    "fedora 42": ("42", "6.17.4-200.fc42.x86_64"),
+    "fedora 43": ("43", "6.17.4-300.fc43.x86_64"),
+    "fedora 44": ("44", "6.19.8-300.fc44.x86_64"),
+    **{f"sles 15.{sp}": (f"15.{sp}", kernel) for sp, kernel in SUSE.items()},
+    **{
+        f"{name} {v}": (v, "6.12.0-160000.9-default")
+        for name, v in (("sles", "16.0"), ("sles", "16.1"), ("opensuse-leap", "16.0"))
+    },
+    "opensuse-leap 15.6": ("15.6", SUSE[6]),
     **{f"{name} {point.partition('.')[0]}": (point, row[0]) for (name, point), row in SYSTEMS.items()},
 }
-BASES: Mapping[compat.Family, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos"}
+BASES: Mapping[compat.Family, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos", "zypper": "suse"}
 CLUSTER = 20  # the first minor with node.k8s.io/v1 and server-side apply that is on by default
 
 
@@ -149,6 +164,24 @@ def archived(facts: Mapping[str, Any], device: str) -> str:
     return f"{wish.branch} {wish.flavour}: `{first.name}`"
 
 
+def signed() -> Iterator[tuple[str, ...]]:
+    """Each release whose distribution builds modules, with what a bare host with Secure Boot and an H100 gets."""
+    yield "system", "modules", "flavour", "an H100 with Secure Boot", "proof"
+    for name, releases in compat.table("prebuilt").items():
+        for version, rows in releases.items():
+            point, kernel = KERNELS[f"{name} {version}"]
+            facts = {"os": {"id": name, "version": point, "pretty": f"{name} {point}"}, "kernel": kernel}
+            groups = rows[0].get("repositories", ())
+            repos = "\n".join(f"[{group[0].format(arch='x86_64')}]\nenabled=1" for group in groups)
+            facts |= {"secure_boot": True, "files": {"/etc/yum.repos.d/redhat.repo": repos}}
+            base = "suse" if rows[0].get("generation") else "rocky"
+            modules = ", ".join(f"`{row['module'].format(flavour='…')}`" for row in rows)
+            flavours = ", ".join(
+                row["flavour"] + " (not trusted by its kernel)" * (not row["trusted"]) for row in rows
+            )
+            yield f"{NAMES[name]} {version}", modules, flavours, driver(facts, "2330", base), TABLE
+
+
 def generations() -> Iterator[tuple[object, ...]]:
     """Each GPU generation by branch: o for its open modules, p for the proprietary ones."""
     yield "generation", *compat.branches(), "auto on Debian 12", "proof"
@@ -223,6 +256,7 @@ def text() -> str:
     return TEMPLATE.format(
         systems=table(*systems()),
         archives=table(*archives()),
+        signed=table(*signed()),
         refused=table(("system", "why gpunode installs nothing there"), *refused),
         generations=table(*generations()),
         branches=table(*branches()),
@@ -249,7 +283,7 @@ No row was run with NVIDIA's real kernel module. Of whole machines only Debian 1
 
 ## Systems
 
-Packages come by apt, dnf 4 or yum 3. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
+Packages come by apt, dnf 4 (Fedora: dnf 5), yum 3 or zypper. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
 bare host with such a GPU. `toolkit: auto` is {toolkit}.
 
 {systems}
@@ -263,6 +297,14 @@ What `driver: {{from: distribution}}` makes of a bare host with such a GPU: the 
 archive may have emptied packages since; one that is installed is kept.
 
 {archives}
+
+## Modules that the distribution builds
+
+They need no compiler, and where they are signed the kernel loads them with Secure Boot. They are planned with Secure Boot, with
+`driver: {{from: distribution}}`, where they are installed, and on SUSE always; Ubuntu's are in the table above. RHEL's begin with 10.1. The
+branch is what was seen in the repositories; the one that is installed counts. Every row is a case in `tests/cases/driver/signed.yaml`.
+
+{signed}
 
 ## Systems that are refused
 

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterable, Optional
 HINTS = {
     "apt-locked": "Let the other package manager finish, then run again.",
     "dnf-locked": "Let the other package manager finish, then run again.",
+    "zypper-locked": "Let the other package manager finish, then run again.",
     "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
     "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
     "repository-expired": "The mirror is stale, or the host's clock is wrong.",
@@ -14,7 +15,7 @@ HINTS = {
     "no-repositories": "Enable the distribution's repositories (RHEL: `subscription-manager register`), then run again.",
     "modules-filtered": "`dnf module list nvidia-driver` on the host shows the streams; a mirror must have NVIDIA's module "
     "metadata and all of the branch.",
-    "version-locked": "See `dnf versionlock list` and `excludepkgs` on the host, remove what hides it, then run again.",
+    "version-locked": "See `dnf versionlock list` and `excludepkgs`, or `zypper locks`, on the host, remove what hides it, then run again.",
     "dependency-missing": "Enable the repository that has it (EPEL, CodeReady Builder) on the host, then run again.",
     "file-conflict": "Remove the other package or file, then run again.",
     "package-missing": "Check `repositories` in the inventory: they do not hold this package.",
@@ -27,6 +28,7 @@ HINTS = {
     "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
     "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
     "dnf-failed": "Try `dnf makecache` and the installation by hand on the host, and fix the error.",
+    "zypper-failed": "Try `zypper refresh` and the installation by hand on the host, and fix the error.",
     "rpm-failed": "Fix the error of the package's script, `dnf reinstall` that package on the host, then run again.",
     "rpmdb-broken": "Repair it on the host (`rpm --rebuilddb`), then run again.",
     "download-failed": "Check `driver.url` in the inventory, and the host's way to it (the agent uses no proxy); then run again.",
@@ -59,7 +61,7 @@ HINTS = {
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
     "internal": "Please report it with these lines; the earlier changes stay made.",
-    "unsupported-package-manager": "gpunode installs packages with apt, dnf or yum; install them by hand and set `driver: none`.",
+    "unsupported-package-manager": "gpunode installs packages with apt, dnf, yum or zypper; install them by hand and set `driver: none`.",
 }
 
 

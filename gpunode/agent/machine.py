@@ -19,14 +19,17 @@ def read_os() -> Dict[str, str]:
 
 
 def package_system() -> Optional[str]:
-    """`apt` or `dnf` (yum too): what the distribution itself is made of, whatever other package managers are installed on it."""
+    """`apt`, `dnf` (yum too) or `zypper`: what the distribution itself is made of, whatever other package managers are installed on it."""
     found = read_os()
     names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
     if names & {"debian", "ubuntu"}:
         return "apt"
+    if names & {"suse", "sles", "opensuse"}:
+        return "zypper"
     if names & {"rhel", "fedora", "centos"}:
         return "dnf"
-    return "apt" if have("apt-get") else "dnf" if have("dnf") or have("yum") else None
+    programs = {"apt-get": "apt", "dnf": "dnf", "yum": "dnf", "zypper": "zypper"}
+    return next((system for program, system in programs.items() if have(program)), None)
 
 
 def read_arch() -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List
 
-from gpunode.agent import dnf, repositories, transaction
+from gpunode.agent import dnf, repositories, transaction, zypper
 from gpunode.agent.apt import apt_get, wait_for_apt
 from gpunode.agent.failures import Failure
 from gpunode.agent.installation import argument, dry_run, finish_interrupted, install_failure
@@ -17,7 +17,7 @@ def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[s
     found: Dict[str, Dict[str, Any]] = {}
     if not patterns:
         return found
-    if package_system() == "dnf" or have("dpkg-query") is None:
+    if package_system() in ("dnf", "zypper") or have("dpkg-query") is None:
         return read_rpms(patterns)
     shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
     native = read_arch()
@@ -33,10 +33,14 @@ def packages(this: Run, change: Message) -> Message:
     names = [spec["name"] for spec in change["install"]]
     system = package_system()
     if system is None or (system == "apt" and have("apt-get") is None):
-        sentence = "this host has no apt-get" if system else "this host has none of apt-get, dnf and yum"
+        sentence = (
+            "this host has no apt-get" if system else "this host has none of apt-get, dnf, yum and zypper"
+        )
         raise Failure("unsupported-package-manager", sentence)
     if system == "apt":
         with_apt(this, change, names)
+    elif system == "zypper":
+        with_zypper(this, change, names)
     else:
         with_dnf(this, change, names)
     there = read_packages(names)
@@ -71,3 +75,12 @@ def with_dnf(this: Run, change: Message, names: List[str]) -> None:
     transaction.make(this, change["install"], [name for name in sorted(gone) if name not in names])
     if change["hold"]:
         transaction.hold(this, change["hold"])
+
+
+def with_zypper(this: Run, change: Message, names: List[str]) -> None:
+    if change["refresh"]:
+        zypper.refresh(this)
+    gone = read_packages(change["remove"])
+    zypper.make(this, change["install"], [name for name in sorted(gone) if name not in names])
+    if change["hold"]:
+        zypper.hold(this, change["hold"])

@@ -11,6 +11,8 @@ from gpunode.agent.machine import read_arch
 from gpunode.agent.system import below, last, run, text_of
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+TOML_LOCKS = "/etc/dnf/versionlock.toml"
+ZYPP_LOCKS = "/etc/zypp/locks"
 ENTRY = re.compile(r"([^*?\[!#]+)-(\d+:[^*?\[]+)\.\*")  # as `dnf versionlock add` writes it
 
 
@@ -25,7 +27,7 @@ def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
     if answer.status not in (0, 127):
         raise OSError("rpm -qa: " + last(answer.words, 1)[0])
     native = MACHINES.get(read_arch(), os.uname().machine)
-    locks = list(locked(text_of(locklist()) or ""))
+    locks, by_name = [*locked(text_of(locklist()) or ""), *toml_locks()], zypp_locks()
     found = {}
     for line in answer.out.splitlines():
         name, version, arch = line.split("\t")
@@ -33,8 +35,25 @@ def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
         if name.startswith("kernel"):
             key = name + "-" + version
         if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
-            found[key] = {"version": version, "held": is_locked(locks, name, version, arch)}
+            held = name in by_name or is_locked(locks, name, version, arch)
+            found[key] = {"version": version, "held": held}
     return found
+
+
+def toml_locks() -> List[str]:
+    """The entries `NAME-EPOCH:VERSION-RELEASE` of dnf 5's list, which its own command writes."""
+    found = []
+    for block in (text_of(TOML_LOCKS) or "").split("[[packages]]")[1:]:
+        name = re.search(r'^name\s*=\s*"([^"]+)"', block, re.M)
+        evr = re.search(r'^key\s*=\s*"evr"\s*\ncomparator\s*=\s*"="\s*\nvalue\s*=\s*"([^"]+)"', block, re.M)
+        if name and evr:
+            found.append("%s-%s" % (name.group(1), with_epoch(evr.group(1))))
+    return found
+
+
+def zypp_locks() -> List[str]:
+    """The names that libzypp's file of locks has."""
+    return re.findall(r"^solvable_name:\s*(\S+)", text_of(ZYPP_LOCKS) or "", re.M)
 
 
 def locklist() -> str:

@@ -5,11 +5,11 @@ from fnmatch import fnmatchcase
 from typing import Iterator, List, NamedTuple, Tuple
 
 from gpunode.agent.attendance import room
-from gpunode.agent.dialects import dialect, spoken
+from gpunode.agent.dialects import DNF5, dialect, spoken
 from gpunode.agent.dnf import dnf, no_repositories, unavailable, words_of
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
-from gpunode.agent.rpm import change_locks, write_locks
+from gpunode.agent.rpm import change_locks, toml_locks, write_locks
 from gpunode.agent.system import Message, last, run, text_of
 
 KERNEL = re.compile(r"kernel(-\w+)*-core$|kernel(-uek)?$|kernel\d[\d.]*$")
@@ -27,7 +27,13 @@ class Row(NamedTuple):
 def make(this: Run, specs: List[Message], remove: List[str]) -> None:
     """Remove, then install, each after a dry run. What a user has locked stays as it is."""
     names = [spec["name"] for spec in specs]
-    locks = change_locks(this.name, [*names, *remove], add=False) if names or remove else None
+    by_command = dialect() is DNF5
+    lifted = lift(this, [*names, *remove]) if by_command else []
+    locks = (
+        change_locks(this.name, [*names, *remove], add=False)
+        if (names or remove) and not by_command
+        else None
+    )
     try:
         if remove:
             transact(this, "remove", remove, specs, remove)
@@ -35,7 +41,24 @@ def make(this: Run, specs: List[Message], remove: List[str]) -> None:
             transact(this, "install", [argument(spec) for spec in specs], specs, remove)
     except BaseException:
         write_locks(this.name, locks, None)
+        version_lock(this, "add", lifted)
         raise
+
+
+def lift(this: Run, names: List[str]) -> List[str]:
+    """Remove dnf 5's locks of these packages; returns those that were there."""
+    entries = toml_locks()
+    there = [name for name in names if any(re.match(re.escape(name) + r"-\d+:", entry) for entry in entries)]
+    version_lock(this, "delete", there)
+    return there
+
+
+def version_lock(this: Run, verb: str, names: List[str]) -> None:
+    """dnf 5 has its list in TOML, and a command for it."""
+    if names:
+        status, text = dnf(this, "versionlock", verb, *names)
+        if status:
+            raise Failure("dnf-failed", "dnf versionlock %s: %s" % (verb, words_of(text)), last(text, 5))
 
 
 def argument(spec: Message) -> str:
@@ -101,6 +124,11 @@ def table(text: str) -> Iterator[Row]:
         begins = re.match(
             r"((?:Installing|Upgrading|Updating|Downgrading|Reinstalling|Removing)[\w ]*):$", line
         )
+        of_dnf5 = re.match(r" +replacing +(\S+) +\S+ +(\S+) +\S+ +\S+", line)
+        if of_dnf5:  # by another package, or by a new version
+            if words and of_dnf5.group(1) != words[0]:
+                yield Row("replacing", *of_dnf5.groups())
+            continue
         if line.startswith("  ") and words and not line.startswith("     replacing "):
             words += line.split()
             continue
@@ -124,6 +152,10 @@ def needs(text: str) -> Iterator[Tuple[str, float]]:
         needed = re.search(r"^%s: ([\d.]+) ?([kMG]?)" % name, text, re.M)
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2)]
+    for path, words in (("/var/cache/libdnf5", r"Need to download"), ("/usr", r"After this operation,")):
+        needed = re.search(words + r" ([\d.]+) ([KMG]?)i?B", text)
+        if needed:
+            yield path, float(needed.group(1)) * SIZES[needed.group(2).replace("K", "k")]
 
 
 def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
@@ -224,4 +256,8 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
 
 def hold(this: Run, names: List[str]) -> None:
     """Lock the installed versions."""
-    change_locks(this.name, names, add=True)
+    if dialect() is DNF5:
+        entries = toml_locks()
+        version_lock(this, "add", [n for n in names if not any(e.startswith(n + "-") for e in entries)])
+    else:
+        change_locks(this.name, names, add=True)

@@ -30,6 +30,7 @@ from gpunode.compat.packages import (
     releases,
     toolkit_version,
 )
+from gpunode.compat.prebuilt import Prebuilt, prebuilt
 from gpunode.compat.repositories import (
     Purpose,
     is_dead,
@@ -51,6 +52,7 @@ __all__ = [
     "Gate",
     "Model",
     "PackageNames",
+    "Prebuilt",
     "Purpose",
     "Release",
     "archive",
@@ -72,6 +74,7 @@ __all__ = [
     "named_branch",
     "needed_gates",
     "offers",
+    "prebuilt",
     "production",
     "rancher_default_runtime_since",
     "rancher_has_default_runtime",

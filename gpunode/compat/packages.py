@@ -12,7 +12,7 @@ from gpunode.compat.models import Flavour
 from gpunode.compat.tables import LATEST, table
 from gpunode.model import Os, Package, PackageSpec
 
-Family: TypeAlias = Literal["apt", "dnf", "yum"]  # a section of the table each
+Family: TypeAlias = Literal["apt", "dnf", "yum", "zypper"]  # a section of the table each
 
 NAMES = {
     "debian": "Debian",
@@ -22,7 +22,10 @@ NAMES = {
     "almalinux": "AlmaLinux",
     "ol": "Oracle Linux",
     "amzn": "Amazon Linux",
+    "fedora": "Fedora",
     "centos": "CentOS Linux",
+    "sles": "SLES",
+    "opensuse-leap": "openSUSE Leap",
 }
 
 
@@ -37,6 +40,7 @@ class Release:
     last: int
     streams: bool = False  # the branches are streams of a module
     armoured: bool = True  # its package system reads keys as text
+    locks: bool = False  # its package system locks versions without a plugin
 
 
 def release(os: Os) -> Release | None:
@@ -48,8 +52,15 @@ def release(os: Os) -> Release | None:
         architecture = section["architectures"].get(os.arch)
         if row is not None and architecture is not None and os.arch in row.get("architectures", (os.arch,)):
             bounds = row.get("first", 0), row.get("last", LATEST)
-            streams, armoured = row.get("streams", False), row.get("armoured", True)
-            return Release(family, row["directory"], architecture, *bounds, streams, armoured)
+            return Release(
+                family,
+                row["directory"],
+                architecture,
+                *bounds,
+                streams=row.get("streams", False),
+                armoured=row.get("armoured", True),
+                locks=row.get("locks", False),
+            )
     return None
 
 
@@ -138,8 +149,8 @@ class PackageNames:
 
     @property
     def holds(self) -> str:
-        """The package without which nothing can be held."""
-        return str(self._rows["holds"])
+        """The package without which nothing can be held; "" where none is needed."""
+        return str(self._rows.get("holds", ""))
 
     def headers(self, kernel: str) -> tuple[PackageSpec, ...]:
         """The packages with the headers of a running kernel; () where no pattern fits it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import archive, driver, node
+from gpunode.desired import archive, driver, node, signed
 from gpunode.errors import Refused
 from gpunode.model import (
     Desired,
@@ -11,6 +11,7 @@ from gpunode.model import (
     Facts,
     Host,
     PackageSpec,
+    PciDevice,
     PluginImage,
     Repository,
     Source,
@@ -28,8 +29,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     system = packages.of(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
         raise _no_packages(host, facts)
-    choose = archive.wish if host.driver_from == "distribution" else driver.wish
-    wish = choose(host, facts, system, gpus) if system and host.driver != "none" else None
+    wish = _driver(host, facts, system, gpus) if system and host.driver != "none" else None
     minor = node.minor(host, facts)
     start = kubelets.read(facts)
     node.check(host, facts, minor, start)
@@ -48,6 +48,14 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         notes=(*driver.notes(host, facts, wish), *node.notes(facts, start)),
         kubelet=start,
     )
+
+
+def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
+    """From whom the inventory has it, or as the host can have it at all."""
+    if signed.fits(host, facts, system):
+        return signed.wish(host, facts, system, gpus)
+    choose = archive.wish if host.driver_from == "distribution" else driver.wish
+    return choose(host, facts, system, gpus)
 
 
 NEEDED = (
@@ -132,7 +140,7 @@ def _sources(
     needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
         (
             "driver",
-            (*wish.pin, *wish.headers, *wish.packages, *wish.fabric) if wish else (),
+            (*wish.pin, *wish.headers, *wish.modules, *wish.packages, *wish.fabric) if wish else (),
             host.driver_repository,
         ),
         ("toolkit", toolkit, host.toolkit_repository),

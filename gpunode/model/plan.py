@@ -75,6 +75,8 @@ class DriverWish:
         PackageSpec, ...
     ] = ()  # its signed ones: of the running kernel, then what brings the newest
     replaces: tuple[str, ...] = ()  # packages of another driver, which make way first
+    brings: str = ""  # the package with the repository of `modules`
+    locks: tuple[str, ...] = ()  # packages that must not come
 
 
 @dataclass(frozen=True, slots=True)

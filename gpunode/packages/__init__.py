@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gpunode import compat
 from gpunode.model import Change, Desired, DriverWish, Facts, Watch
-from gpunode.packages import apt, dnf, yum
+from gpunode.packages import apt, dnf, yum, zypper
 
 
 class PackageSystem(Protocol):
@@ -48,7 +48,9 @@ class PackageSystem(Protocol):
 
 
 # By the name of their section.
-SYSTEMS: Mapping[compat.Family, PackageSystem] = MappingProxyType({"apt": apt, "dnf": dnf, "yum": yum})
+SYSTEMS: Mapping[compat.Family, PackageSystem] = MappingProxyType(
+    {"apt": apt, "dnf": dnf, "yum": yum, "zypper": zypper}
+)
 
 
 def of(facts: Facts) -> PackageSystem | None:

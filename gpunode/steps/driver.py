@@ -123,6 +123,11 @@ def _packages(
         why = f"kernel {wish.ahead} boots next and has no nvidia module: {how}"
         yield packaging.change(facts, why, install=ahead)
         rest = tuple(spec for spec in rest if spec not in ahead)
+    first = tuple(spec for spec in rest if spec in wish.modules)
+    if first and any(spec.version.startswith("=") for spec in rest):
+        why = "the module is the distribution's, and the driver's programs must be of its version"
+        yield packaging.change(facts, why, install=first)
+        rest = tuple(spec for spec in rest if spec not in first)
     names = [spec.name for spec in (*wish.packages, *wish.fabric)]
     # apt may forget a hold when it installs, so all are held again then
     again = any(spec.name in names for spec in rest)

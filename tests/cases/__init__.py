@@ -58,8 +58,11 @@ DRIVERS = {
     550: "550.163.01",
     580: "580.178.04",
     595: "595.91.07",
+    615: "615.71.09",
     620: "620.10.01",
 }
+# Of RHEL and AlmaLinux: what their repositories have now.
+SIGNED = {"kmod-nvidia-open": 580, "nvidia-open-kmod": 615}
 NOW = 1_800_000_000.0
 
 
@@ -247,8 +250,14 @@ def _installed(seen: Facts, change: Packages) -> Facts:
         epoch, colon, version = spec.version.rpartition(":")
         branch = int(version[:3]) if re.match(r"\d{3}\.", version) else 0
         exact = f"{DRIVERS[branch]}-1" if version == f"{branch}.*" else version.replace("*", "1")
+        if spec.version.startswith("="):  # of that package's version
+            exact = f"{upstream(there[spec.version[1:]].version).partition('_')[0]}-1"
+        if "-kmp-" in spec.name:
+            exact = f"{DRIVERS[595 if 'G07' in spec.name else 580]}_k6.4.0_150600.23.65-1"
+        if spec.name in SIGNED:
+            exact = f"{DRIVERS[SIGNED[spec.name]]}-1"
         there[spec.name] = Package(spec.name, f"{epoch}{colon}{exact}" or "1")
-        if spec.name.startswith("kmod-nvidia"):  # it needs dkms
+        if spec.name.endswith("-dkms"):  # it needs dkms
             there["dkms"] = Package("dkms", "3.3.0-1.el9")
         if spec.name.startswith("nvidia-driver-branch"):
             there["ocl-icd"] = Package("ocl-icd", "2.2.12-1.el7")
@@ -264,6 +273,7 @@ def _driver(seen: Facts) -> str | None:
     system = packages.of(seen)
     metas = system.NAMES.metas(seen.packages) if system else ()
     theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|\d+$|(tesla-\d+-)?smi$)", name)]
+    theirs += [name for name in seen.packages if name in SIGNED]
     return upstream(seen.packages[(*metas, *theirs)[0]].version) if metas or theirs else None
 
 

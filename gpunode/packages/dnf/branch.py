@@ -28,6 +28,11 @@ def keeps(facts: Facts) -> bool:
 
 def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     """The stream's file, unless that stream is enabled in it, with whatever profiles."""
+    if wish.archive:
+        before = files.text(facts, STREAM)
+        hides = before is not None and _enabled(before) is not None
+        why = "dnf hides the distribution's packages while a stream of NVIDIA's repository is enabled"
+        return (files.remove(STREAM, before, why),) if before is not None and hides else ()
     release = compat.release(facts.os)
     stream = NAMES.stream(wish.branch, wish.flavour)
     if release is None or not release.streams or _enabled(files.text(facts, STREAM) or "") == stream:

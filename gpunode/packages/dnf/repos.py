@@ -24,12 +24,12 @@ class Repo:
     enabled: bool
 
 
-def repos(facts: Facts) -> tuple[Repo, ...]:
-    """All repositories; none of a file that dnf could not read either."""
+def repos(facts: Facts, pattern: str = FILES) -> tuple[Repo, ...]:
+    """All repositories of the files that match; none of a file that dnf could not read either."""
     return tuple(
         repo
         for path, file in sorted(facts.files.items())
-        if fnmatchcase(path, FILES) and file.content is not None
+        if fnmatchcase(path, pattern) and file.content is not None
         for repo in _read(path, file.content)
     )
 

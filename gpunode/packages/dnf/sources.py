@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, PackageSpec, Source
@@ -13,6 +13,7 @@ from gpunode.render import template
 
 KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
 OSTREE = "/run/ostree-booted"
+PURPOSES: Mapping[str, compat.Purpose] = {"gpunode-driver": "driver", "gpunode-toolkit": "toolkit"}
 
 
 def offers(facts: Facts, purpose: compat.Purpose) -> bool:
@@ -44,9 +45,14 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.driver is None and not desired.toolkit:
         return ()
     changes: list[Change] = [*_epel(facts, desired)]
+    brings = desired.driver.brings if desired.driver else ""
+    if brings and brings not in facts.packages:
+        why = "its repository has the distribution's signed modules"
+        changes.append(packaging.change(facts, why, install=(PackageSpec(brings),)))
     family = _family(facts)
     holds = compat.PackageNames(family).holds
-    if holds not in facts.packages:
+    release = compat.release(facts.os)
+    if holds not in facts.packages and not (release and release.locks):
         why = f"without this plugin {family} holds no version, and an upgrade by others parts library and module"
         changes.append(packaging.change(facts, why, install=(PackageSpec(holds),)))
     return tuple(changes)
@@ -82,11 +88,8 @@ def _nvidias(facts: Facts, repo: Repo) -> bool:
 
 def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
     """Key and repository. `hotfixes`: packages of the driver that no stream has are seen, too."""
-    purpose: compat.Purpose | None = {"gpunode-toolkit": "toolkit", "gpunode-driver": "driver"}.get(
-        source.name
-    )  # type: ignore[assignment]
-    if purpose:
-        _check_key(facts, source, purpose)
+    purpose = PURPOSES.get(source.name)
+    check_key(facts, source)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key)
@@ -112,10 +115,11 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
     )
 
 
-def _check_key(facts: Facts, source: Source, purpose: compat.Purpose) -> None:
+def check_key(facts: Facts, source: Source) -> None:
     """Refuse another key than NVIDIA's for NVIDIA's own repository. A mirror's key is its owner's."""
-    wanted = compat.key_fingerprint(purpose, facts.os, source.uri)
-    if not wanted:
+    purpose = PURPOSES.get(source.name)
+    wanted = compat.key_fingerprint(purpose, facts.os, source.uri) if purpose else ""
+    if purpose is None or not wanted:
         return
     try:
         found = openpgp.fingerprint(source.key)
@@ -132,7 +136,7 @@ def _check_key(facts: Facts, source: Source, purpose: compat.Purpose) -> None:
 def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
     """EPEL, where something of it is needed."""
     need = compat.epel(facts.os)
-    if desired.driver is None or need is None or need.package in facts.packages:
+    if desired.driver is None or desired.driver.archive or need is None or need.package in facts.packages:
         return
     package = need.release_package
     there = [repo for repo in repos(facts) if any("epel" in text.lower() for text in (repo.id, *repo.uris))]

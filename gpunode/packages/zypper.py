@@ -1,0 +1,121 @@
+"""zypper: SLES and openSUSE Leap.
+
+Repositories are files as dnf's, in another folder. Locks keep the driver's other ways away; libzypp has them in one file, a
+stanza each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpunode import compat
+from gpunode.compat import PackageNames
+from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.packages.dnf import repos
+from gpunode.packages.dnf.repos import place
+from gpunode.packages.dnf.sources import KEYS, OSTREE, check_key
+from gpunode.planning import CannotPlan, files
+from gpunode.render import template
+
+NAME = "zypper"
+NAMES = PackageNames("zypper")
+HEADERS_FIRST = True
+LOCKS = "/etc/zypp/locks"
+FILES = "/etc/zypp/repos.d/*.repo"
+TRANSACTIONAL = "/usr/sbin/transactional-update"
+WATCH = Watch(
+    files=(FILES, KEYS, LOCKS, TRANSACTIONAL, OSTREE),
+    packages=("*nvidia*", "cuda-drivers*", "libnvsdm*", "kernel-*-devel", "dkms"),
+)
+PURGE = "zypper remove"
+REINSTALL = "zypper install --force"
+
+__all__ = [
+    "HEADERS_FIRST",
+    "NAME",
+    "NAMES",
+    "PURGE",
+    "REINSTALL",
+    "WATCH",
+    "keeps_branch",
+    "offers",
+    "place",
+    "plan_branch",
+    "plan_sources",
+    "plan_tools",
+]
+
+
+def offers(facts: Facts, purpose: compat.Purpose) -> bool:
+    """Whether one of the host's enabled repositories is NVIDIA's for this."""
+    there = [repo for repo in repos.repos(facts, FILES) if repo.enabled]
+    return any(compat.offers("zypper", purpose, uri) for repo in there for uri in repo.uris)
+
+
+def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Repositories with their keys."""
+    if desired.driver is None and not desired.toolkit:
+        return ()
+    if any(facts.files.get(path) and facts.files[path].exists for path in (TRANSACTIONAL, OSTREE)):
+        raise CannotPlan(
+            f"{facts.os.pretty}: its /usr changes by `transactional-update` only, which gpunode does not use",
+            hint="Install driver and toolkit so (`transactional-update pkg install …`, reboot) and set `driver: none` and "
+            "`toolkit: none`.",
+        )
+    return tuple(change for source in desired.sources for change in _source(facts, source))
+
+
+def plan_tools(_facts: Facts, _desired: Desired) -> tuple[Change, ...]:
+    """zypper needs none: it locks by itself."""
+    return ()
+
+
+def keeps_branch(facts: Facts) -> bool:
+    """Whether gpunode's locks are there, or its repository."""
+    return any(
+        facts.files.get(path) is not None and facts.files[path].exists
+        for path in ("/etc/zypp/repos.d/gpunode-driver.repo",)
+    )
+
+
+def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+    """Locks on the packages of other ways to a driver; the user's stay, and one on what is wished is refused."""
+    before = files.text(facts, LOCKS) or ""
+    there = locked(before)
+    wanted = [spec.name for spec in (*wish.modules, *wish.packages)]
+    in_the_way = [name for name in wanted if name in there and name not in facts.packages]
+    if in_the_way:
+        raise CannotPlan(
+            f"{LOCKS} keeps {', '.join(in_the_way)} away, which the driver needs",
+            hint=f"Remove it on the host (`zypper removelock {' '.join(in_the_way)}`), then run again.",
+        )
+    stanzas = [_stanza(name) for name in wish.locks if name not in there]
+    if not stanzas:
+        return ()
+    why = f"keeps other modules than {wish.modules[0].name} away: two of them exclude each other"
+    return files.write(facts, LOCKS, before + "".join(stanzas), why)
+
+
+def locked(text: str) -> tuple[str, ...]:
+    """The names in libzypp's file of locks."""
+    return tuple(re.findall(r"^solvable_name:\s*(\S+)", text, re.MULTILINE))
+
+
+def _stanza(name: str) -> str:
+    return f"\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {name}\n"
+
+
+def _source(facts: Facts, source: Source) -> Iterator[Change]:
+    what = source.name.removeprefix("gpunode-")
+    check_key(facts, source)
+    path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
+    key = source.key if source.key.endswith("\n") else f"{source.key}\n"
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key)
+    yield from files.write(facts, path, text, f"the key that signs {source.uri}")
+    text = template(
+        "etc/zypp/repos.d/gpunode.repo", id=source.name, words=f"gpunode {what}", uri=source.uri, key=path
+    )
+    yield from files.write(
+        facts, f"/etc/zypp/repos.d/{source.name}.repo", text, f"where {what} packages come from"
+    )
