@@ -18,9 +18,12 @@ import pytest
 
 from gpunode.model import Host, Ssh
 from gpunode.sim.host.command import carry
+from tests.lab import openssh
 
-# OpenSSH's own server
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+# OpenSSH's own server: the machine's, or the one that `make test` has unpacked
+SSHD = (
+    shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or openssh.server()
+)
 
 
 def usable(config: Path) -> None:

@@ -22,6 +22,7 @@ from . import (
     images,
     machine,
     nodes,
+    openssh,
     pki,
     plugin,
     process,
@@ -54,6 +55,10 @@ def test(labs: int) -> int:
     standing = [each for each in slot.of(CHECKOUT) if _runs(each)]
     log = slot.folder(CHECKOUT) / "up.log"
     log.parent.mkdir(exist_ok=True)
+    try:
+        openssh.ensure()  # for `check`
+    except (CannotRun, LabError) as error:
+        say(f"tests that compare with OpenSSH's server are skipped: {error}")
     with contextlib.suppress(CannotRun, LabError):  # `up` says it again
         machine.check()
         _prepared(labs)  # now: who stops the run must not break off an installation
