@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, verify
+from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, status, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -41,6 +41,7 @@ app.command("provision", short_help="Make every host a verified GPU node.")(prov
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
     verify.verify
 )
+app.command("status", short_help="Show the cluster's GPUs: memory, use, health, pods.")(status.status)
 app.command("resume", short_help="Go on with the hosts that the last provision has not finished.")(
     resume.resume
 )

@@ -7,8 +7,9 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from .offer.state import NodeState
 
@@ -32,6 +33,8 @@ CONNECTIONS = 64  # per address; a new one closes the oldest, so that the kubele
 REQUEST = 8192  # bytes
 DEADLINE = 10.0  # seconds to send a request and take its answer
 BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
+
+NO_PAGES: Mapping[str, Callable[[], Awaitable[str]]] = MappingProxyType({})
 
 Sample = tuple[str, dict[str, str], float]
 
@@ -124,25 +127,27 @@ def reserved_samples(state: NodeState) -> list[Sample]:
 
 @asynccontextmanager
 async def serving(
-    address: str, ready: Callable[[], str | None], metrics: Callable[[], Awaitable[str]] | None = None
+    address: str,
+    ready: Callable[[], str | None],
+    pages: Mapping[str, Callable[[], Awaitable[str]]] = NO_PAGES,
 ) -> AsyncIterator[None]:
     """Serve HTTP on `address` ([host]:port; "": do not serve). `ready` returns why the plugin is not ready, or None.
 
-    Without `metrics` there is no /metrics. Raises CannotListen.
+    `pages` by path, beside /healthz and /readyz. Raises CannotListen.
     """
     if not address:
         yield
         return
 
     async def answer(path: str) -> tuple[str, str]:
-        if path == "/metrics" and metrics is not None:
-            return "200 OK", await metrics()
+        if path in pages:
+            return "200 OK", await pages[path]()
         if path == "/healthz":
             return "200 OK", "ok\n"
         if path == "/readyz":
             why = ready()
             return ("200 OK", "ok\n") if why is None else ("503 Service Unavailable", f"{why}\n")
-        return "404 Not Found", f"{'/metrics, ' if metrics else ''}/healthz and /readyz are here\n"
+        return "404 Not Found", f"{''.join(f'{page}, ' for page in pages)}/healthz and /readyz are here\n"
 
     async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")

@@ -12,6 +12,7 @@ from .cluster.apiserver import InCluster
 from .cluster.follow import Reads
 from .cluster.publish import Publisher
 from .discovery import Discovery
+from .gpupage import GpuPage
 from .health import Health, XidPolicy
 from .health.watches import GpuWatches
 from .kubelet.podresources import PodResources
@@ -33,6 +34,7 @@ from .offer.state import NodeState
 from .readiness import Readiness
 from .settings import mps_paths
 from .settings.config import Config
+from .usage import PATH
 
 REPEAT = 3600.0  # seconds after which the status is logged again: a log may have been rotated
 
@@ -73,6 +75,8 @@ async def serve(
     if promised is not None:
         tasks.append(asyncio.create_task(promised.run(), name="promises"))
 
+    page = GpuPage(nvml, state, pods, pods_known=bool(config.pod_resources_socket))
+
     def probe() -> str | None:
         why = readiness.why_not()
         return None if why is None else why.words
@@ -94,7 +98,10 @@ async def serve(
         )
 
     try:
-        async with serving(config.probe_address, probe), serving(config.metrics_address, probe, metrics_page):
+        async with (
+            serving(config.probe_address, probe, {PATH: page.text}),
+            serving(config.metrics_address, probe, {"/metrics": metrics_page}),
+        ):
             again = False
             while True:
                 registrations.clear()

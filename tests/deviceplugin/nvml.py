@@ -125,7 +125,7 @@ class FakeNvml:
         return handle.minor
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
-        return SimpleNamespace(total=self._ask(handle).memory)
+        return SimpleNamespace(total=self._ask(handle).memory, used=4 * GIB)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         if handle.capability is None:
@@ -139,6 +139,15 @@ class FakeNvml:
 
     def nvmlDeviceSetComputeMode(self, handle: Gpu, mode: int) -> None:
         self._ask(handle).mode = mode
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Gpu) -> Any:
+        return SimpleNamespace(gpu=97, memory=40) if self._ask(handle) else None
+
+    def nvmlDeviceGetTemperature(self, handle: Gpu, sensor: int) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Gpu) -> list[Any]:
+        return self._processes(handle, 3)
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Gpu) -> list[Any]:
         return self._processes(handle, 3)

@@ -215,7 +215,7 @@ def test_the_address_for_probes_has_no_metrics(play, plugin):
         async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
             await kubelet.until(kubelet.devices)
             assert (await get(port, "/healthz"))[0] == 200
-            assert (await get(port, "/metrics")) == (404, "/healthz and /readyz are here\n")
+            assert (await get(port, "/metrics")) == (404, "/gpus, /healthz and /readyz are here\n")
 
     play(scene)
 
@@ -336,7 +336,7 @@ def test_who_does_not_take_the_answer_is_cut_off(monkeypatch):
         return "a" * 30_000_000
 
     async def scene():
-        async with serving(f"127.0.0.1:{port}", lambda: None, page):
+        async with serving(f"127.0.0.1:{port}", lambda: None, {"/metrics": page}):
             with socket.socket() as deaf:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.connect(("127.0.0.1", port))

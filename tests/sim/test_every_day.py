@@ -16,6 +16,9 @@ from gpunode import inventory
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 
+from .clusters import until
+from .jobs import JOBS, client, job
+
 Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -87,6 +90,32 @@ def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
     assert {row["node"] for row in lines(done, "vectoradd")} == {"gpu-2"}
 
 
+def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Demo) -> None:
+    """As the plugin answers through the API server; a node whose plugin does not run is named, with its pods."""
+    api = client(demo)
+    job(api, "train", "gpu-1", 600)
+
+    def users() -> list[tuple[str, list[str]]]:
+        done = gpunode("status", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [(row["node"], row["pods"]) for row in lines(done, "gpu")]
+
+    until(lambda: ("gpu-1", ["default/train"]) in users())  # the plugin asks the kubelet every 5 s
+    done = gpunode("status", "--json", "--limit", "gpu-1")
+    rows = lines(done, "gpu")
+    assert {(row["node"], row["health"], row["temp"]) for row in rows} == {("gpu-1", "ok", 34)}
+    assert all(row["uuid"].startswith("GPU-") and row["memory"] > 10**10 for row in rows)
+    (last,) = lines(done, "summary")
+    assert (last["gpus"], last["used"], last["unknown"]) == (len(rows), 1, 0)
+
+    shown = gpunode("status").stdout
+    assert "default/train" in shown
+    assert "34 °C" in shown
+    assert "GPU-" not in shown
+
+    api.ask("DELETE", f"{JOBS}/train")
+
+
 def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     gpunode: Gpunode, demo: Demo, tmp_path: Path
 ) -> None:
@@ -103,6 +132,11 @@ def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     gone = [row["object"] for row in lines(done, "object")]
     assert "Node gpu-1 label gpunode.dev/gpu" in gone
+    left = gpunode("status", "--json")
+    assert left.returncode == 1
+    assert {line["error"] for line in lines(left, "error")} == {
+        f"{node}: gpunode's device plugin does not run there" for node in ("gpu-1", "gpu-2")
+    }
     after = gpunode("plugin", "status")
     assert after.returncode == 1
     assert "No node has the plugin" in after.stderr

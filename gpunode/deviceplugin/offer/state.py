@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 from ..gpus.devices import Device
 from ..status import Reason
@@ -25,6 +26,7 @@ class NodeState:
         self.units: Mapping[str, Mapping[str, Unit]] = {}  # the same by id
         self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; wakes nobody
         self.unhealthy: Mapping[str, Reason] = unhealthy or {}  # faulty and excluded devices
+        self.since: Mapping[str, str] = _since({}, self.unhealthy)  # of which they are; RFC 3339
         self._faulty: Mapping[str, Reason] = unhealthy or {}
         self._excluded: dict[str, Mapping[str, Reason]] = {}  # by cause
         self.driver = ""  # its version; wakes nobody
@@ -108,8 +110,15 @@ class NodeState:
         unhealthy = {**self.excluded, **self._faulty}
         if unhealthy != self.unhealthy:
             self.unhealthy = unhealthy
+            self.since = _since(self.since, unhealthy)
             self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _since(before: Mapping[str, str], unhealthy: Mapping[str, Reason]) -> Mapping[str, str]:
+    """Since when each is unhealthy: as before, or from now on."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {uuid: before.get(uuid, now) for uuid in unhealthy}

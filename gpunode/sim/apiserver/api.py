@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,6 +25,7 @@ PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
+PROXY = 10.0  # seconds for a page of a pod
 POLL = 0.2  # seconds between two reads of a log that is followed
 
 # The log of a container, by pod, container, and whether of its previous life. Raises StatusError.
@@ -132,7 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
         of = Resources(self.server_api.store, PLACES[api, rest[0]], namespace)
         name, part = [*rest[1:], "", ""][:2]
         self._allow(user, of, name, part, query)
-        if part:
+        if part == "proxy" and of.kind == "Pod":
+            self._proxy(of, name, "/".join(rest[3:]))
+        elif part:
             self._part(of, name, part, query, body)
         elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
             self._stream(of, query)
@@ -160,6 +164,21 @@ class _Handler(BaseHTTPRequestHandler):
             raise status_error(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
         else:
             self._send(404, "404 page not found\n")
+
+    def _proxy(self, of: Resources, name: str, page: str) -> None:
+        """A page of a pod, `name:port`."""
+        pod, _, port = name.partition(":")
+        address = of.get(pod).get("status", {}).get("podIP")
+        connection = HTTPConnection(address or "", int(port or 80), timeout=PROXY)
+        try:
+            connection.request("GET", f"/{page}")
+            answer = connection.getresponse()
+            self._send(answer.status, answer.read().decode(errors="replace"))
+        except OSError as error:
+            words = f"error trying to reach service: {error}"
+            raise status_error(503, "ServiceUnavailable", words) from None
+        finally:
+            connection.close()
 
     def _given(self, body: bytes) -> Any:
         if body.startswith(protobuf.MAGIC):

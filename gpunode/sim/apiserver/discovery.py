@@ -11,6 +11,7 @@ ALL = {"Pod", "DaemonSet"}  # shown by `kubectl get all`
 PARTS = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
     {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},
+    {"name": "pods/proxy", "kind": "PodProxyOptions", "verbs": ["get"]},
 ]
 
 

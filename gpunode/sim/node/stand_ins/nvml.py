@@ -28,6 +28,7 @@ WORDS = {
     LIB_RM_VERSION_MISMATCH: b"Driver/library version mismatch",
 }
 XID, NO_INSTANCE = 0x8, 0xFFFFFFFF
+IDLE = 34  # °C
 LOOK = 0.2  # seconds between two looks for an Xid
 SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
 
@@ -100,6 +101,18 @@ class Nvml:
         gpu = self._gpu(handle)
         memory._obj.total = memory._obj.free = gpu.memory_mib * 1024 * 1024
         return GPU_IS_LOST if self._driver.lost(gpu) else SUCCESS
+
+    def nvmlDeviceGetUtilizationRates(self, _handle: Any, rates: Any) -> int:
+        rates._obj.gpu = rates._obj.memory = 0
+        return SUCCESS
+
+    def nvmlDeviceGetTemperature(self, handle: Any, _sensor: Any, degrees: Any) -> int:
+        degrees._obj.value = IDLE
+        return GPU_IS_LOST if self._driver.lost(self._gpu(handle)) else SUCCESS
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, _handle: Any, count: Any, _processes: Any) -> int:
+        count._obj.value = 0
+        return SUCCESS
 
     def nvmlDeviceGetMigMode(self, _handle: Any, _current: Any, _pending: Any) -> int:
         return NOT_SUPPORTED

@@ -1,0 +1,77 @@
+"""The page `/gpus`: what each GPU does now, and who has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .gpus.devices import Device
+from .gpus.readings import Reading, read
+from .kubelet.podresources import FRESH, PodResources, given
+from .metrics import Sample
+from .offer.state import NodeState
+from .threads import Calls
+from .usage import Gpu, User, dumps
+
+DEADLINE = 2.0  # seconds for a GPU's readings; one that hangs has none
+
+
+class GpuPage:
+    """Makes the page from NVML, the node's state and the kubelet's answer."""
+
+    def __init__(self, nvml: Any, state: NodeState, pods: PodResources, *, pods_known: bool) -> None:
+        self._nvml, self._state, self._pods = nvml, state, pods
+        self._pods_known = pods_known  # there is a socket to ask at
+        self._calls = Calls()
+
+    async def text(self) -> str:
+        """The document."""
+        gpus = [device for device in self._state.devices if device.profile is None]
+        readings = await asyncio.gather(*(self._reading(device.uuid) for device in gpus))
+        answer = await self._pods.ask(FRESH) if self._pods_known else None
+        users: Mapping[str, tuple[User, ...]] | None = None
+        if answer is not None:
+            users = by_gpu(await asyncio.to_thread(given, answer, self._state.offers), self._state.devices)
+        return dumps(
+            tuple(
+                _gpu(device, reading, self._state, users)
+                for device, reading in zip(gpus, readings, strict=True)
+            )
+        )
+
+    async def _reading(self, uuid: str) -> Reading:
+        try:
+            return await self._calls.within(DEADLINE, read, self._nvml, uuid)
+        except asyncio.TimeoutError:
+            return Reading()
+
+
+def by_gpu(samples: Sequence[Sample], devices: Sequence[Device]) -> Mapping[str, tuple[User, ...]]:
+    """Users by the UUID of their GPU, those of its MIG devices too. Pure."""
+    parents = {device.uuid: device.gpu for device in devices}
+    found: dict[str, tuple[User, ...]] = {}
+    for _, labels, units in samples:
+        gpu = parents.get(labels["gpu"], labels["gpu"])
+        pod = f"{labels['namespace']}/{labels['pod']}"
+        user = User(pod, labels["container"], labels["resource"], int(units))
+        found[gpu] = (*found.get(gpu, ()), user)
+    return found
+
+
+def _gpu(
+    device: Device, reading: Reading, state: NodeState, users: Mapping[str, tuple[User, ...]] | None
+) -> Gpu:
+    return Gpu(
+        uuid=device.uuid,
+        index=device.index,
+        name=device.name,
+        memory=device.memory,
+        used=reading.used,
+        utilization=reading.utilization,
+        temperature=reading.temperature,
+        processes=reading.processes,
+        unhealthy=state.unhealthy.get(device.uuid),
+        since=state.since.get(device.uuid, ""),
+        users=None if users is None else users.get(device.uuid, ()),
+    )

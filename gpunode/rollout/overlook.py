@@ -1,0 +1,164 @@
+"""The GPUs of a cluster at this moment: node, GPU, and who uses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpunode.cluster.plugin.usage import NodeUsage, usage
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.usage import Gpu
+from gpunode.rollout import nodes
+from gpunode.rollout.listener import problem, progress
+from gpunode.rollout.session import Session
+from gpunode.wording import few
+
+COLUMNS = (
+    *("node", "gpu", "uuid", "model", "used", "memory", "util", "temp"),
+    *("health", "since", "code", "reason", "pods", "processes"),
+)
+NAMED = 3  # pods of a GPU
+GIB = 1024**3
+
+
+class Bytes(int):
+    """For people in GiB, for programs in bytes."""
+
+    def __str__(self) -> str:
+        return f"{self / GIB:.1f} GiB"
+
+
+class Percent(int):
+    """For people with its sign."""
+
+    def __str__(self) -> str:
+        return f"{int(self)} %"
+
+
+class Celsius(int):
+    """For people with its unit."""
+
+    def __str__(self) -> str:
+        return f"{int(self)} °C"
+
+
+class ForPrograms(str):
+    """A cell that people do not see."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ""
+
+
+class Names(tuple[str, ...]):
+    """For people the first of them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return few(self, NAMED)
+
+
+class Moment(str):
+    """RFC 3339; for people the time of day here, with the date where that is another."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        text = str.__str__(self)
+        if not text:
+            return ""
+        then = datetime.fromisoformat(text).astimezone()
+        today = then.date() == datetime.now().astimezone().date()
+        return then.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
+
+
+def overlook(session: Session, *, selected: bool) -> int:
+    """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes."""
+    listener, wish = session.listener, session.inventory.cluster
+    api = nodes.connect(session.inventory)
+    only: list[str] | None = None
+    missing = False
+    if selected:
+        members = nodes.identified(api, session, progress(listener))
+        for one in members:
+            problem(listener, one.host.name, one.reason if one.node is None else None)
+        missing = any(one.node is None for one in members)
+        only = [one.node.name for one in members if one.node]
+    found = usage(api, wish.namespace, only)
+    listener.rows("gpu", COLUMNS, [row(one, gpu) for one in found for gpu in one.gpus])
+    for node in found:
+        for words in _notes(node):
+            listener.note(words)
+        problem(listener, node.node, _named(node))
+    numbers = totals(found)
+    listener.total(sentence(numbers), numbers)
+    return 1 if missing or numbers["unhealthy"] or numbers["unknown"] else 0
+
+
+def row(node: NodeUsage, gpu: Gpu) -> tuple[object, ...]:
+    """The cells of COLUMNS."""
+    users = gpu.users if gpu.users is not None else ()
+    return (
+        node.node,
+        gpu.index,
+        ForPrograms(gpu.uuid),
+        gpu.name,
+        None if gpu.used is None else Bytes(gpu.used),
+        Bytes(gpu.memory),
+        None if gpu.utilization is None else Percent(gpu.utilization),
+        None if gpu.temperature is None else Celsius(gpu.temperature),
+        "unhealthy" if gpu.unhealthy else "ok",
+        Moment(gpu.since),
+        ForPrograms(gpu.unhealthy.code if gpu.unhealthy else ""),
+        ForPrograms(gpu.unhealthy.words if gpu.unhealthy else ""),
+        Names(dict.fromkeys(user.pod for user in users)),
+        None if users or not gpu.processes else gpu.processes,
+    )
+
+
+def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
+    """Numbers of nodes (`unknown`: whose GPUs are not known) and GPUs."""
+    gpus = [gpu for one in found for gpu in one.gpus]
+    counts = Counter("unhealthy" if gpu.unhealthy else "used" if gpu.users else "free" for gpu in gpus)
+    return {
+        "nodes": len(found),
+        "unknown": sum(one.reason is not None for one in found),
+        "gpus": len(gpus),
+        "used": sum(bool(gpu.users) for gpu in gpus),
+        "free": counts["free"],
+        "unhealthy": counts["unhealthy"],
+    }
+
+
+def sentence(numbers: dict[str, int]) -> str:
+    """The totals for people."""
+    if not numbers["nodes"]:
+        return "No node has GPUs that the cluster knows of."
+    parts = [f"{numbers['used']} in use", f"{numbers['free']} free"]
+    parts += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
+    unknown = f"; {_count(numbers['unknown'], 'node')} not known" if numbers["unknown"] else ""
+    return (
+        f"{_count(numbers['gpus'], 'GPU')} on {_count(numbers['nodes'], 'node')}: {', '.join(parts)}{unknown}"
+    )
+
+
+def _notes(node: NodeUsage) -> Iterator[str]:
+    """What the table does not say: why GPUs are unhealthy, and who has some where the kubelet does not say which."""
+    for gpu in node.gpus:
+        if gpu.unhealthy:
+            yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
+    if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
+        yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
+
+
+def _named(node: NodeUsage) -> Reason | None:
+    """Why its GPUs are not known, with the node's name."""
+    return replace(node.reason, words=f"{node.node}: {node.reason.words}") if node.reason else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

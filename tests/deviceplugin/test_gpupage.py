@@ -1,0 +1,84 @@
+"""The page `/gpus`: what each GPU does, who has it, and since when it is unhealthy."""
+
+from __future__ import annotations
+
+import pytest
+from pynvml import NVML_ERROR_GPU_IS_LOST
+
+from gpunode.deviceplugin import usage
+from gpunode.deviceplugin.gpupage import by_gpu
+from gpunode.deviceplugin.gpus.devices import Device
+from gpunode.deviceplugin.gpus.readings import Reading, read
+from gpunode.deviceplugin.offer.state import NodeState
+from gpunode.deviceplugin.status import Reason
+
+from .kubelet import FakeKubelet
+from .nvml import GIB, FakeNvml, Gpu
+from .test_metrics import free_port, get
+from .test_podresources import Lister, pod
+
+
+def test_a_reading_lacks_what_nvml_does_not_say() -> None:
+    """A temperature that the GPU does not report, and everything of one that is lost."""
+    nvml = FakeNvml(Gpu("GPU-a", pids=(1, 2)), Gpu("GPU-b", error=NVML_ERROR_GPU_IS_LOST))
+    assert read(nvml, "GPU-a") == Reading(used=4 * GIB, utilization=97, temperature=None, processes=2)
+    assert read(nvml, "GPU-b") == Reading()
+    assert read(nvml, "GPU-gone") == Reading()
+
+
+def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
+    """With each container that has a GPU, and without metrics being asked for."""
+    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
+    socket.parent.mkdir()
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        settings = {"probe_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+        gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+        async with Lister(pod("train", gpu=["GPU-a"])).serving(socket), plugin(gpus, **settings):
+            await kubelet.until(kubelet.devices)
+            status, text = await get(port, usage.PATH)
+            assert status == 200
+            one, other = usage.loads(text)
+            assert (one.uuid, one.memory, one.utilization, one.unhealthy) == ("GPU-a", 16 * GIB, 97, None)
+            assert one.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
+            assert other.users == ()
+
+    play(scene)
+
+
+def test_users_of_mig_devices_are_those_of_their_gpu() -> None:
+    gpu = Device("GPU-a", "0", "A100", "GPU-a", "", 0)
+    part = Device("MIG-1", "0:0", "A100", "GPU-a", "", 0, profile="1g.10gb")
+    labels = {"namespace": "ml", "pod": "p", "container": "c", "resource": "nvidia.com/gpu", "gpu": "MIG-1"}
+    found = by_gpu([("pod_devices", labels, 2.0)], [gpu, part])
+    assert found == {"GPU-a": (usage.User("ml/p", "c", "nvidia.com/gpu", 2),)}
+
+
+def test_since_is_when_the_device_became_unhealthy() -> None:
+    """Another reason, or another device, does not change it; a recovery ends it."""
+    state = NodeState()
+    state.set_health("GPU-a", Reason("xid-79", "Xid 79"))
+    first = state.since
+    state.set_health("GPU-a", Reason("gpu-lost", "lost"))
+    state.exclude("CDI", {"GPU-b": Reason("cdi", "no")})
+    assert state.since["GPU-a"] == first["GPU-a"]
+    assert set(state.since) == {"GPU-a", "GPU-b"}
+    state.set_health("GPU-a", None)
+    assert set(state.since) == {"GPU-b"}
+
+
+def test_the_document_is_read_as_it_was_written() -> None:
+    user = usage.User("ml/p", "c", "r", 1)
+    gpus = (
+        usage.Gpu("GPU-a", "0", "P100", 16, 1, 2, 3, 4, Reason("xid-79", "x"), "2026-01-01", (user,)),
+        usage.Gpu("GPU-b", "1", "P100", 0),
+    )
+    assert usage.loads(usage.dumps(gpus)) == gpus
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version":2,"gpus":[]}', '{"version":1,"gpus":[{"x":1}]}']
+)
+def test_another_document_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        usage.loads(text)

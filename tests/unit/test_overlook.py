@@ -1,0 +1,58 @@
+"""`gpunode status`: what people read of it, and what programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpunode.cluster.plugin.usage import NodeUsage
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin import status, usage
+from gpunode.report.human import Human
+from gpunode.report.lines import Lines
+from gpunode.rollout.overlook import COLUMNS, row, sentence, totals
+
+GIB = 1024**3
+USERS = tuple(usage.User(f"ml/web-{n}", "c", "nvidia.com/gpu", 1) for n in range(1, 6))
+BUSY = usage.Gpu("GPU-a", "0", "H100", 80 * GIB, 31 * GIB, 64, 61, 5, users=USERS)
+LOST = usage.Gpu(
+    "GPU-b",
+    "1",
+    "H100",
+    80 * GIB,
+    unhealthy=status.Reason("xid-79", "Xid 79: off the bus"),
+    since="2026-01-02T03:04:05+00:00",
+)
+OUTSIDE = usage.Gpu("GPU-c", "0", "P100", 16 * GIB, GIB // 2, 0, 30, 2, users=())
+NODES = (
+    NodeUsage("gpu-11", (BUSY, LOST)),
+    NodeUsage("gpu-12", (OUTSIDE,)),
+    NodeUsage("gpu-13", reason=Reason("no-plugin", "not there"), holders=("ml/x",)),
+)
+ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
+
+
+def test_people_read_units_the_first_pods_and_no_uuid(capsys: pytest.CaptureFixture[str]) -> None:
+    Human(quiet=False).rows("gpu", COLUMNS, ROWS)
+    busy, lost, outside = capsys.readouterr().out.splitlines()[1:]
+    assert "31.0 GiB  80.0 GiB  64 %  61 °C  ok" in busy
+    assert busy.rstrip().endswith("ml/web-1, ml/web-2, ml/web-3 and 2 more")
+    assert "unhealthy  2026-01-0" in lost
+    assert outside.split()[-1] == "2"  # processes of no pod
+    assert not any("GPU-" in line for line in (busy, lost, outside))
+
+
+def test_programs_read_numbers_codes_and_every_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines(quiet=False).rows("gpu", COLUMNS, ROWS)
+    busy, lost, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (busy["uuid"], busy["used"], busy["util"], busy["temp"]) == ("GPU-a", 31 * GIB, 64, 61)
+    assert busy["pods"] == [f"ml/web-{n}" for n in range(1, 6)]
+    assert (lost["code"], lost["since"], lost["used"]) == ("xid-79", LOST.since, None)
+
+
+def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
+    numbers = totals(NODES)
+    assert numbers == {"nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unhealthy": 1}
+    assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
+    assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
