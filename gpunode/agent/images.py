@@ -1,20 +1,21 @@
 """Images of the runtimes, and the change `load_image`."""
 
 import hashlib
+import json
 import os
-from typing import BinaryIO, Dict, List, Optional
+from typing import BinaryIO, Dict, List, Optional, Tuple
 
 from gpunode.agent.containerd import CTR, containerd_image, ctr_of
 from gpunode.agent.docker import docker_image
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, last, run
+from gpunode.agent.system import Message, below, have, last, run
 
 
 def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
     """The image ids (digests of their configs) of the references that each runtime has."""
-    found: Dict[str, Dict[str, str]] = {name: {} for name in ("docker", *CTR)}
+    found: Dict[str, Dict[str, str]] = {name: {} for name in ("docker", "crio", *CTR)}
     for reference in references:
         for runtime, images in found.items():
             image = image_of(runtime, reference)
@@ -24,18 +25,41 @@ def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
 
 
 def image_of(runtime: str, reference: str) -> Optional[str]:
+    if runtime == "crio":
+        return crio_image(reference)
     return docker_image(reference) if runtime == "docker" else containerd_image(reference, runtime)
 
 
-def load_image(this: Run, change: Message) -> Message:
-    path = this.payload(change["payload"])
-    runtime = change["runtime"]
-    ctr = None if runtime == "docker" else ctr_of(runtime)
-    argv = (
-        ("docker", "load")
-        if runtime == "docker"
-        else (*(ctr or ("ctr", "-n", "k8s.io")), "images", "import", "-")
+def crio_image(reference: str) -> Optional[str]:
+    """CRI-O's images are those of the tools that share its storage."""
+    if not os.path.exists(below("/run/crio/crio.sock")):
+        return None
+    answer = run("crictl", "inspecti", "-o", "json", reference)
+    try:
+        found = json.loads(answer.out).get("status", {}).get("id") if not answer.status else None
+    except ValueError:
+        return None
+    return "sha256:" + str(found).rpartition(":")[2] if found else None
+
+
+def importer(runtime: str, path: str, reference: str) -> Tuple[str, ...]:
+    """The command that puts an archive, its standard input too, into a runtime. Raises Failure where there is none."""
+    if runtime == "docker":
+        return ("docker", "load")
+    if runtime != "crio":
+        return (*(ctr_of(runtime) or ("ctr", "-n", "k8s.io")), "images", "import", "-")
+    if have("podman"):
+        return ("podman", "load", "-q", "-i", path)
+    if have("skopeo"):
+        return ("skopeo", "copy", "docker-archive:" + path, "containers-storage:" + reference)
+    raise Failure(
+        "image-failed", "CRI-O takes no archive itself, and neither podman nor skopeo is on this host"
     )
+
+
+def load_image(this: Run, change: Message) -> Message:
+    path, runtime = this.payload(change["payload"]), change["runtime"]
+    argv = importer(runtime, path, change["reference"])
     with open(path, "rb") as archive:
         answer = run(*argv, stdin=archive, timeout=900)
     os.unlink(path)

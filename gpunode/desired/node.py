@@ -10,7 +10,7 @@ from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, Host, KubeletStart, Runtime
 from gpunode.planning import CannotPlan, services
 
-OTHERS = {"crio": "CRI-O", "cri-dockerd": "cri-dockerd", "k3s": "k3s' containerd", "k0s": "k0s' containerd"}
+OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
 
 
 def minor(host: Host, facts: Facts) -> int:
@@ -62,7 +62,7 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
             f"the kubelet uses {other} ({named})"
             if other
             else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
-            hint="gpunode configures docker (dockershim) and containerd so far; use one of them.",
+            hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
             layer="runtime",
         )
     return _checked(host, facts, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Runtime: TypeAlias = Literal["docker", "containerd", "k3s", "rke2"]  # those two bring a containerd
+Runtime: TypeAlias = Literal["docker", "containerd", "crio", "k3s", "rke2"]  # the last two bring a containerd
 Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 

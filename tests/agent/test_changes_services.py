@@ -276,6 +276,40 @@ def test_an_image_goes_into_the_namespace_of_kubernetes(host: Host, image: LoadI
     assert "ctr -n k8s.io images import -" in host.calls()
 
 
+def test_an_image_goes_into_the_containerd_that_k3s_brings(host: Host, image: LoadImage) -> None:
+    """By its own ctr, which knows its socket."""
+    host.write("/run/k3s/containerd/containerd.sock", "")
+    ls, get = "docker.io/gpunode/plugin:1 type sha256:1 9 MiB", '{"config": {"digest": "sha256:feed"}}'
+    host.program(
+        "k3s", f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{ls}';; *get*) echo '{get}';; esac"
+    )
+    change = LoadImage(image.reference, image.image_id, image.archive, "k3s", "why")
+    assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
+    assert "k3s ctr -n k8s.io images import -" in host.calls()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("podman", "podman load"), ("skopeo", "skopeo copy docker-archive:")]
+)
+def test_an_image_goes_into_the_storage_that_cri_o_shares(
+    host: Host, image: LoadImage, program: str, words: str
+) -> None:
+    """CRI-O takes no archive itself."""
+    host.write("/run/crio/crio.sock", "")
+    host.program(program, "")
+    host.program("crictl", """echo '{"status": {"id": "feed"}}'""")
+    change = LoadImage(image.reference, image.image_id, image.archive, "crio", "why")
+    assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
+    assert any(call.startswith(words) for call in host.calls())
+
+
+def test_a_host_with_cri_o_alone_takes_no_archive(host: Host, image: LoadImage) -> None:
+    """What is missing is named."""
+    change = LoadImage(image.reference, image.image_id, image.archive, "crio", "why")
+    failed = host.fail(change, payload=Path(image.archive).read_bytes())
+    assert "neither podman nor skopeo" in failed["error"]
+
+
 @pytest.mark.parametrize(("cut", "words"), [(True, "arrived incomplete"), (False, "changed on its way")])
 def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, words: str) -> None:
     """A cut connection, or an archive that was replaced while it was sent."""

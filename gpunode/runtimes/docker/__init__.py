@@ -1,4 +1,4 @@
-"""docker, where the kubelet drives it itself (dockershim)."""
+"""docker, where the kubelet drives it itself (dockershim) or through cri-dockerd."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
 
 
 def serves(endpoint: str | None) -> bool:
-    """Only a kubelet that has dockershim drives it."""
-    return endpoint is None
+    """A kubelet that has dockershim drives it, any other through cri-dockerd."""
+    return endpoint is None or "cri-dockerd" in endpoint or "dockershim.sock" in endpoint
 
 
 def in_use(facts: Facts) -> bool:
@@ -31,7 +31,7 @@ def check(host: Host, facts: Facts) -> None:
         if services.is_loaded(facts, SNAP):
             raise CannotPlan(
                 "docker runs from a snap, where it finds neither NVIDIA's runtime nor its libraries",
-                hint="gpunode configures docker (dockershim) and containerd so far; use one of them.",
+                hint="gpunode configures docker of packages, containerd and CRI-O so far; use one of them.",
             )
         raise CannotPlan(
             "this kubelet runs its pods with docker, and there is no docker.service",

@@ -1,0 +1,97 @@
+"""CRI-O: the nvidia runtime in a drop-in, or where the files have it already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpunode.model import Change, Desired, Facts, Service, Watch, WriteFile
+from gpunode.planning import files, services
+from gpunode.render import template, toml
+from gpunode.runtimes.containerd.config_toml import parse
+from gpunode.runtimes.crio.settings import FOLDER, MAIN, TABLE, Settings, paths, read
+
+UNIT = "crio.service"
+BINARY = "/usr/bin/nvidia-container-runtime"
+DROP_IN = f"{FOLDER}99-gpunode.conf"
+# Of the runtime below: they name its own binary.
+NOT_COPIED = ("runtime_path", "platform_runtime_paths", "runtime_config_path")
+
+WATCH = Watch(files=(MAIN, f"{FOLDER}*"), units=(UNIT,))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Add the runtime; restart CRI-O while a file is newer than the process."""
+    if desired.runtime != "crio" or desired.runtime_mode == "none":
+        return ()
+    written = tuple(_files(facts, default=desired.runtime_mode == "default"))
+    reason = _restart(facts, changed=bool(written))
+    if not reason:
+        return written
+    guards, fault = tuple(change.path for change in written), "" if written else None
+    note = "containers go on running"
+    return (*written, Service(UNIT, reason, restart=True, guards=guards, note=note, fault=fault))
+
+
+def _files(facts: Facts, *, default: bool) -> Iterator[WriteFile]:
+    now = read(facts)
+    texts = {path: files.text(facts, path) or "" for path in paths(facts)}
+    why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
+    runtime = _nvidia(now)
+    there = now.runtimes.get("nvidia")
+    after = dict(texts)
+    if there is not None and _works(there):
+        runtime = {}
+    elif there is not None:
+        path = now.setters["nvidia"]
+        after[path] = toml.put(texts[path], (*TABLE, "runtimes", "nvidia"), runtime)
+        if str(there.get("runtime_path", "")).startswith(files.OPERATOR):
+            why += f"; {files.WRITES_BACK}"
+        runtime = {}
+    wished = "nvidia" if default else now.below if now.default == "nvidia" else now.default
+    name = wished if wished != now.default else ""
+    setter = now.setters.get("default_runtime", "")
+    if name and setter and (setter.rpartition("/")[2] > DROP_IN.rpartition("/")[2] or setter == DROP_IN):
+        after[setter] = toml.put(
+            after[setter], (*TABLE, "default_runtime"), name
+        )  # a drop-in would come too early
+        name = ""
+    if name or runtime:
+        before = after.get(DROP_IN, "")
+        text = before or template("etc/crio/crio.conf.d/99-gpunode.conf")
+        if name:
+            text = toml.put(text, (*TABLE, "default_runtime"), name)
+        if runtime:
+            text = toml.put(text, (*TABLE, "runtimes", "nvidia"), runtime)
+        after[DROP_IN] = text
+    for path, text in after.items():
+        if text != texts.get(path, ""):
+            parse(text, path)
+            yield from files.write(facts, path, text, why, wrong="does not have the nvidia runtime as wished")
+
+
+def _works(runtime: Mapping[str, Any]) -> bool:
+    return runtime.get("runtime_path") == BINARY and runtime.get("runtime_type", "oci") in ("", "oci")
+
+
+def _nvidia(now: Settings) -> dict[str, Any]:
+    """NVIDIA's runtime with the settings of the one below it, whose conmon is in a folder of its own on most hosts."""
+    below = now.runtimes.get(now.below, {})
+    kept = {key: value for key, value in below.items() if key not in NOT_COPIED}
+    return {"runtime_path": BINARY, **kept, "runtime_type": "oci"}
+
+
+def low_level(facts: Facts) -> str:
+    """The binary that NVIDIA's runtime must start: CRI-O's own packages have it outside PATH; "" where any will do."""
+    now = read(facts)
+    path = str(now.runtimes.get(now.below, {}).get("runtime_path") or "")
+    return path if path.startswith("/") and not path.startswith(("/usr/bin/", "/usr/sbin/")) else ""
+
+
+def _restart(facts: Facts, *, changed: bool) -> str | None:
+    if not services.is_active(facts, UNIT):
+        return "it is not running"
+    if changed:
+        return "it reads its configuration at its start"
+    stale = [path for path in paths(facts) if files.newer(facts, path, UNIT)]
+    return f"{stale[0]} is newer than the running one" if stale else None
