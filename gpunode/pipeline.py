@@ -11,7 +11,7 @@ from gpunode.kubelets import step as kubelet
 from gpunode.model import Change, Desired, Facts, Host, Layer, Plan, PluginImage, Reboot, StepPlan, Watch
 from gpunode.planning import CannotPlan, users
 from gpunode.runtimes import RUNTIMES
-from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit
+from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit, toolkit_config
 
 
 class Planner(Protocol):
@@ -37,6 +37,7 @@ STEPS: tuple[Step, ...] = (
     Step("driver", "module", driver),
     Step("fabric", "NVML", fabric),
     Step("toolkit", "toolkit", toolkit),
+    Step("toolkit-config", "toolkit", toolkit_config),
     *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
     Step("kubelet", "kubelet", kubelet),
     Step("image", "plugin", image),

@@ -46,6 +46,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         sources=_sources(host, facts, system, wish, toolkit) if system else (),
         image=image,
         notes=(*driver.notes(host, facts, wish), *node.notes(facts, start)),
+        isolation=host.isolation,
         kubelet=start,
     )
 

@@ -60,6 +60,7 @@ class Host:
     )
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
+    isolation: bool = False  # containers get GPUs from the device plugin alone
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     driver_repository: Repository | None = None

@@ -101,6 +101,7 @@ class Desired:
     sources: tuple[Source, ...] = ()
     image: PluginImage | None = None
     notes: tuple[str, ...] = ()
+    isolation: bool = False
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 

@@ -11,6 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.plugin import Row, capacity, daemonset, expected, mig, published
 from gpunode.cluster.reason import Reason
+from gpunode.cluster.vectoradd import stranger
 from gpunode.cluster.vectoradd.target import target
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.status import LAYOUT
@@ -181,6 +182,7 @@ def _pods(
         return {}
     results = {result.node: result for result in prove.vectoradd(api, inventory, aims, progress(listener))}
     pods = _plugins(api, inventory.cluster.namespace)
+    strangers = _strangers(api, inventory, members, listener)
     found = {}
     for one in members:
         if one.node is None:
@@ -193,8 +195,27 @@ def _pods(
         link = links.pod_link(result, why.words if why else "", unlimited)
         if link.status == "broken":
             link = links.with_mig(link, mig.problem(config, one.gpus, one.labels))
+        if one.node.name in strangers:
+            link = links.isolated_link(link, strangers[one.node.name])
         found[one.host.name] = link
     return found
+
+
+def _strangers(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
+) -> Mapping[str, str]:
+    """What pods that ask for no GPU see on the nodes of hosts with isolation."""
+    isolated = [one.node for one in members if one.node and one.host.isolation]
+    if not isolated:
+        return {}
+    return stranger.seen(
+        api,
+        isolated,
+        namespace=inventory.cluster.namespace,
+        image=nodes.image_of(inventory),
+        seconds=prove.PODS_SECONDS,
+        tell=progress(listener),
+    )
 
 
 def _plugins(api: Api, namespace: str) -> Mapping[str, Object]:

@@ -62,7 +62,8 @@ def image_of(inventory: Inventory) -> PluginImage:
 def spec_of(inventory: Inventory) -> Spec:
     """The plugin as the inventory wants it, or a refusal with the key to sets image."""
     wish = inventory.cluster
-    return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish)
+    isolated = any(host.isolation for host in inventory.hosts)
+    return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish, isolated)
 
 
 def wished(host: Host) -> dict[str, str]:

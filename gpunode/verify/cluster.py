@@ -160,6 +160,17 @@ def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Lin
     )
 
 
+def isolated_link(link: Link, problem: str) -> Link:
+    """The link of a host with isolation: `problem` is what a pod that asks for no GPU showed; "" where it saw none."""
+    if not problem:
+        return replace(link, text=f"{link.text}; a pod that asks for none sees none")
+    text = "a pod that asks for no GPU is not kept from them" if link.status == "ok" else link.text
+    fix = Advice(
+        Command("provision"), " sets what NVIDIA's runtime accepts; containers that run keep what they have"
+    )
+    return replace(link, status="broken", text=text, cause=lines((problem, link.cause)), fix=link.fix or fix)
+
+
 def _together(result: NodeResult) -> str:
     """Whether two pods were seen to share a GPU, on a node where they can; "" elsewhere."""
     if not result.divided:

@@ -211,7 +211,7 @@ def _answering(seen: Facts) -> Link:
 def _toolkit(outcome: Outcome, seen: Facts) -> Link:
     package = seen.packages.get("nvidia-container-toolkit")
     text = f"nvidia-container-toolkit {package.version}" if package else "no nvidia-container-toolkit"
-    return _judge(outcome, "toolkit", text, "toolkit", "repository")
+    return _judge(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository")
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:

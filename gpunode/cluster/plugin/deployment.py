@@ -31,10 +31,11 @@ class Spec:
     image: PluginImage
     config: PluginConfig | None = None
     publish: PluginPublish = PLAIN
+    isolated: bool = False  # on some hosts the plugin's own variable counts for nothing
 
     @property
     def manifests(self) -> list[Object]:
-        return manifests(self.namespace, self.image, self.config, self.publish)
+        return manifests(self.namespace, self.image, self.config, self.publish, isolated=self.isolated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,12 @@ def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[s
     return strategies if CDI.issuperset(strategies) else ()
 
 
+def variable_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether containers on a node with these labels are told their GPUs by a variable and by nothing else."""
+    settings = in_force(config, labels)
+    return settings is not None and set(settings.device_list_strategy) == {"envvar"}
+
+
 def unconfigured(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether none of several configurations applies to a node with these labels."""
     return config is not None and bool(config.files) and not choice(config.files, labels.get(LABEL, ""))

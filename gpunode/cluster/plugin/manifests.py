@@ -16,6 +16,8 @@ def manifests(
     image: PluginImage,
     config: PluginConfig | None = None,
     publish: PluginPublish = PLAIN,
+    *,
+    isolated: bool = False,
 ) -> list[Object]:
     """Namespace, service account with its RBAC, configuration, RuntimeClass and two DaemonSets (the template explains
     why two), and two more of MPS control daemons where GPUs are shared by MPS."""
@@ -38,6 +40,7 @@ def manifests(
         annotation=publish.annotation,
         promises=publish.promises,
         metrics=publish.metrics,
+        isolated=isolated,
         config_id=hashlib.sha256(config.text.encode()).hexdigest()[:16] if config and not files else None,
     )
     return [*made, *rendered("mps.yaml.j2", **common, mps_root=mps_root)] if mps_root else made

@@ -28,6 +28,15 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
         "Put `envvar` beside it, or give these hosts another configuration (`cluster.plugin.configs`)."
         for why, hosts in blind.items()
     ]
+    deaf = [
+        host.name for host, _, labels in places if host.isolation and expected.variable_alone(config, labels)
+    ]
+    if deaf:
+        found.append(
+            f"{_named(deaf)}: containers would get no GPU. These hosts have `isolation: true`, and the plugin's only device "
+            "list strategy there is `envvar`. Set `flags.plugin.deviceListStrategy: [volume-mounts]` in its configuration, "
+            "or one of CDI's."
+        )
     without = [host.name for host, _, labels in places if expected.unconfigured(config, labels)]
     if without:
         found.append(

@@ -219,6 +219,30 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
 
 
 @pytest.mark.parametrize(
+    ("strategy", "isolation", "warned"),
+    [
+        ("envvar", True, True),
+        ("volume-mounts", True, False),
+        ("envvar,cdi-cri", True, False),
+        ("envvar", False, False),
+    ],
+)
+def test_a_plan_warns_of_hosts_with_isolation_whose_plugin_sets_a_variable_alone(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], strategy: str, isolation: bool, warned: bool
+) -> None:
+    """NVIDIA's runtime does not heed it there."""
+    text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
+    config = PluginConfig(text, cdi_directory="/var/run/cdi")
+    hosts = (replace(HOSTS[0], isolation=isolation),)
+    inventory = Inventory("i", hosts, Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
+    add_node(fake, "a")
+    drift.plan(api, inventory, seen(hosts), report.make(json=True, quiet=True))
+    assert (
+        "a: containers would get no GPU. These hosts have `isolation: true`" in capsys.readouterr().out
+    ) == warned
+
+
+@pytest.mark.parametrize(
     ("files", "label", "warned"),
     [
         (("config0", "config1"), "", True),

@@ -300,3 +300,21 @@ def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
         assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
         containers = vectoradd(image=image.reference, pull=image.pull)["spec"]["containers"]
         assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
+
+
+def test_where_variables_count_for_nothing_the_plugin_gets_all_gpus_by_a_mount() -> None:
+    """As NVIDIA's runtime takes a container's list: a folder with a name in it for each device."""
+
+    def mounts(isolated: bool) -> list[str]:
+        made = manifests("gpunode", PluginImage("plugin:1"), isolated=isolated)
+        pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+        volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pods[0]["volumes"]}
+        return [
+            f"{volumes[mount['name']]} {mount['mountPath']}"
+            for pod in pods
+            for mount in pod["containers"][0]["volumeMounts"]
+        ]
+
+    wanted = "/dev/null /var/run/nvidia-container-devices/all"
+    assert mounts(isolated=True).count(wanted) == 2
+    assert wanted not in mounts(isolated=False)

@@ -1,0 +1,85 @@
+"""Pods that ask for no GPU though their environment asks for all, as CUDA's images do: which GPUs they see all the same."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from gpunode.cluster import pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress, follow
+from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
+from gpunode.cluster.objects.manifests import rendered
+from gpunode.errors import ClusterError
+from gpunode.model import PluginImage
+
+CONTAINER = "stranger"
+SEEN = 3  # its exit status where it sees a GPU
+PROGRAM = (
+    "import glob, sys; found = sorted(glob.glob('/dev/nvidia[0-9]*')); print(', '.join(found)); "
+    f"sys.exit({SEEN} if found else 0)"
+)
+
+
+def seen(
+    api: Api,
+    nodes: Sequence[Node],
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    tell: OnProgress,
+    holder: str = "",
+) -> Mapping[str, str]:
+    """What such a pod shows on each node, in words; "" where it sees no GPU. The pods are always deleted."""
+    run = secrets.token_hex(4)
+    selector = f"gpunode.dev/run={run}"
+    of = {f"stranger-{run}-{number}": node for number, node in enumerate(nodes)}
+    found: dict[str, Object] = {}
+    try:
+        for name, node in of.items():
+            api.create(_pod(name, node, run, namespace, image, seconds, holder))
+        for found in follow(api, "Pod", namespace, seconds=seconds, labels=selector, tell=tell):
+            if all(name in found and pods.ended(found[name], CONTAINER) for name in of):
+                break
+        return {node.name: _words(found.get(name)) for name, node in of.items()}
+    except ClusterError as error:
+        return {
+            node.name: f"a pod that asks for no GPU could not be tried: {error.message}" for node in nodes
+        }
+    finally:
+        for name in of:
+            api.delete("Pod", name, namespace)
+
+
+def _pod(
+    name: str, node: Node, run: str, namespace: str, image: PluginImage, seconds: float, holder: str
+) -> Object:
+    (made,) = rendered(
+        "stranger.yaml.j2",
+        name=name,
+        namespace=namespace,
+        run=run,
+        holder=holder,
+        hostname=node.labels.get(HOSTNAME, node.name),
+        taints=node.taints,
+        image=image.reference,
+        pull=image.pull,
+        args=("-c", PROGRAM),
+        runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
+        seconds=int(seconds) + 60,
+    )
+    return made
+
+
+def _words(pod: Object | None) -> str:
+    ended = pods.ended(pod, CONTAINER) if pod else None
+    if pod is None or ended is None:
+        return f"a pod that asks for no GPU did not end: {pods.problem(pod) if pod else 'it does not exist'}"
+    if ended.get("exitCode") == 0:
+        return ""
+    said = str(ended.get("message") or "").strip()
+    if ended.get("exitCode") == SEEN:
+        return f"a pod that asks for no GPU sees {said or 'GPUs'}"
+    return f"a pod that asks for no GPU failed: {said or ended.get('reason', '')}"

@@ -1,0 +1,78 @@
+"""The toolkit's own configuration: whose devices a container gets, and the runtime that NVIDIA's starts.
+
+github.com/NVIDIA/nvidia-container-toolkit, "accept-nvidia-visible-devices-*": a variable of the image or the pod then counts
+only in privileged containers, and devices come by mounts that the kubelet adds, or by CDI.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpunode.model import Change, Desired, Facts, Watch
+from gpunode.planning import CannotPlan, files
+from gpunode.render import toml
+from gpunode.runtimes.containerd.config_toml import lookup, parse
+from gpunode.runtimes.crio.step import low_level
+
+FILE = "/etc/nvidia-container-runtime/config.toml"
+STRICT: Mapping[str, bool] = {
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+    "accept-nvidia-visible-devices-as-volume-mounts": True,
+}
+PRICE = (
+    "isolation: an unprivileged container gets the GPUs that the device plugin allocated to it and no others; the price: "
+    "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
+)
+TABLE = ("nvidia-container-runtime", "runtimes")
+
+WATCH = Watch(files=(FILE,))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Edit it where the wish or the runtime below needs that. It comes with the toolkit, so there may be none yet."""
+    before = files.text(facts, FILE)
+    if before is None:
+        if desired.isolation and not desired.toolkit:
+            raise CannotPlan(
+                f"`isolation: true` needs {FILE}, which comes with the toolkit",
+                hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
+            )
+        return ()
+    data = parse(before, FILE)
+    text, reasons = before, []
+    for change, why in _edits(data, facts, desired):
+        text = change(text)
+        reasons.append(why)
+    return files.write(
+        facts, FILE, text, "; ".join(dict.fromkeys(reasons)), wrong="does not have what is wished"
+    )
+
+
+def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[tuple[Any, str]]:
+    for key, value in STRICT.items() if desired.isolation else ():
+        if data.get(key) is not value:
+            yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
+    below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
+    known = lookup(data, TABLE[:1]).get("runtimes") or ["runc", "crun"]
+    if below and below not in known:
+        wished = [below, *(one for one in known if one != below)]
+        why = f"NVIDIA's runtime looks for the one below it in PATH, where {below} is not"
+        yield (lambda text: toml.put(text, TABLE, wished)), why
+
+
+def with_key(text: str, key: str, value: bool) -> str:
+    """The text with this key of no table: changed, or added below the line that has it as a comment, else at the top."""
+    line = f"{key} = {json.dumps(value)}"
+    head = re.search(r"^[ \t]*\[", text, re.MULTILINE)
+    top, rest = (text[: head.start()], text[head.start() :]) if head else (text, "")
+    new, count = re.subn(
+        rf"^[ \t]*{key}[ \t]*=[^\n#]*?(?=[ \t]*(#|$))", line, top, count=1, flags=re.MULTILINE
+    )
+    if not count:
+        new, count = re.subn(
+            rf"^[ \t]*#[ \t]*{key}[ \t]*=.*$", lambda m: f"{m[0]}\n{line}", top, count=1, flags=re.MULTILINE
+        )
+    return (new if count else f"{line}\n{top}") + rest
