@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
+
 from gpunode import compat, desired
 from gpunode.compat.packages import NAMES
 from gpunode.compat.upgrades import newest
@@ -68,6 +70,10 @@ KERNELS = {
     "opensuse-leap 15.6": ("15.6", SUSE[6]),
     **{f"{name} {point.partition('.')[0]}": (point, row[0]) for (name, point), row in SYSTEMS.items()},
 }
+MACHINES = [
+    case["name"]
+    for case in yaml.safe_load((cases.FOLDER / "driver/machines.yaml").read_text(encoding="utf-8"))
+]
 BASES: Mapping[compat.Family, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos", "zypper": "suse"}
 CLUSTER = 20  # the first minor with node.k8s.io/v1 and server-side apply that is on by default
 
@@ -182,6 +188,20 @@ def signed() -> Iterator[tuple[str, ...]]:
             yield f"{NAMES[name]} {version}", modules, flavours, driver(facts, "2330", base), TABLE
 
 
+def machines() -> Iterator[tuple[str, str]]:
+    """Odd machines, and what is planned for them or why nothing is."""
+    yield "machine", "planned, or refused as"
+    for case in cases.cases("driver"):
+        if case["name"] not in MACHINES:
+            continue
+        wished = case.get("desired", {})
+        words = [f"{wished[key]}" for key in ("branch", "flavour") if key in wished]
+        words += [f"`{spec}`" for key in ("modules", "headers", "fabric") for spec in wished.get(key, ())]
+        others = [*case.get("notes", ()), *(["nothing changes"] if case.get("after") == "right" else [])]
+        told = case.get("refused") or " ".join([*words, *others]) or "the driver is left alone"
+        yield case["name"], f"refused: {told}" if "refused" in case else told
+
+
 def generations() -> Iterator[tuple[object, ...]]:
     """Each GPU generation by branch: o for its open modules, p for the proprietary ones."""
     yield "generation", *compat.branches(), "auto on Debian 12", "proof"
@@ -257,6 +277,7 @@ def text() -> str:
         systems=table(*systems()),
         archives=table(*archives()),
         signed=table(*signed()),
+        machines=table(*machines()),
         refused=table(("system", "why gpunode installs nothing there"), *refused),
         generations=table(*generations()),
         branches=table(*branches()),
@@ -302,7 +323,8 @@ archive may have emptied packages since; one that is installed is kept.
 
 They need no compiler, and where they are signed the kernel loads them with Secure Boot. They are planned with Secure Boot, with
 `driver: {{from: distribution}}`, where they are installed, and on SUSE always; Ubuntu's are in the table above. RHEL's begin with 10.1. The
-branch is what was seen in the repositories; the one that is installed counts. Every row is a case in `tests/cases/driver/signed.yaml`.
+branch is what was seen in the repositories; the one that is installed counts. More cases are in
+`tests/cases/driver/signed.yaml`.
 
 {signed}
 
@@ -314,6 +336,12 @@ Refused are also nodes of, or with, {others}.
 {refused}
 
 All others are refused with the list of those above.
+
+## Odd machines
+
+Each row is a case of `tests/cases/driver/machines.yaml`: table only.
+
+{machines}
 
 ## GPUs and driver branches
 

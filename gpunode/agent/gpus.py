@@ -27,6 +27,7 @@ def read_pci() -> List[Dict[str, Any]]:
                 "vendor": "10de",
                 "device": line_of(device + "/device")[2:],
                 "cls": line_of(device + "/class")[2:],
+                "subsystem": line_of(device + "/subsystem_device")[2:],
                 "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
                 "numa_node": int(line_of(device + "/numa_node") or -1),
             }

@@ -18,7 +18,7 @@ from gpunode.compat.kubernetes import (
     rancher_default_runtime_since,
     rancher_has_default_runtime,
 )
-from gpunode.compat.models import Flavour, Model, gpu, gpus, switches
+from gpunode.compat.models import Flavour, Model, driven, fraction, gpu, gpus, switches
 from gpunode.compat.packages import (
     Epel,
     Family,
@@ -59,8 +59,10 @@ __all__ = [
     "archive_family",
     "branches",
     "distributions",
+    "driven",
     "epel",
     "fails_on_cgroup_v1",
+    "fraction",
     "gates",
     "gpu",
     "gpus",

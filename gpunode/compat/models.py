@@ -45,6 +45,17 @@ def switches(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
     return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] == "0680")
 
 
+def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """The GPUs that NVIDIA's driver is for: not those for virtual machines, unless all are."""
+    every = gpus(pci)
+    return tuple(d for d in every if d.driver != "vfio-pci") or every
+
+
+def fraction(device: PciDevice) -> str:
+    """The profile of a GPU that is part of one, for a virtual machine; "" for a whole one."""
+    return str(table("gpus")["fractions"].get(f"{device.device}:{device.subsystem}".lower()) or "")
+
+
 @cache
 def gpu(device: str) -> Model:
     """The model of a PCI device id; by the id's range where the table has no entry."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import archive, driver, node, signed
+from gpunode.desired import archive, driver, machines, node, signed
 from gpunode.errors import Refused
 from gpunode.model import (
     Desired,
@@ -23,13 +23,16 @@ from gpunode.versions import is_installed, numbers, upstream
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The desired state. Raises Refused where nothing fits, or where a change would break the host."""
     _readable(host, facts)
+    machines.check(host, facts)
     gpus = compat.gpus(facts.pci)
     if not gpus:
         raise _no_gpu(host, facts)
     system = packages.of(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
         raise _no_packages(host, facts)
-    wish = _driver(host, facts, system, gpus) if system and host.driver != "none" else None
+    wish = (
+        _driver(host, facts, system, compat.driven(facts.pci)) if system and host.driver != "none" else None
+    )
     minor = node.minor(host, facts)
     start = kubelets.read(facts)
     node.check(host, facts, minor, start)
@@ -53,9 +56,11 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
 
 def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
     """From whom the inventory has it, or as the host can have it at all."""
+    machines.check_driver(host, facts, gpus)
     if signed.fits(host, facts, system):
         return signed.wish(host, facts, system, gpus)
-    choose = archive.wish if host.driver_from == "distribution" else driver.wish
+    by_archive = host.driver_from == "distribution" or archive.is_needed(host, facts, system)
+    choose = archive.wish if by_archive else driver.wish
     return choose(host, facts, system, gpus)
 
 

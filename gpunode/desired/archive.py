@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpunode import compat
@@ -29,12 +30,33 @@ class Way(NamedTuple):
     modules: tuple[PackageSpec, ...]
 
 
+def is_needed(host: Host, facts: Facts, system: PackageSystem) -> bool:
+    """Whether only its signed modules can be loaded: Secure Boot is on, and there are no packages of NVIDIA's whose key a user
+    has enrolled."""
+    found = compat.archive(facts.os)
+    if not facts.secure_boot or host.driver_from or host.driver_run is not None or found is None:
+        return False
+    if _from_nvidia(facts, system.NAMES) or host.driver not in ("auto", *map(str, found.branches)):
+        return False
+    kinds: tuple[compat.Flavour, ...] = ("open", "proprietary")
+    return any(
+        found.modules(chosen, branch, flavour, facts.kernel)
+        for branch, sets in found.branches.items()
+        for chosen in sets
+        for flavour in kinds
+    )
+
+
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises Refused with the
     reason where the archive has none."""
     driver.passed_through(host, gpus)
-    origin.check(host, facts, system)
     archive, names = _archive(host, facts), system.NAMES
+    asked = f"the inventory asks for {archive.name}'s own driver"
+    if not host.driver_from:
+        asked = f"Secure Boot is on, and the modules of {archive.name}'s own driver are signed"
+        host = replace(host, driver_from="distribution")
+    origin.check(host, facts, system)
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
     driver.known(host, models)
     theirs = {} if _from_nvidia(facts, names) else origin.parts(facts, names)
@@ -54,7 +76,6 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     later = names.headers(ahead) if ahead else ()
     if ahead and way.modules:
         later = archive.modules(way.chosen, branch.number, flavour, ahead)[:1]
-    asked = f"the inventory asks for {archive.name}'s own driver"
     return DriverWish(
         branch=branch.number,
         flavour=flavour,

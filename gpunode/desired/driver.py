@@ -10,7 +10,7 @@ from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem
-from gpunode.versions import branch_of, kernel_order, upstream
+from gpunode.versions import branch_of, kernel_order, numbers, upstream
 
 FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
 
@@ -80,6 +80,12 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
     if wish is None:
         loaded = "nvidia" in facts.modules
         return () if loaded else ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+    running = facts.modules.get("nvidia")
+    mixed = {gpu.mig_on for gpu in facts.gpus} == {True, False}
+    if mixed and running is not None and (570, 124) <= numbers(running.version or "")[:2] <= (570, 158):
+        return (
+            f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
+        )
     branch = compat.branches()[wish.branch]
     behind = all(spec.name in facts.packages for spec in wish.ahead_headers)
     if wish.ahead and behind:

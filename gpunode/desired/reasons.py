@@ -12,7 +12,7 @@ from gpunode.versions import upstream
 
 def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, ...]:
     """All choices; where the host was refused (None), those before the decision."""
-    models = list({device.device: compat.gpu(device.device) for device in compat.gpus(facts.pci)}.values())
+    models = list({device.device: compat.gpu(device.device) for device in compat.driven(facts.pci)}.values())
     found = [_system(facts), *map(_gpu, models)]
     if desired is not None:
         found += [Choice("repository", one.uri, "the inventory names it") for one in desired.sources]

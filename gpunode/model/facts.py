@@ -40,6 +40,7 @@ class PciDevice:
     cls: str  # 030200
     driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci
     numa_node: int = -1
+    subsystem: str = ""  # device id of the card, or of the part of it that a virtual machine got
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gpunode.versions import branch_of, is_installed
 
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
 
-WATCH = Watch(files=(AT_BOOT,), units=tuple(modules.SERVICES.values()))
+WATCH = Watch(files=(AT_BOOT, "/etc/dgx-release"), units=tuple(modules.SERVICES.values()))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:

@@ -72,9 +72,10 @@ def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(
     """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
     gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")
     gpu(host, "0000:3b:00.1", "22ba", "040300")
+    host.write("/sys/bus/pci/devices/0000:3b:00.0/subsystem_device", "0x16c1\n")
     gpu(host, "0000:00:1f.0", "1234", "060100", vendor="0x8086")
     assert facts.parse(host.probe()).pci == (
-        PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", 1),
+        PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", 1, "16c1"),
         PciDevice("0000:3b:00.1", "10de", "22ba", "040300", None, 1),
     )
 

@@ -1,0 +1,51 @@
+"""Machines whose driver is not the host's to install."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpunode import compat
+from gpunode.errors import Refused
+from gpunode.model import Facts, Host, PciDevice
+
+DGX = "/etc/dgx-release"
+OUT = "take the host out of the inventory"
+
+
+def check(host: Host, facts: Facts) -> None:
+    """Refuse what has no driver of its own at all."""
+    kernel = facts.kernel.lower()
+    if "microsoft" in kernel and "wsl" in kernel:
+        raise Refused(
+            host.name,
+            "this is WSL: its driver is the Windows host's, and its GPU is on no PCI bus",
+            hint=f"Use a real or virtual machine with Linux, or {OUT}.",
+            layer="PCI",
+        )
+    if kernel.endswith("-tegra"):
+        raise Refused(
+            host.name,
+            "this is a Jetson: its GPU is part of the processor, and its driver comes with L4T",
+            hint=f"NVIDIA's JetPack brings driver and toolkit; {OUT}.",
+            layer="PCI",
+        )
+
+
+def check_driver(host: Host, facts: Facts, gpus: Sequence[PciDevice]) -> None:
+    """Refuse what gets its driver from others."""
+    parts = [f"{device.address} is {name}" for device in gpus if (name := compat.fraction(device))]
+    if parts:
+        raise Refused(
+            host.name,
+            f"{', '.join(parts)}, a part of a GPU: only NVIDIA's GRID driver drives it, which no repository has",
+            hint="Install the cloud's GRID driver and set `driver: none`, or take a machine with a whole GPU.",
+            layer="module",
+        )
+    dgx = facts.files.get(DGX)
+    if dgx is not None and dgx.exists:
+        raise Refused(
+            host.name,
+            "this is DGX OS: packages of NVIDIA's own hold driver, kernel and fabric manager together",
+            hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
+            layer="module",
+        )
