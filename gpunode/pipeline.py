@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.kubelets import step as kubelet
-from gpunode.model import Change, Desired, Facts, Host, Layer, Plan, PluginImage, Reboot, StepPlan, Watch
+from gpunode.model import (
+    Change,
+    Desired,
+    Facts,
+    Host,
+    Layer,
+    Plan,
+    PluginImage,
+    Reboot,
+    Service,
+    StepPlan,
+    Watch,
+)
 from gpunode.planning import CannotPlan, users
 from gpunode.runtimes import RUNTIMES
 from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit, toolkit_config
@@ -69,6 +82,8 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         except CannotPlan as error:
             raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
+        if host.work == "kill":
+            changes = tuple(replace(c, ends=None) if isinstance(c, Service) else c for c in changes)
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))

@@ -4,7 +4,7 @@ from typing import Callable, Dict, Optional
 
 from gpunode.agent.edits import CHECKS, remove_file, write_file
 from gpunode.agent.failures import Failure
-from gpunode.agent.gpus import newcomers
+from gpunode.agent.gpus import spare_newcomers
 from gpunode.agent.guard import settling
 from gpunode.agent.images import load_image
 from gpunode.agent.modules import kernel_module
@@ -34,10 +34,7 @@ def not_known(change: Message) -> Optional[Failure]:
 
 def reboot(this: Run, change: Message) -> Message:
     """Not done, but refused where somebody began to use the GPUs after the plan; `work` does it after the last message."""
-    new = [] if change["ends"] is None else newcomers(change["ends"], 2 * settling(this))
-    if new:
-        sentence = "not rebooted: since the plan these use the GPUs: %s" % ", ".join(new[:8])
-        raise Failure("gpus-in-use", sentence)
+    spare_newcomers(change["ends"], 2 * settling(this), "not rebooted")
     return {}
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.containers import owner
+from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of, links
 from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of
 
@@ -123,9 +124,17 @@ DAEMONS = (
 )  # the driver's, and DCGM
 
 
-def newcomers(known: List[str], patience: float) -> List[str]:
-    """Users of the GPUs, in words, that are none of `known` (pids, and UIDs of pods) nor the driver's daemons, and have not
-    ended after `patience` seconds: monitoring starts nvidia-smi again and again."""
+def spare_newcomers(known: Optional[List[str]], patience: float, act: str, contained: bool = False) -> None:
+    """Raises Failure where users of the GPUs, of containers if `contained`, are none of `known` (pids, and UIDs of pods) nor
+    the driver's daemons, and have not ended after `patience` seconds: monitoring starts nvidia-smi again and again. `act`
+    is what does not happen then. `known` None: it may end anybody."""
+    new = [] if known is None else newcomers(known, patience, contained)
+    if new:
+        sentence = "%s: since the plan these use the GPUs: %s" % (act, ", ".join(new[:8]))
+        raise Failure("gpus-in-use", sentence)
+
+
+def newcomers(known: List[str], patience: float, contained: bool) -> List[str]:
     deadline = time.monotonic() + patience
     while True:
         new = [
@@ -133,6 +142,7 @@ def newcomers(known: List[str], patience: float) -> List[str]:
             for user in read_gpu_users()
             if str(user["pid"]) not in known
             and user["pod"] not in known
+            and (user["container"] or not contained)
             and not user["command"].startswith(DAEMONS)
         ]
         if not new or time.monotonic() >= deadline:

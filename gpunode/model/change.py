@@ -81,7 +81,10 @@ class Packages:
 @dataclass(frozen=True, slots=True)
 class Service:
     """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
-    the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before."""
+    the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before.
+
+    `ends`: where containers end with it, those users of the GPUs that it was planned with, as a Reboot has them; a container
+    that came since prevents it. None: it ends none, or whichever there are."""
 
     unit: str
     why: str
@@ -89,6 +92,7 @@ class Service:
     restart: bool = False
     guards: tuple[str, ...] = ()
     note: str = ""  # what else the restart touches: containers, GPU users
+    ends: tuple[str, ...] | None = None
     fault: str | None = None
 
 

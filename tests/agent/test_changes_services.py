@@ -395,6 +395,43 @@ def test_a_reboot_ends_nobody_who_came_after_the_plan(
         assert "systemctl reboot" not in host.calls()
 
 
+@pytest.mark.parametrize(
+    ("ends", "cgroup", "restarted"),
+    [
+        (None, f"0::/docker/{64 * 'a'}", True),
+        ((), f"0::/docker/{64 * 'a'}", False),
+        (("77",), f"0::/docker/{64 * 'a'}", True),
+        (("78",), f"0::/docker/{64 * 'a'}", False),
+        ((), "0::/user.slice/session-1.scope", True),
+    ],
+    ids=["kill", "nobody was there", "it was there", "another was there", "outside of containers"],
+)
+def test_a_restart_of_docker_ends_no_container_that_came_after_the_plan(
+    host: Host, ends: tuple[str, ...] | None, cgroup: str, restarted: bool
+) -> None:
+    """It has read nothing of the new file, which is put back then."""
+    host.unit(DOCKER, START)
+    before = host.write(DAEMON, "{}\n").read_text()
+    host.write("/dev/nvidia0", "")
+    host.write("/proc/77/cmdline", "python3\0")
+    host.write("/proc/77/cgroup", f"{cgroup}\n")
+    host.path("/proc/77/fd").mkdir()
+    host.path("/proc/77/fd/4").symlink_to("/dev/nvidia0")
+    after = '{"default-runtime": "nvidia"}\n'
+    *_, last, end = host.apply(
+        WriteFile(DAEMON, after, "why", before=before),
+        Service(DOCKER, "why", restart=True, guards=(DAEMON,), ends=ends),
+    )
+    assert end["ok"] == restarted
+    assert (f"systemctl restart {DOCKER}" in host.calls()) == restarted
+    assert host.read(DAEMON) == (after if restarted else before)
+    if not restarted:
+        assert last["code"] == "gpus-in-use"
+        assert (
+            last["error"] == f"{DOCKER} is not restarted: since the plan these use the GPUs: python3 (pid 77)"
+        )
+
+
 def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
     """The `end` is sent before the attempt, so the failure follows it."""
     host.program(

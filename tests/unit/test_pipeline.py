@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import get_args
+from typing import Any, get_args
+
+import pytest
 
 from gpunode import desired, pipeline
-from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, WriteFile
+from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.report.headline import headline
 from gpunode.runtimes import RUNTIMES
 from tests import cases
@@ -78,3 +80,33 @@ def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it()
     assert headline(cases.facts("legacy", stopped)).endswith(
         "docker, which does not answer · kubelet 1.23.17"
     )
+
+
+@pytest.mark.parametrize(
+    ("wish", "over", "ends"),
+    [
+        ({}, {}, ("uid-1",)),
+        ({"work": "kill"}, {}, None),
+        (
+            {},
+            {
+                "docker": {"live_restore": True},
+                "files": {"/etc/docker/daemon.json": '{"live-restore": true}\n'},
+            },
+            None,
+        ),
+    ],
+    ids=["containers stop", "work: kill", "live-restore"],
+)
+def test_a_restart_of_docker_knows_whom_it_may_end(
+    wish: dict[str, str], over: dict[str, Any], ends: tuple[str, ...] | None
+) -> None:
+    """Those containers on GPUs that the plan was made with; processes outside of containers go on."""
+    users = [
+        {"pid": 7, "command": "python3", "container": "c", "pod": "uid-1", "name": "ml/train"},
+        {"pid": 8, "command": "Xorg", "container": None, "pod": None, "name": None},
+    ]
+    host, seen = cases.host("legacy", wish), cases.facts("legacy", {"gpu_users": users, **over})
+    changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    (restart,) = [change for change in changes if isinstance(change, Service)]
+    assert restart.ends == ends

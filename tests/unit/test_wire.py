@@ -415,7 +415,14 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
     ),
     (
         Service("docker.service", "why", restart=True, guards=("/etc/a",), note="7 containers"),
-        {"kind": "service", "unit": "docker.service", "enable": False, "restart": True, "guards": ["/etc/a"]},
+        {
+            "kind": "service",
+            "unit": "docker.service",
+            "enable": False,
+            "restart": True,
+            "guards": ["/etc/a"],
+            "ends": None,
+        },
     ),
     (
         KernelModule("why", load=("nvidia",)),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpunode.model import Change, Desired, Expected, Facts, Service, Watch, WriteFile
+from gpunode.model import Change, Desired, Expected, Facts, GpuUser, Service, Watch, WriteFile
 from gpunode.planning import CannotPlan, files, services, users
 from gpunode.runtimes.docker import started
 from gpunode.runtimes.docker.daemon_json import daemon_json
@@ -50,10 +50,11 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if not reason:
         return written
     fault = "" if written else None
-    note = _note(facts, after)
+    guards, note = (FILE, *moved.texts), _note(facts, after)
+    ends = None if _survive(facts, after) else users.keys(_inside(facts))
     return (
         *written,
-        Service(UNIT, reason, restart=True, guards=(FILE, *moved.texts), note=note, fault=fault),
+        Service(UNIT, reason, restart=True, guards=guards, note=note, ends=ends, fault=fault),
     )
 
 
@@ -69,8 +70,19 @@ def _restart(facts: Facts, *, changed: bool) -> str | None:
     return "daemon.json is newer than the running one" if files.newer(facts, FILE, UNIT) else None
 
 
+def _survive(facts: Facts, text: str) -> bool:
+    """Whether containers go on through a restart: live-restore is on in the running docker and in the next."""
+    now = facts.docker is not None and facts.docker.live_restore
+    return now and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
+
+
+def _inside(facts: Facts) -> tuple[GpuUser, ...]:
+    """Users of the GPUs in containers."""
+    return tuple(user for user in facts.gpu_users if user.container)
+
+
 def _note(facts: Facts, text: str) -> str:
-    """What happens to the containers. To survive, they need live-restore in the running docker and in the next."""
+    """What happens to the containers."""
     if facts.docker is None:
         return (
             ""
@@ -81,12 +93,9 @@ def _note(facts: Facts, text: str) -> str:
     one = count == 1
     if not count:
         return "no container runs in it"
-    if (
-        facts.docker.live_restore
-        and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
-    ):
+    if _survive(facts, text):
         return f"{count} container{' goes' if one else 's go'} on running: live-restore is on"
-    inside = [user for user in facts.gpu_users if user.container]
+    inside = _inside(facts)
     return (
         f"{count} container{' stops' if one else 's stop'} with it, since live-restore is off: "
         "the kubelet starts those of its pods again" + (f"; on GPUs: {users.names(inside)}" if inside else "")
