@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check format unit sim lab lab-test lab-down proto lock clean
+.PHONY: help demo try test check format unit sim lab lab-test lab-matrix lab-down proto lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,11 @@ sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs P
 test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu) and not matrix" --timeout 900
+
+# Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words.
+ROWS :=
+lab-matrix: lab ## Configurations that are too long for `make test`; writes how they ended into docs/support.md
+	$(BIN)/python -m tests.lab.matrix $(ROWS)
 
 LABS := 1
 # Exit status 77: this machine cannot run the lab. Its tests then skip and say why.

@@ -21,6 +21,7 @@ from gpunode.errors import Refused
 from gpunode.kubelets import places
 from gpunode.model import Os
 from tests import cases
+from tests.lab import matrix
 from tests.unit.test_dnf_systems import SYSTEMS
 
 PATH = Path(__file__).parents[1] / "docs/support.md"
@@ -262,6 +263,21 @@ def kubelets() -> Iterator[tuple[str, ...]]:
         yield case["name"], case["after"], place, how
 
 
+def runs() -> Iterator[tuple[str, ...]]:
+    """Each configuration of the lab's matrix, with how its tests ended when they were run last."""
+    yield "configuration", "tests", "run", "commit", "result"
+    found = matrix.results()
+    for row in matrix.ROWS:
+        tests = ", ".join(f"`tests/lab/{name}`" for name in row.tests) or "–"
+        tests += f" ({row.only.replace('_', ' ')})" if row.only else ""
+        result = found.get(row.name)
+        if result is None:
+            yield row.name, tests, "not run", "–", row.why or "–"
+        else:
+            words = ("passed: " if result.ok else "failed: ") + result.words
+            yield row.name, tests, result.date, f"`{result.commit}`", words
+
+
 def text() -> str:
     """The whole document."""
     refused = compat.table("packages")["refused"].items()
@@ -284,6 +300,7 @@ def text() -> str:
         minors=table(*minors()),
         kubelets=table(*kubelets()),
         others=", ".join(others),
+        runs=table(*runs()),
         production=compat.production(),
         toolkit=compat.toolkit_version(),
     )
@@ -378,6 +395,13 @@ Files after public ones, and where a feature gate goes. A real systemd starts wh
 `tests/unit/test_kubelet_places.py::test_a_place_that_is_not_safe_is_refused`.
 
 {kubelets}
+
+## Runs on the lab
+
+`make lab-matrix` runs these configurations, outside CI, and writes down how it went; what is under the driver is a stand-in. An end state is
+that of [an article](articles.md), as far as the lab can have it.
+
+{runs}
 """
 
 if __name__ == "__main__":

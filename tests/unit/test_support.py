@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests import support
+from tests.lab import matrix
 from tests.unit.test_articles import named_in
 
 
@@ -19,3 +22,17 @@ def test_what_was_run_has_a_row_and_its_test_exists() -> None:
     rows = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert [name for path, name in rows if name not in named_in(path)] == []
     assert all(test in text for _, test in support.RAN.values())
+
+
+@pytest.mark.parametrize("row", matrix.ROWS, ids=lambda row: row.name)
+def test_a_row_of_the_matrix_has_tests_or_a_reason(row: matrix.Row) -> None:
+    """Its files are there, and where it names tests, some are called so."""
+    assert bool(row.tests) != bool(row.why)
+    named = set.union(set(), *(named_in(f"tests/lab/{name}") for name in row.tests))
+    parameters = "apt", "dnf"  # ids of test_runfile.py's hosts
+    assert row.only in ("", *parameters) or any(row.only in name for name in named)
+
+
+def test_results_are_of_rows() -> None:
+    """One that is renamed is run again."""
+    assert set(matrix.results()) <= {row.name for row in matrix.ROWS if row.tests}

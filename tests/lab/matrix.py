@@ -1,0 +1,155 @@
+"""Configurations that are run on the lab now and then, not in CI: `make lab-matrix` runs their tests and records how they ended.
+
+    python -m tests.lab.matrix           every row that has tests
+    python -m tests.lab.matrix dnf .run  those rows whose name has one of the words
+
+The lab must be up. How a row ended, when, and at which commit is kept in matrix.json, and shown in docs/support.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RESULTS = HERE / "matrix.json"
+RECORDS = ("tests/lab/matrix.json", "docs/support.md")  # what a run writes itself
+SECONDS = 1800  # for the tests of one row
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A configuration: files of tests/lab, parts of the names of their tests (pytest's -k), or why it is not run."""
+
+    name: str
+    tests: tuple[str, ...] = ()
+    only: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How the tests of a row ended. `ok`: at least one passed and none failed."""
+
+    ok: bool
+    words: str
+    date: str
+    commit: str
+
+
+ROWS = (
+    Row("Debian 12, apt: NVIDIA's packages, containerd 2.2 and docker 20.10, bare", ("test_provision.py",)),
+    Row("Rocky Linux 9's kind, dnf: NVIDIA's module streams, bare, another branch", ("test_rpm.py",)),
+    Row(
+        "`.run` beside apt: bare, a lying mirror, another version, to packages and back",
+        ("test_runfile.py",),
+        "apt",
+    ),
+    Row(
+        "`.run` beside dnf: bare, a lying mirror, another version, to packages and back",
+        ("test_runfile.py",),
+        "dnf",
+    ),
+    Row("nvidia-docker2 by wish, and removed again", ("test_nvidia_docker2.py",)),
+    Row(
+        "end state of Kubernetes 1.9.1 with packages and nvidia-docker2, all by hand",
+        ("test_end_states.py",),
+        "packages_by_hand",
+    ),
+    Row(
+        "end state of the cloud-native course: `.run` and nvidia-docker2 by hand",
+        ("test_end_states.py",),
+        "installer_by_hand",
+    ),
+    Row(
+        "end state of Kubernetes 1.16 on CentOS: the plugin by `docker run`",
+        ("test_end_states.py",),
+        "docker_run",
+    ),
+    Row("driver packages unpacked and not configured", ("test_end_states.py",), "half_installed"),
+    Row("a `.run` driver without its record", ("test_end_states.py",), "without_its_record"),
+    Row("NVIDIA's own device plugin, and over to gpunode's", ("test_switch_over.py",)),
+    Row("an apply that is killed, cut off or out of disk", ("test_interrupted.py",)),
+    Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),
+    Row("config files of users, merged by the real runtimes", ("test_runtime_files.py",)),
+    Row("kubelet units of many kinds, read by a real systemd", ("test_kubelet_places.py",)),
+    Row("device managers of the kubelets 1.8.15, 1.9.11, 1.10.13", ("test_old_kubelets.py",)),
+    Row("the distribution's own driver", why="Debian's is the real one, which needs a real GPU and kernel"),
+    Row("CentOS 7's shape: yum, systemd 219", why="Debian 12 has no yum"),
+    Row("Ubuntu 16.04's shape: Python 3.5, systemd 229", why="Debian 12 has no Python 3.5"),
+    Row("zypper", why="no repository of SUSE's kind in the lab yet"),
+    Row("CRI-O, k3s, RKE2, cri-dockerd", why="the module proxy has none of them"),
+)
+
+
+def results() -> Mapping[str, Result]:
+    """By the rows' names, of those that were run."""
+    return {name: Result(**row) for name, row in json.loads(RESULTS.read_text()).items()}
+
+
+def commit() -> str:
+    """The commit that a result is of; it must be all that is run."""
+    changed = _git("status", "--porcelain").splitlines()
+    others = [line for line in changed if line[3:] not in RECORDS]
+    if others:
+        raise SystemExit(f"commit your changes first, a result is of a commit: {others[0]}")
+    return _git("rev-parse", "--short=10", "HEAD").strip()
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def run(row: Row) -> Result:
+    """Run the row's tests, which also say what they do."""
+    of, start = commit(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            "lab",
+            "--timeout",
+            str(SECONDS),
+            "--junitxml",
+            str(report),
+        ]
+        subprocess.run(
+            [*words, "-k", row.only, *(str(HERE / test) for test in row.tests)], cwd=ROOT, check=False
+        )
+        counts = ElementTree.parse(report).getroot()[0].attrib
+    bad = int(counts["failures"]) + int(counts["errors"])
+    passed = int(counts["tests"]) - bad - int(counts["skipped"])
+    text = f"{passed} passed, {bad} failed, in {time.monotonic() - start:.0f} s"
+    return Result(passed > 0 and not bad, text, time.strftime("%Y-%m-%d"), of)
+
+
+def main(words: list[str]) -> int:
+    """0 if no row failed."""
+    from tests import support
+
+    rows = [row for row in ROWS if row.tests and (not words or any(word in row.name for word in words))]
+    found = dict(results())
+    for row in rows:
+        print(f"== {row.name}", flush=True)
+        found[row.name] = run(row)
+        ordered = {one.name: asdict(found[one.name]) for one in ROWS if one.name in found}
+        RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+        support.PATH.write_text(support.text(), encoding="utf-8")
+    bad = [row.name for row in rows if not found[row.name].ok]
+    print(f"{len(rows) - len(bad)} of {len(rows)} rows passed" + "".join(f"\nfailed: {name}" for name in bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
