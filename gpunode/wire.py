@@ -145,6 +145,11 @@ def confirm_job(runs: Sequence[str]) -> dict[str, Any]:
     return {"op": "confirm", "nonce": secrets.token_hex(8), "runs": list(runs)}
 
 
+def container_job(runtime: str, image: str) -> dict[str, Any]:
+    """Run a GPU container below Kubernetes; answered by one `container` message. `image`: the device plugin's, which is preferred."""
+    return {"op": "container", "nonce": secrets.token_hex(8), "runtime": runtime, "image": image}
+
+
 def abort_job() -> dict[str, Any]:
     """End the running apply, if there is one."""
     return {"op": "abort", "nonce": secrets.token_hex(8)}

@@ -15,6 +15,7 @@ from gpunode.agent.probe import PROBE_SECONDS, probe
 from gpunode.agent.record import Run
 from gpunode.agent.restore import restore_later
 from gpunode.agent.system import Message, below, from_os_error
+from gpunode.agent.trial import trial
 from gpunode.agent.work import work
 
 
@@ -49,6 +50,10 @@ def answer_confirm(_program: bytes, job: Message) -> Iterator[Message]:
     yield {"type": "end", "ok": True}
 
 
+def answer_container(_program: bytes, job: Message) -> Iterator[Message]:
+    yield dict(trial(job["runtime"], job["image"]), type="container")
+
+
 def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:
     return abort(job.get("patience", ABORT_SECONDS), job.get("beat", BEAT_SECONDS))
 
@@ -62,6 +67,7 @@ OPERATIONS: Dict[str, Callable[[bytes, Message], Iterator[Message]]] = {
     "apply": answer_apply,
     "follow": answer_follow,
     "confirm": answer_confirm,
+    "container": answer_container,
     "abort": answer_abort,
 }
 

@@ -20,7 +20,7 @@ def verify(
     plugin, capacity, pod. The first broken link has its cause and its fix.
 
     Changes nothing, but starts a pod on every free GPU (where pods share GPUs, one more) and removes it again (not
-    with --no-run).
+    with --no-run). Where no pod can run, it starts a container on the host instead, of an image that is there.
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """

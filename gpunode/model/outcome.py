@@ -72,6 +72,7 @@ Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", 
 
 Layer: TypeAlias = Literal[
     "ssh",  # only where the host's answer is missing or incomplete
+    "container",  # only where no pod can run: of the host itself, after the runtime
     "PCI",
     "module",
     "library",

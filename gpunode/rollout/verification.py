@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from gpunode import converge
+from collections.abc import Mapping, Sequence
+
+from gpunode import converge, fleet, wire
+from gpunode.model import Event, Host, Link, OnEvent, Outcome
 from gpunode.rollout import nodes
-from gpunode.rollout.chains import chains
+from gpunode.rollout.chains import Chain, chains
+from gpunode.rollout.member import Member
 from gpunode.rollout.session import Session
-from gpunode.verify import coverage
+from gpunode.verify import container, coverage
 from gpunode.wording import Advice, Command
 
 
@@ -16,6 +20,8 @@ def verify(session: Session, *, run: bool) -> int:
     nodes.usable(inventory)
     members = session.probed(converge.look)
     found = chains(inventory, members, listener, run=run)
+    if run:
+        found = _with_containers(session, members, found)
     for host, links in found.items():
         listener.links(host, links)
     for one in members:
@@ -29,3 +35,37 @@ def verify(session: Session, *, run: bool) -> int:
     broken = list(coverage.broken(found))
     unreachable = [one.host.name for one in members if one.outcome and one.outcome.status == "unreachable"]
     return 0 if not broken else 3 if broken == unreachable else 1
+
+
+def _with_containers(
+    session: Session, members: Sequence[Member], chains: Mapping[str, Chain]
+) -> Mapping[str, Chain]:
+    """The chains with the link `container` where no pod can run."""
+    outcomes = {
+        one.host.name: one.outcome
+        for one in members
+        if one.outcome and container.wanted(chains[one.host.name])
+    }
+    plugin = session.inventory.cluster.plugin
+    found: dict[str, Link] = {}
+
+    def task(host: Host, on_event: OnEvent) -> Outcome:
+        outcome = outcomes[host.name]
+        on_event(Event("stage", host.name, "run a GPU container"))
+        job = wire.container_job(container.runtime(outcome), plugin.reference if plugin else "")
+        for message in session.visits[host.name].ask(job):
+            if outcome.facts is not None:
+                found[host.name] = container.link(message, outcome.facts)
+        return outcome
+
+    for item in fleet.run(
+        [host for host in session.hosts if host.name in outcomes], task, forks=session.forks
+    ):
+        if isinstance(item, Event):
+            session.listener.event(item)
+        elif item.host not in found:  # the connection was lost since
+            found[item.host] = Link("container", "unknown", f"not run: {item.error}")
+    return {
+        host: container.placed(chain, found[host]) if host in found else chain
+        for host, chain in chains.items()
+    }

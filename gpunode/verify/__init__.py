@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpunode.verify import coverage
+from gpunode.verify import container, coverage
 from gpunode.verify.host import first_broken, image
 from gpunode.verify.host import links as host_links
 
-__all__ = ["coverage", "first_broken", "host_links", "image"]
+__all__ = ["container", "coverage", "first_broken", "host_links", "image"]

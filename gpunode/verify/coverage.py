@@ -9,9 +9,7 @@ from typing import get_args
 from gpunode.model import Layer, Link
 from gpunode.wording import few
 
-CHAIN: tuple[Layer, ...] = get_args(Layer)[
-    1:
-]  # `ssh` is no link: it is there only where a host has no answer
+CHAIN: tuple[Layer, ...] = get_args(Layer)[2:]  # `ssh` and `container` are there only where others cannot be
 NAMED = 5
 
 Chains = Mapping[str, Sequence[Link]]  # by host

@@ -1,0 +1,104 @@
+"""A GPU container on the host itself: what `verify` runs where no pod can. Its image is on the host already; none is pulled."""
+
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+from gpunode.agent.system import Message, below, have, last, run
+
+SECONDS = 120  # for one container, from its start to its end
+NAME = "gpunode-verify"
+IMAGES = "{{.Repository}}:{{.Tag}}"
+CUDA = r"(^|[/_.-])cuda([/_.:-]|$)"
+GPUS = "--env=NVIDIA_VISIBLE_DEVICES=all"
+CAPABILITIES = "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+PROGRAM = ("--entrypoint=nvidia-smi", "{image}", "-L")
+# tool -> the names of its images, a container with all GPUs that lists them, and how one is removed that did not end.
+# docker's has no --pull before 20.10; the image is one that it has just listed.
+# source: docker run(1), nerdctl's command reference, ctr run --help (containerd 1.6, 2.2), podman-run(1); each tool's way to GPUs in
+#   NVIDIA's container toolkit documentation (docker: --runtime; podman: CDI), nerdctl's docs/gpu.md
+TOOLS: Dict[str, Dict[str, List[str]]] = {
+    "docker": {
+        "images": ["docker", "images", "--format", IMAGES],
+        "run": [
+            *("docker", "run", "--rm", "--name", NAME, "--network=none", "--runtime=nvidia"),
+            *(GPUS, CAPABILITIES, *PROGRAM),
+        ],
+        "remove": ["docker", "rm", "--force", NAME],
+    },
+    "nerdctl": {
+        "images": ["nerdctl", "--namespace=k8s.io", "images", "--format", IMAGES],
+        "run": [
+            *(
+                "nerdctl",
+                "--namespace=k8s.io",
+                "run",
+                "--rm",
+                "--name",
+                NAME,
+                "--network=none",
+                "--pull=never",
+            ),
+            *("--gpus=all", *PROGRAM),
+        ],
+        "remove": ["nerdctl", "--namespace=k8s.io", "rm", "--force", NAME],
+    },
+    "ctr": {
+        "images": ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"],
+        "run": [
+            *("ctr", "--namespace=k8s.io", "run", "--rm", "--runc-binary=nvidia-container-runtime"),
+            *(GPUS, CAPABILITIES, "{image}", NAME, "nvidia-smi", "-L"),
+        ],
+        "remove": ["ctr", "--namespace=k8s.io", "tasks", "delete", "--force", NAME],
+    },
+    "podman": {
+        "images": ["podman", "images", "--format", IMAGES],
+        "run": [
+            *("podman", "run", "--rm", "--name", NAME, "--network=none", "--pull=never"),
+            *("--security-opt=label=disable", "--device=nvidia.com/gpu=all", *PROGRAM),
+        ],
+        "remove": ["podman", "rm", "--force", NAME],
+    },
+}
+# Of the runtime that the kubelet uses, first: another one may not know the GPUs.
+ORDER = {"docker": ("docker", "podman"), "containerd": ("nerdctl", "ctr", "podman")}
+SOCKETS = {
+    "docker": "/run/docker.sock",
+    "nerdctl": "/run/containerd/containerd.sock",
+    "ctr": "/run/containerd/containerd.sock",
+}
+
+
+def trial(runtime: str, reference: str) -> Message:
+    """The answer: `tool` and `image` (None where there is none), `tools` that were asked; of the container its status and words,
+    and the UUIDs of the GPUs that it saw."""
+    tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and there(tool)]
+    for tool in tools:
+        image = chosen(run(*TOOLS[tool]["images"]).out.split(), reference)
+        if image is not None:
+            answer = run(*(word.format(image=image) for word in TOOLS[tool]["run"]), timeout=SECONDS)
+            if answer.status == 124:
+                run(*TOOLS[tool]["remove"])
+            seen = sorted(set(re.findall(r"GPU-[0-9a-f-]+", answer.out)))
+            found = {"tool": tool, "image": image, "status": answer.status, "uuids": seen}
+            return dict(found, words=last(answer.words, 5))
+    nothing: Dict[str, Any] = {
+        "tool": None,
+        "image": None,
+        "tools": tools,
+        "status": 0,
+        "uuids": [],
+        "words": [],
+    }
+    return nothing
+
+
+def there(tool: str) -> bool:
+    """Whether its daemon can answer; podman has none."""
+    return tool not in SOCKETS or os.path.exists(below(SOCKETS[tool]))
+
+
+def chosen(names: List[str], reference: str) -> Optional[str]:
+    """The device plugin's image, which needs nothing but a C library here; else the first that is named after CUDA."""
+    wanted = [name for name in names if reference and (name == reference or name.endswith("/" + reference))]
+    return next(iter(wanted + sorted(name for name in names if re.search(CUDA, name))), None)

@@ -1,0 +1,91 @@
+"""A GPU container below Kubernetes: which tool, which image, which command; nothing is pulled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode import wire
+from tests.agent.conftest import Host
+
+PLUGIN = "gpunode-deviceplugin:1"
+UUIDS = ["GPU-0a1b", "GPU-2c3d"]
+LISTED = "\n".join(f"GPU {n}: Tesla P100 (UUID: {uuid})" for n, uuid in enumerate(UUIDS))
+ENV = "--env=NVIDIA_VISIBLE_DEVICES=all --env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+NAME = "--name gpunode-verify --network=none"
+K8S = "--namespace=k8s.io"
+# the kubelet's runtime, the host's tool -> what is run of the image
+COMMANDS = [
+    ("docker", "docker", f"docker run --rm {NAME} --runtime=nvidia {ENV} --entrypoint=nvidia-smi IMAGE -L"),
+    (
+        "containerd",
+        "nerdctl",
+        f"nerdctl {K8S} run --rm {NAME} --pull=never --gpus=all --entrypoint=nvidia-smi IMAGE -L",
+    ),
+    (
+        "containerd",
+        "ctr",
+        f"ctr {K8S} run --rm --runc-binary=nvidia-container-runtime {ENV} IMAGE gpunode-verify nvidia-smi -L",
+    ),
+    (
+        "containerd",
+        "podman",
+        f"podman run --rm {NAME} --pull=never --security-opt=label=disable --device=nvidia.com/gpu=all "
+        "--entrypoint=nvidia-smi IMAGE -L",
+    ),
+]
+
+
+def tool(host: Host, name: str, *images: str, runs: str = f"echo '{LISTED}'") -> None:
+    """It has these images, and does this when it is to run one."""
+    for socket in ("/run/docker.sock", "/run/containerd/containerd.sock"):
+        host.write(socket, "")
+    listed = "\n".join(images)
+    host.program(name, f"case \"$*\" in *images*) echo '{listed}' ;; *) {runs}\n;; esac\n")
+
+
+def ask(host: Host, runtime: str) -> dict[str, Any]:
+    (answer,) = host.ask(wire.container_job(runtime, PLUGIN))
+    return answer
+
+
+@pytest.mark.parametrize(("runtime", "name", "command"), COMMANDS, ids=[row[1] for row in COMMANDS])
+def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str) -> None:
+    """Images are listed, one is run, and its GPUs are read."""
+    image = f"docker.io/library/{PLUGIN}"
+    tool(host, name, "registry.k8s.io/pause:3.10", "docker.io/nvidia/cuda:12.8.0-base", image)
+    answer = ask(host, runtime)
+    assert (answer["tool"], answer["image"], answer["uuids"]) == (name, image, UUIDS)
+    assert host.calls()[-1] == command.replace("IMAGE", image)
+
+
+@pytest.mark.parametrize("image", ["nvidia/cuda:10.0-base", "nvcr.io/nvidia/k8s/cuda-sample:nbody"])
+def test_without_the_plugins_image_it_is_one_named_after_cuda(host: Host, image: str) -> None:
+    """Whoever pulled it."""
+    tool(host, "docker", "barracuda:1", "<none>:<none>", image)
+    assert ask(host, "docker")["image"] == image
+
+
+def test_without_an_image_nothing_is_run_or_pulled(host: Host) -> None:
+    """The tools that were asked are named."""
+    tool(host, "docker", "barracuda:1")
+    tool(host, "podman")
+    answer = ask(host, "docker")
+    assert (answer["tool"], answer["tools"]) == (None, ["docker", "podman"])
+    assert all(" images" in call for call in host.calls())
+
+
+def test_another_tool_is_taken_where_the_first_has_no_image(host: Host) -> None:
+    """The kubelet's own first."""
+    tool(host, "ctr", "registry.k8s.io/pause:3.10")
+    tool(host, "podman", "localhost/cuda:1")
+    assert ask(host, "containerd")["tool"] == "podman"
+
+
+def test_a_container_that_fails_is_told_in_its_own_words(host: Host) -> None:
+    """With its status."""
+    tool(host, "docker", PLUGIN, runs="echo 'unknown or invalid runtime name: nvidia' >&2; exit 125")
+    answer = ask(host, "docker")
+    assert (answer["status"], answer["uuids"]) == (125, [])
+    assert answer["words"] == ["unknown or invalid runtime name: nvidia"]
