@@ -54,6 +54,7 @@ def parse(raw: Raw) -> Facts:
         library_version=raw.get("library_version"),
         gpus=gpus,
         smi_error=smi["error"],
+        half_installed=tuple(raw.get("half_installed") or ()),
         packages={name: Package(name, **entry) for name, entry in (raw.get("packages") or {}).items()},
         files={path: File(path, **entry) for path, entry in (raw.get("files") or {}).items()},
         units={name: _unit(name, entry) for name, entry in (raw.get("units") or {}).items()},

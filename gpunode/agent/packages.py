@@ -19,14 +19,24 @@ def read_packages(patterns: List[str], broken: bool = False) -> Dict[str, Dict[s
         return found
     if package_system() in ("dnf", "zypper") or have("dpkg-query") is None:
         return read_rpms(patterns)
-    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
     native = read_arch()
-    for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines():
-        status, name, version, arch = line.split("\t")
+    for status, name, version, arch in dpkg_rows(patterns):
         if status[1] == "i" or (broken and status[1] not in "nc"):
             key = name if arch in (native, "all") else name + ":" + arch
             found[key] = {"version": version, "held": status[0] == "h"}
     return found
+
+
+def read_half_installed(patterns: List[str]) -> List[str]:
+    """The matching packages that dpkg has unpacked, or begun to, and not configured."""
+    if not patterns or package_system() != "apt" or have("dpkg-query") is None:
+        return []
+    return sorted({name for status, name, _, _ in dpkg_rows(patterns) if status[1] in "HUF"})
+
+
+def dpkg_rows(patterns: List[str]) -> List[List[str]]:
+    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+    return [line.split("\t") for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines()]
 
 
 def packages(this: Run, change: Message) -> Message:

@@ -21,7 +21,7 @@ from gpunode.agent.kubelet import read_kubelet, read_watched_files
 from gpunode.agent.lock import lock_holder
 from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot
 from gpunode.agent.outside import unconfirmed
-from gpunode.agent.packages import read_packages
+from gpunode.agent.packages import read_half_installed, read_packages
 from gpunode.agent.runfile import read_installed_run
 from gpunode.agent.system import Message, line_of
 from gpunode.agent.systemd import read_units
@@ -49,6 +49,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "installed_run": begin(read_installed_run),
         "smi": begin(read_smi, modules, users),
         "packages": begin(read_packages, watch["packages"]),
+        "half_installed": begin(read_half_installed, watch["packages"]),
         "units": units,
         "docker": begin(read_docker),
         "containerd": begin(read_containerd),

@@ -46,7 +46,16 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
             f"with `nvidia-uninstall`, {LEAVE}",
             layer="module",
         )
-    if not family and run is None and facts.library_version is not None:
+    begun = sorted(system.NAMES.driver_family({name: Package(name, "") for name in facts.half_installed}))
+    if begun and not family and not system.keeps_branch(facts):
+        raise Refused(
+            host.name,
+            f"packages of a driver are half installed: {few(begun, 3)}",
+            hint="Somebody's installation stopped in the middle. End it (`apt-get --fix-broken install` on the host), or remove "
+            f"them ({system.PURGE} {' '.join(begun[:3])} …), {LEAVE}",
+            layer="module",
+        )
+    if not family and run is None and facts.library_version is not None and not begun:
         raise Refused(
             host.name,
             f"a driver {facts.library_version} is installed without packages, and not by NVIDIA's .run installer",

@@ -235,4 +235,5 @@ class Facts:
     machine_id: str = ""  # of /etc/machine-id; "" where it is not known
     product_uuid: str = ""  # of the firmware
     installed_run: InstalledRun | None = None
+    half_installed: tuple[str, ...] = ()  # packages that dpkg has unpacked and not configured
     kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module

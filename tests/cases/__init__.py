@@ -127,6 +127,7 @@ def build(data: Mapping[str, Any]) -> Facts:
         library_version=data.get("library_version"),
         gpus=tuple(Gpu(**row) for row in data.get("gpus", ())),
         smi_error=data.get("smi_error"),
+        half_installed=tuple(data.get("half_installed", ())),
         packages={n: _package(n, entry) for n, entry in data["packages"].items()},
         files={path: _file(path, entry) for path, entry in data["files"].items()},
         units={name: _unit(name, entry) for name, entry in data["units"].items()},

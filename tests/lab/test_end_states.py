@@ -182,7 +182,9 @@ def offers(lab: Lab, node: Node, count: str) -> None:
 
 
 @pytest.mark.parametrize("node", ["modern"], indirect=True)
-def test_packages_half_installed_are_finished(lab: Lab, node: Node, run: Callable[..., Ran]) -> None:
+def test_packages_half_installed_are_named_and_taken_over_when_finished(
+    lab: Lab, node: Node, run: Callable[..., Ran]
+) -> None:
     """Unpacked and not configured, as a machine that lost its power in the middle has them."""
     sources(lab, node)
     shell(node, f"{APT} --download-only nvidia-open")
@@ -192,6 +194,11 @@ def test_packages_half_installed_are_finished(lab: Lab, node: Node, run: Callabl
         in node.exec(["dpkg-query", "-W", "-f", "${Status}\n", "*nvidia*"], check=False).stdout
     )
 
+    refused = run("provision", "--yes")
+    assert refused.code == 4, refused
+    assert "half installed" in str(refused.of("outcome")[-1]["error"])
+
+    shell(node, "DEBIAN_FRONTEND=noninteractive apt-get -qq --fix-broken install")  # as the hint says
     proven(run("provision", "--yes"), gpus=4)
 
     assert node.exec(["dpkg", "--audit"]).stdout == ""

@@ -1,0 +1,42 @@
+"""Where no pod can run, `verify` runs a GPU container on the host: docker's on one, containerd's on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .api import Lab
+from .conftest import Ran
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.mark.parametrize(("name", "tool", "gpus"), [("legacy", "docker", 2), ("modern", "ctr", 4)])
+def test_without_a_kubelet_a_container_shows_the_gpus(
+    lab: Lab, gpunode: Callable[..., Ran], name: str, tool: str, gpus: int
+) -> None:
+    """It is of the plugin's image, which is there; the kubelet's link is the first that is broken, and nothing stays behind."""
+    node = lab.node(name)
+    limited = ("--json", "--limit", name)
+    ready = gpunode("provision", "--yes", *limited, timeout=800)
+    assert ready.code == 0, ready
+    node.exec(["systemctl", "stop", "kubelet"])
+    try:
+        ran = gpunode("verify", *limited)
+    finally:
+        node.exec(["systemctl", "start", "kubelet"])
+        node.wait_ready()
+    assert ran.code == 1, ran
+    links = {link["layer"]: link for link in ran.of("link", name)}
+    assert links["container"]["status"] == "ok", links["container"]
+    assert links["container"]["text"].startswith(f"{gpus} of {gpus} GPUs answer in a container of ")
+    assert links["container"]["text"].endswith(f", by {tool}")
+    assert [layer for layer, link in links.items() if link["status"] == "broken"] == ["kubelet"]
+    assert "gpunode-verify" not in node.exec(["sh", "-c", "docker ps -a || ctr -n k8s.io containers ls"]).stdout
+
+
+def test_no_run_runs_none(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+    """As it runs no pod."""
+    ran = gpunode("verify", "--no-run", "--json", "--limit", "legacy")
+    assert "container" not in {link["layer"] for link in ran.of("link", "legacy")}
