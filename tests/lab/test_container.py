@@ -33,7 +33,9 @@ def test_without_a_kubelet_a_container_shows_the_gpus(
     assert links["container"]["text"].startswith(f"{gpus} of {gpus} GPUs answer in a container of ")
     assert links["container"]["text"].endswith(f", by {tool}")
     assert [layer for layer, link in links.items() if link["status"] == "broken"] == ["kubelet"]
-    assert "gpunode-verify" not in node.exec(["sh", "-c", "docker ps -a || ctr -n k8s.io containers ls"]).stdout
+    assert (
+        "gpunode-verify" not in node.exec(["sh", "-c", "docker ps -a || ctr -n k8s.io containers ls"]).stdout
+    )
 
 
 def test_no_run_runs_none(lab: Lab, gpunode: Callable[..., Ran]) -> None:

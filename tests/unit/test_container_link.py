@@ -1,0 +1,93 @@
+"""The link `container`: where it is judged, and what its result says."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from gpunode.model import Layer, Link
+from gpunode.verify import container, coverage
+from tests import cases
+
+HOST = container.BELOW
+SEEN = cases.overlaid(
+    cases.facts("legacy"),
+    {
+        "gpus": [
+            {"index": n, "uuid": f"GPU-{n}", "name": "P100", "pci": f"0000:0{n}:00.0", "memory_mib": 1}
+            for n in (0, 1)
+        ]
+    },
+)
+ANSWER: dict[str, Any] = {
+    "tool": "docker",
+    "image": "cuda:12",
+    "status": 0,
+    "uuids": ["GPU-0", "GPU-1"],
+    "words": [],
+}
+
+
+def chain(**others: str) -> list[Link]:
+    """All below the kubelet holds; the others are as they are named."""
+    above = {"kubelet": "ok", "node": "ok", **others}
+    status: dict[str, Any] = {**dict.fromkeys(HOST, "ok"), **above}
+    return [Link(layer, status[layer], "") for layer in get_args(Layer) if layer in status]
+
+
+@pytest.mark.parametrize(
+    ("others", "runs"),
+    [
+        ({}, False),
+        ({"kubelet": "broken", "node": "unknown"}, True),
+        ({"node": "broken"}, True),
+        ({"node": "unknown"}, True),
+        ({"runtime": "broken", "kubelet": "unknown", "node": "unknown"}, False),
+        ({"plugin": "broken"}, False),
+    ],
+)
+def test_it_is_run_where_the_runtime_holds_and_no_pod_can_follow(others: dict[str, str], runs: bool) -> None:
+    """A node without the plugin runs pods; a host without a working runtime no container."""
+    assert container.wanted(chain(**others)) is runs
+
+
+def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> None:
+    """Where it is broken the host is; where it is ok the links that were checked are as many as before."""
+    links = chain(kubelet="broken", node="unknown")
+    good = container.placed(links, container.link(ANSWER, SEEN))
+    assert [link.layer for link in good][5:8] == ["runtime", "container", "kubelet"]
+    assert coverage.unchecked(good) == coverage.unchecked(links)
+    bad = container.placed(links, container.link({**ANSWER, "uuids": []}, SEEN))
+    assert coverage.broken({"a": bad}) == {"a": "container"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text", "cause"),
+    [
+        ({}, "ok", "2 of 2 GPUs answer in a container of cuda:12, by docker", ""),
+        ({"uuids": ["GPU-1", "GPU-7"]}, "broken", "1 of 2 GPUs answer", "does not list the others"),
+        (
+            {"status": 125, "uuids": [], "words": ["unknown runtime: nvidia"]},
+            "broken",
+            "0 of 2",
+            "unknown runtime: nvidia",
+        ),
+        (
+            {"tool": None, "tools": ["docker"]},
+            "unknown",
+            "no image of docker is the device plugin's or named after CUDA",
+            "",
+        ),
+        ({"tool": None, "tools": []}, "unknown", "no docker, nerdctl, ctr or podman answers", ""),
+    ],
+)
+def test_it_compares_with_the_gpus_of_the_host(
+    answer: dict[str, Any], status: str, text: str, cause: str
+) -> None:
+    """By UUID; the tool's own words are the cause of a failure."""
+    found = container.link({**ANSWER, **answer}, SEEN)
+    assert found.status == status
+    assert text in found.text
+    assert cause in found.cause
+    assert bool(found.fix) == (status == "broken")
