@@ -48,6 +48,10 @@ Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Also write the report to this file, for a browser.", metavar="FILE"),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 

@@ -35,6 +35,7 @@ def plan(
             "--why", help="Show the choices that each plan rests on: repository, branch, modules, runtime …"
         ),
     ] = False,
+    html: options.Html = None,
 ) -> None:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
@@ -42,6 +43,6 @@ def plan(
     """
     from gpunode.rollout.drift import drift
 
-    with session(common) as work:
+    with session(common, html) as work:
         code = drift(work, diff=diff, waits=exit_with, why=why)
     raise typer.Exit(code)

@@ -31,6 +31,7 @@ def provision(
             show_default="0, without those",
         ),
     ] = None,
+    html: options.Html = None,
 ) -> None:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
 
@@ -41,6 +42,6 @@ def provision(
 
     size = Size.parse(batch) if batch else None
     wish = rollout.Wish(yes=yes, run=run, size=size, canary=canary, max_fail=max_fail)
-    with session(common) as work:
+    with session(common, html) as work:
         code = rollout.provision(work, wish)
     raise typer.Exit(code)

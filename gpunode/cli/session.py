@@ -17,6 +17,8 @@ from gpunode.errors import GpunodeError, InventoryError, UsageError
 if TYPE_CHECKING:
     from gpunode.model import Inventory
     from gpunode.password import Password
+    from gpunode.report.page import Page
+    from gpunode.rollout.listener import Listener
     from gpunode.rollout.session import Session
 
 EXAMPLE = """\
@@ -68,8 +70,9 @@ def in_cluster(common: options.InCluster) -> Inventory:
 
 
 @contextmanager
-def session(common: options.Common) -> Iterator[Session]:
-    """A session over the selected hosts. Commands in its reports and errors name the inventory."""
+def session(common: options.Common, html: Path | None = None) -> Iterator[Session]:
+    """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`: a file that gets the
+    report, too, however the session ends."""
     import logging
 
     from gpunode import inventory as inventories
@@ -83,6 +86,8 @@ def session(common: options.Common) -> Iterator[Session]:
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet)
+    page = _page(listener, html, inventory) if html is not None else None
+    listener = page or listener
     if path != options.usual():
         listener = report.Named(listener, path)
     try:
@@ -91,7 +96,26 @@ def session(common: options.Common) -> Iterator[Session]:
     except GpunodeError as error:  # it goes past the report
         if path != options.usual():
             error.message, error.hint = report.named(error.message, path), report.named(error.hint, path)
+        if page is not None:
+            page.failed(error)
         raise
+    finally:
+        if page is not None and html is not None:
+            try:
+                page.write()
+            except OSError as error:
+                raise GpunodeError(f"--html {html}: cannot be written: {error.strerror}") from error
+
+
+def _page(listener: Listener, path: Path, inventory: Inventory) -> Page:
+    """The report as a file. Raises UsageError where none can be written, before anything is contacted."""
+    from gpunode.report.page import Page
+
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(
+            f"--html {path}: no file can be written there", hint="Name a file in a folder that is there."
+        )
+    return Page(listener, path, f"gpunode {sys.argv[1] if sys.argv[1:] else ''} · {inventory.path}")
 
 
 def _password() -> Password:

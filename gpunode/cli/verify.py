@@ -15,6 +15,7 @@ def verify(
     *,
     common: options.Common,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the free GPUs.")] = True,
+    html: options.Html = None,
 ) -> None:
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
     plugin, capacity, pod. The first broken link has its cause and its fix.
@@ -26,6 +27,6 @@ def verify(
     """
     from gpunode.rollout import verification
 
-    with session(common) as work:
+    with session(common, html) as work:
         code = verification.verify(work, run=run)
     raise typer.Exit(code)

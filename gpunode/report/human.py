@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from gpunode import diff as diffs
 from gpunode.errors import GpunodeError
-from gpunode.model import Event, Host, Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
+from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report import disturbs
-from gpunode.report.headline import headline, notes
+from gpunode.report.blocks import alike, chain, failure, plan_lines, shown, summed
 from gpunode.report.live import Live
-from gpunode.report.objects import line_style, planned
+from gpunode.report.objects import planned
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.screen import screen, words, wrapped
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
 
-SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
-WORDS = {
-    "right": "right",
-    "planned": "to change",
-    "changed": "changed",
-    "failed": "failed",
-    "refused": "refused",
-    "unreachable": "unreachable",
-    "declined": "declined",
-}
 
 PIPED = 100  # assumed columns of a file or a pipe
 
@@ -72,8 +59,8 @@ class Human:
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
-        for outcome in _alike(outcomes, diff=diff):
-            self._print(_planned(outcome, width, diff=diff))
+        for outcome in alike(outcomes, diff=diff):
+            self._print(plan_lines(outcome, width, diff=diff))
         for number, line in enumerate(disturbs.whose(outcomes)):
             self._print(((" disturbs  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
@@ -82,7 +69,7 @@ class Human:
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
-            self._print(_failure(outcome, width))
+            self._print(failure(outcome, width))
 
     def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
         """One print for all: each print of rich costs more than a line."""
@@ -94,12 +81,12 @@ class Human:
         self._print(parts, self._err)
 
     def links(self, host: str, links: Sequence[Link]) -> None:
-        self._print(_links(host, links))
+        self._print(chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:
             return
-        cells = [[plain(_cell(cell)) for cell in row] for row in rows]
+        cells = [[plain(shown(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
         longest = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
@@ -135,62 +122,10 @@ class Human:
             raise
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        counts = Counter(WORDS[outcome.status] for outcome in outcomes)
-        parts = ", ".join(f"{count} {word}" for word, count in counts.items())
-        hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
-        waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
-        rest = "; cluster not checked" if cluster is None else f"; in the cluster {waits}" if cluster else ""
-        self._err_print(f" {hosts} in {time.monotonic() - self._start:.1f} s: {parts}{rest}\n")
+        self._err_print(f" {summed(outcomes, time.monotonic() - self._start, cluster)}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         self.note(text)
-
-
-def _alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
-    """One outcome for each distinct plan, with the names of all its hosts."""
-    groups: dict[tuple[Part, ...], list[Outcome]] = {}
-    for outcome in outcomes:
-        nameless = outcome if outcome.error else replace(outcome, host="")
-        groups.setdefault(tuple(_planned(nameless, 0, diff=diff)), []).append(outcome)
-    return [replace(same[0], host=", ".join(one.host for one in same)) for same in groups.values()]
-
-
-def _planned(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
-    """A host's plan or `nothing to do`, its notes, and its error."""
-    if outcome.plan:
-        facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
-        yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
-        for step in outcome.plan.steps:
-            yield from _step(step, diff=diff)
-        if outcome.disturbs:
-            yield from ("   ", ("disturbs   ", "dim"), f"   {disturbs.sentence(outcome.disturbs)}\n")
-        yield from _notes(outcome, 0)
-    elif outcome.error is None:
-        yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))
-        yield from _notes(outcome, width)
-    yield from _failure(outcome, width)
-
-
-def _links(host: str, links: Sequence[Link]) -> Iterator[Part]:
-    """The chain, link by link; links after a broken one by name only."""
-    yield from (" ", (host, "bold"), "\n")
-    for link in links:
-        if link.status == "unknown" and not link.text:
-            continue
-        yield from ("   ", SIGNS[link.status], f" {link.layer:<9} {link.text}\n")
-        for word, text in (("cause", link.cause), ("fix", link.fix)):
-            for number, line in enumerate(lines(text)):
-                yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
-    unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
-    if unknown:
-        yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
-
-
-def _cell(value: object) -> str:
-    """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
-    if isinstance(value, float):
-        return f"{value:g}" if value >= 1 else "<1"
-    return "" if value is None else str(value)
 
 
 def _word(text: str) -> int:
@@ -207,39 +142,3 @@ def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[P
         for name, cell in zip(names, cells, strict=True):
             if cell:
                 yield from ((f"   {name:<{wide}}", "dim"), f"  {cell}\n")
-
-
-def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
-    for note in notes(outcome):
-        yield f"{' ' * (width + 3)}{note}\n", "yellow"
-
-
-def _failure(outcome: Outcome, width: int) -> Iterator[Part]:
-    if outcome.error is None:
-        return
-    first, *rest = lines(outcome.error) or [""]
-    yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
-    for line in [*rest, *lines(outcome.hint)]:
-        yield f"{' ' * (width + 5)}{line}\n"
-
-
-def _step(step: StepPlan, *, diff: bool) -> Iterator[Part]:
-    name = step.step
-    for change in step.changes:
-        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {diffs.headline(change)}\n")
-        name = ""
-        for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
-            if text:
-                yield f"{' ' * 17}{text}\n", style
-        for line in diffs.lines(change) if diff else ():
-            yield f"{' ' * 17}{line}\n", line_style(line)
-
-
-def _sign(change: object) -> tuple[str, str]:
-    if isinstance(change, WriteFile):
-        return ("~", "yellow") if change.before is not None else ("+", "green")
-    if isinstance(change, RemoveFile) or (isinstance(change, Packages) and change.remove):
-        return "-", "red"
-    if isinstance(change, Packages) and change.install:
-        return "+", "green"
-    return "!", "magenta"

@@ -26,7 +26,7 @@ Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 def demo() -> Iterator[Demo]:
     """Two nodes, proven."""
     with Demo([kinds.old("gpu-1"), kinds.new("gpu-2")]) as made:
-        done = run(made.folder, "provision", "inventory.yaml", "--yes", "--no-run", "-q")
+        done = run(made.folder, "provision", "inventory.yaml", "--yes", "-q", "--html", "report.html")
         assert done.returncode == 0, done.stdout + done.stderr
         yield made
 
@@ -57,6 +57,13 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
 def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return [line for line in found if line["type"] == kind]
+
+
+def test_a_provision_leaves_a_report_with_its_hosts_timeline_and_result(demo: Demo) -> None:
+    text = (demo.folder / "report.html").read_text()
+    assert '<td class="green">verified</td>' in text
+    assert "install " in text.split("<b>gpu-1</b>")[1].split("Timeline")[1].split("<b>gpu-2</b>")[0]
+    assert "cluster" in text
 
 
 def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:

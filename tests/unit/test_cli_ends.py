@@ -245,6 +245,19 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
     assert "(named by $GPUNODE_INVENTORY)" in str(error)
 
 
+@pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
+def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: tuple[str, ...]) -> None:
+    """With every host, beside what is printed; a place where none can be written is found before a host is asked."""
+    code = command(*words).exit_code
+    assert command(*words, "--html", "report.html").exit_code == code
+    text = Path("report.html").read_text()
+    assert all(f"<b>{name}</b>" in text for name in ("right", "planned", "refused", "unreachable", "failed"))
+
+    error = command(*words, "--html", "gone/report.html").exception
+    assert isinstance(error, UsageError)
+    assert "no file can be written there" in error.message
+
+
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
 def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
     command: Command, verb: str

@@ -1,0 +1,139 @@
+"""A run as one HTML file: what the terminal showed, by cause and by host, with its timeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpunode import __version__
+from gpunode.errors import GpunodeError
+from gpunode.model import Event, Host, Link, Outcome
+from gpunode.report.blocks import shown, summed
+from gpunode.report.cards import Card, Styled, causes, styled
+from gpunode.report.objects import planned
+from gpunode.report.plain import Part, lines, plain
+
+if TYPE_CHECKING:
+    from gpunode.cluster.objects.difference import Difference
+    from gpunode.rollout.listener import Listener
+
+TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
+
+
+class Page:
+    """A report that passes everything on to another one, and writes it to a file at the end."""
+
+    def __init__(self, report: Listener, path: Path, title: str) -> None:
+        self._report, self._path = report, path
+        self._start = time.monotonic()
+        self._cards: dict[str, Card] = {}
+        self._view: dict[str, Any] = {
+            "title": plain(title),
+            "version": __version__,
+            "when": time.strftime("%Y-%m-%d %H:%M %Z"),
+            "summary": [],
+            "tables": [],
+            "notes": [],
+        }
+        self._cluster: list[Part] = []
+        self.ask = report.ask
+
+    @contextmanager
+    def live(self, hosts: Sequence[Host]) -> Iterator[None]:
+        for host in hosts:
+            self._card(host.name)
+        with self._report.live(hosts):
+            yield
+
+    def event(self, event: Event) -> None:
+        self._report.event(event)
+        if event.host and event.type != "progress":
+            self._card(event.host).events.append((self._now(), event.message))
+
+    def finished(self, outcome: Outcome) -> None:
+        self._report.finished(outcome)
+        self._keep([outcome])
+
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+        self._report.plans(outcomes, diff=diff)
+        self._keep(outcomes)
+        for outcome in outcomes:
+            self._card(outcome.host).shown = outcome
+
+    def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+        self._report.cluster(context, differences, diff=diff)
+        self._cluster += planned(context, differences, diff=True)
+
+    def failures(self, outcomes: Sequence[Outcome]) -> None:
+        self._report.failures(outcomes)
+        self._keep(outcomes)
+
+    def links(self, host: str, links: Sequence[Link]) -> None:
+        self._report.links(host, links)
+        self._card(host).links = tuple(links)
+
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        self._report.rows(kind, columns, rows)
+        if kind == "verified":
+            for host, _, result, proof in rows:
+                self._card(str(host)).result = (str(result), str(proof))
+        if rows:
+            cells = [[plain(shown(one)) for one in row] for row in rows]
+            title = TITLES.get(kind, kind.capitalize())
+            self._view["tables"].append({"title": title, "columns": columns, "rows": cells})
+
+    def problem(self, error: GpunodeError, host: str | None = None) -> None:
+        self._report.problem(error, host)
+        self.failed(error)
+
+    def failed(self, error: GpunodeError) -> None:
+        """An error that ends the command; the command line reports it."""
+        self._view["notes"].append(Styled(" ".join(line.strip() for line in lines(str(error))), "red"))
+
+    def note(self, text: str) -> None:
+        self._report.note(text)
+        self._view["notes"].append(Styled(plain(text)))
+
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+        self._report.summary(outcomes, cluster=cluster)
+        self._keep(outcomes)
+        self._view["summary"].append(summed(outcomes, self._now(), cluster))
+
+    def total(self, text: str, numbers: Mapping[str, object]) -> None:
+        self._report.total(text, numbers)
+        self._view["summary"].append(plain(text))
+
+    def write(self) -> None:
+        """Write the file, whole or not at all. Raises OSError."""
+        draft = self._path.with_name(f".{self._path.name}.gpunode")
+        draft.write_text(self.text(), encoding="utf-8")
+        draft.replace(self._path)
+
+    def text(self) -> str:
+        """The file's text."""
+        from jinja2 import Environment, PackageLoader
+
+        cards = list(self._cards.values())
+        page = {
+            **self._view,
+            "causes": causes(cards),
+            "cards": sorted(cards, key=lambda card: card.style != "red"),
+            "statuses": list(dict.fromkeys(card.status for card in cards)),
+            "cluster": styled(self._cluster),
+        }
+        environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True)
+        return environment.get_template("page.html.j2").render(page=page)
+
+    def _card(self, name: str) -> Card:
+        return self._cards.setdefault(name, Card(name))
+
+    def _keep(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            card = self._card(outcome.host)
+            card.outcome, card.ended = outcome, self._now()
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._start, 3)

@@ -1,0 +1,155 @@
+"""`--html`: one file that tells of a run, from the same rows as the terminal's report."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gpunode.cluster.objects.difference import Difference
+from gpunode.errors import ClusterError
+from gpunode.model import Event, Host, Link, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.report import make
+from gpunode.report.page import Page
+from tests.unit.test_verify import right
+
+VOID = {"meta", "input", "link", "br"}
+EVIL = "<script>alert(1)</script> \x1b[31m password=hunter2"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Tree(HTMLParser):
+    """The tags, in order; raises where one is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    """A plan of four hosts: two that change alike, one that is right, one that is refused with words that are not nice."""
+    found = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode plan · inventory.yaml")
+    hosts = [Host(name, Ssh(name)) for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-4")]
+    write = WriteFile("/etc/docker/daemon.json", '{"a": "<b>"}\n', "pods get GPUs", before="{}\n")
+    steps = (StepPlan("docker", (write, Service("docker.service", "it reads it", restart=True))),)
+    facts = right()[1]
+    outcomes = [
+        *(Outcome(name, "planned", facts, plan=Plan(name, steps)) for name in ("gpu-1", "gpu-2")),
+        Outcome("gpu-3", "right", facts),
+        Outcome("gpu-4", "refused", error=EVIL, hint="Do <i>this</i>."),
+    ]
+    with found.live(hosts):
+        for outcome in outcomes:
+            found.event(Event("stage", outcome.host, "reading <facts>"))
+            found.finished(outcome)
+    found.plans(outcomes)
+    found.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: <b>", "+a: <c>"))])
+    found.problem(ClusterError("no <answer>", hint="Try again."))
+    found.summary(outcomes, cluster=1)
+    return found
+
+
+def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: Page) -> None:
+    """No link, no image, no font; and no text of a host's becomes markup or shows a secret."""
+    text = page.text()
+    tags = Tree(text).tags
+    assert not [tag for tag, attrs in tags if {"src", "href"} & attrs.keys()]
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    assert len([tag for tag, _ in tags if tag == "script"]) == 1
+    assert "&lt;script&gt;" in text
+    assert "hunter2" not in text
+    assert "\x1b" not in text
+
+
+def test_the_fleet_is_told_by_cause_the_bad_ones_first(page: Page) -> None:
+    rows = re.findall(
+        r"<tr><td>(\d)</td><td class=\"(\w+)\">([\w ]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", page.text()
+    )
+    assert [(row[0], row[1], row[2], row[4]) for row in rows] == [
+        ("1", "red", "refused", "gpu-4"),
+        ("2", "yellow", "to change", "gpu-1, gpu-2"),
+        ("1", "green", "right", "gpu-3"),
+    ]
+    assert rows[1][3] == "docker"
+
+
+def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
+    text = page.text()
+    card = text.split("<b>gpu-1</b>")[1].split('<details class="host"')[0]
+    assert "/etc/docker/daemon.json" in card
+    assert '<span class="green">' in card
+    assert right()[1].gpus[0].uuid in card
+    assert "reading &lt;facts&gt;" in card
+    assert "4 hosts in " in text
+    assert "+a: &lt;c&gt;" in text
+    assert "no &lt;answer&gt; Try again." in text
+
+
+def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path: Path) -> None:
+    page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
+    page.links(
+        "gpu-1",
+        [Link("PCI", "ok", "2 GPUs"), Link("module", "broken", "none", cause="not loaded", fix="load")],
+    )
+    page.links("gpu-2", [Link("PCI", "ok", "2 GPUs")])
+    page.total("1 of 2 hosts broken", {})
+    text = page.text()
+    assert '<td class="red">broken</td><td>module: not loaded</td><td>gpu-1</td>' in text
+    assert '<td class="green">OK</td>' in text
+    assert "<p>1 of 2 hosts broken</p>" in text
+
+
+def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Page) -> None:
+    text = page.text()
+    assert "color-scheme: light dark" in text
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    names = set(re.findall(r'class="(\w+)"', text)) - {"host", "status", "gpus", "time", "mono", "idle"}
+    assert all(f".{name} " in text for name in names), names  # every style that is used is defined
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path: Path) -> None:
+    page.write()
+    assert (tmp_path / "report.html").read_text() == page.text()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no headless Chromium here; $CHROMIUM names one")
+def test_a_browser_shows_it(page: Page, tmp_path: Path) -> None:
+    """Its script runs without an error, which would leave the mark away; and it has something to show."""
+    page.write()
+    file = tmp_path / "report.html"
+    file.write_text(
+        file.read_text().replace("</body>", "<script>document.title = String(cards.length)</script></body>")
+    )
+    words = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--screenshot={tmp_path}/shot.png",
+        "--dump-dom",
+    ]
+    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    assert "<title>4</title>" in done.stdout
+    assert (tmp_path / "shot.png").stat().st_size > 1000
