@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpunode import compat
-from gpunode.desired import driver, origin
+from gpunode.desired import driver, machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, Package, PackageSpec, PciDevice
@@ -50,7 +50,7 @@ def is_needed(host: Host, facts: Facts, system: PackageSystem) -> bool:
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises Refused with the
     reason where the archive has none."""
-    driver.passed_through(host, gpus)
+    machines.passed_through(host, gpus)
     archive, names = _archive(host, facts), system.NAMES
     asked = f"the inventory asks for {archive.name}'s own driver"
     if not host.driver_from:
@@ -58,7 +58,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         host = replace(host, driver_from="distribution")
     origin.check(host, facts, system)
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
-    driver.known(host, models)
+    machines.known(host, models)
     theirs = {} if _from_nvidia(facts, names) else origin.parts(facts, names)
     installed = _branch(theirs)
     branch = _chosen(host, facts, archive, models, installed)

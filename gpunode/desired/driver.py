@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode import compat
-from gpunode.desired import origin
+from gpunode.desired import machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
@@ -17,11 +17,11 @@ FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
-    passed_through(host, gpus)
+    machines.passed_through(host, gpus)
     origin.check(host, facts, system)
     names = system.NAMES
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
-    known(host, models)
+    machines.known(host, models)
     full = host.driver if "." in host.driver else ""
     installed = _installed_branch(facts, names)
     if host.driver == "auto":
@@ -245,30 +245,6 @@ def named(models: Iterable[compat.Model]) -> str:
 
 def _since(branch: compat.Branch) -> str:
     return f", which ended {branch.ends}" if branch.ends else ", which has ended"
-
-
-def known(host: Host, models: Sequence[compat.Model]) -> None:
-    """Refuse GPUs that are in no table."""
-    unknown = [model.name for model in models if not model.flavours]
-    if unknown:
-        raise Refused(
-            host.name,
-            f"{', '.join(unknown)}: not in gpunode's tables, so no driver can be chosen for it",
-            hint="Use a newer gpunode, or install a driver by hand and set `driver: none`.",
-            layer="module",
-        )
-
-
-def passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
-    """Refuse GPUs that are for virtual machines."""
-    if all(device.driver == "vfio-pci" for device in gpus):
-        raise Refused(
-            host.name,
-            f"all {len(gpus)} GPUs are bound to vfio-pci, for virtual machines",
-            hint="Give a GPU back to the host (unbind vfio-pci, remove its ids from modprobe.d), "
-            "or take the host out of the inventory.",
-            layer="module",
-        )
 
 
 def _installed_branch(facts: Facts, names: compat.PackageNames) -> int | None:

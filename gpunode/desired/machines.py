@@ -49,3 +49,27 @@ def check_driver(host: Host, facts: Facts, gpus: Sequence[PciDevice]) -> None:
             hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
             layer="module",
         )
+
+
+def known(host: Host, models: Sequence[compat.Model]) -> None:
+    """Refuse GPUs that are in no table."""
+    unknown = [model.name for model in models if not model.flavours]
+    if unknown:
+        raise Refused(
+            host.name,
+            f"{', '.join(unknown)}: not in gpunode's tables, so no driver can be chosen for it",
+            hint="Use a newer gpunode, or install a driver by hand and set `driver: none`.",
+            layer="module",
+        )
+
+
+def passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
+    """Refuse GPUs that are for virtual machines."""
+    if all(device.driver == "vfio-pci" for device in gpus):
+        raise Refused(
+            host.name,
+            f"all {len(gpus)} GPUs are bound to vfio-pci, for virtual machines",
+            hint="Give a GPU back to the host (unbind vfio-pci, remove its ids from modprobe.d), "
+            "or take the host out of the inventory.",
+            layer="module",
+        )

@@ -54,7 +54,8 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
     if wish.run is not None and wish.run.flavour:
         why = "the inventory asks for them"
     if wish.modules:
-        why = f"{why}; {wish.modules[0].name} has them, signed by the distribution"
+        who = "built by NVIDIA" if wish.modules[0].origin == "nvidia" else "signed by the distribution"
+        why = f"{why}; {wish.modules[0].name} has them, {who}"
     yield Choice("modules", wish.flavour, why)
     names = ", ".join(spec.name for spec in wish.headers)
     builds = ", and NVIDIA's installer builds its module" if wish.run else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode import compat
-from gpunode.desired import driver, origin
+from gpunode.desired import driver, machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PackageSpec, PciDevice
@@ -24,10 +24,10 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
     """That driver. Raises Refused with the reason where none of them fits, or a repository of it is not enabled."""
-    driver.passed_through(host, gpus)
+    machines.passed_through(host, gpus)
     _others(host, facts, system)
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
-    driver.known(host, models)
+    machines.known(host, models)
     row = _chosen(host, facts, models)
     _enabled(host, facts, row)
     module = facts.packages.get(row.module)

@@ -114,10 +114,33 @@ INSTALLED = {
         (
             "rocky",
             {},
-            {"os": {"id": "fedora", "version": "42", "pretty": "Fedora Linux 42"}},
+            {"os": {"id": "fedora", "version": "40", "pretty": "Fedora Linux 40"}},
             "system",
             "no packages",
-            "its dnf 5 is not supported yet",
+            "NVIDIA has a directory for releases 42 to 44 only",
+        ),
+        (
+            "suse",
+            {},
+            {},
+            "modules",
+            "open",
+            "open and proprietary ones drive all GPUs; the first is chosen; nvidia-open-driver-G07-signed-cuda-kmp-default has "
+            "them, signed by the distribution",
+        ),
+        ("centos", {"driver": "460"}, {}, "headers", "none", "the modules are built already"),
+        (
+            "modern",
+            {},
+            {
+                "pci": [
+                    {"address": "0000:19:00.0", "device": "2330"},
+                    {"address": "0000:3b:00.0", "device": "1db4", "driver": "vfio-pci"},
+                ]
+            },
+            "branch",
+            "595",
+            "595 is the production branch, with fixes until 2027-03; it drives H100 80GB HBM3",
         ),
     ],
 )
