@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, status, verify
+from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, share, status, verify
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (
@@ -49,6 +49,7 @@ app.command("lint", short_help="Show what an upgrade of Kubernetes would break o
 app.command("abort", short_help="End a provision's work that hangs on hosts.")(abort.abort)
 app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
 app.add_typer(plugin.app, name="plugin")
+app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")
 app.add_typer(demo.app, name="demo", short_help="See it all on simulated hosts and a simulated cluster.")
 

@@ -33,6 +33,10 @@ def context(dest: Path, *, python: str = "3.11", machine: str = "x86_64", pip: t
             "__pycache__", "Dockerfile", "requirements.*", "*.proto", "*.pyi", "image.py"
         ),
     )
+    # The scheduler extender runs in the same image.
+    shutil.copytree(
+        PACKAGE.parent / "share", dest / "gpunode/share", ignore=shutil.ignore_patterns("__pycache__")
+    )
     platforms = [
         f"--platform={name}_{machine}" for name in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
     ]

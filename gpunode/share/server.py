@@ -1,4 +1,4 @@
-"""The extender's HTTP server: POST …/filter, …/prioritize, …/bind, GET …/healthz, below any prefix.
+"""The extender's HTTP server: POST …/filter, …/prioritize, …/bind, below any prefix.
 
 The standard library's, a thread for each connection: the scheduler keeps a few open, its binds run side by side, and each
 waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up. It is quick enough
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,20 +18,36 @@ from .protocol import BadRequest, Extender
 
 log = logging.getLogger(__name__)
 
+HERE = "POST filter, prioritize and bind are here"
 MOST_BYTES = 256 << 20  # of a body: 5,000 nodes of 50 KiB, where the scheduler sends them whole
 IDLE = 120.0  # seconds; Go's client closes an idle connection after 90
+GREETING = 10.0  # seconds for a TLS handshake
 BACKLOG = 1024  # connections that wait to be accepted: binds come in hundreds
 
 
 class Server(ThreadingHTTPServer):
-    """Serves an extender on (host, port) from `serve_forever` to `shutdown`."""
+    """Serves an extender on (host, port) from `serve_forever` to `shutdown`; by TLS where there is a context."""
 
     daemon_threads = True
     request_queue_size = BACKLOG
 
-    def __init__(self, address: tuple[str, int], extender: Extender) -> None:
+    def __init__(
+        self, address: tuple[str, int], extender: Extender, tls: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__(address, Handler)
         self.extender = extender
+        self._tls = tls
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's thread: a client that is slow to greet delays no other."""
+        if self._tls is not None:
+            request.settimeout(GREETING)
+            request = self._tls.wrap_socket(request, server_side=True)
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            if self._tls is not None:
+                self.shutdown_request(request)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """A client that leaves in the middle of its request is no failure."""
@@ -47,10 +64,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        if self._verb() == "healthz":
-            self._answer(200, "ok")
-        else:
-            self._answer(404, "POST filter, prioritize and bind, and GET healthz are here")
+        self._answer(404, HERE)
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
@@ -63,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         text, verb = self.rfile.read(int(length)), self._verb()
         ask = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind}.get(verb)
         if ask is None:
-            self._answer(404, "POST filter, prioritize and bind, and GET healthz are here")
+            self._answer(404, HERE)
             return
         try:
             self._answer(200, ask(_json(text)))

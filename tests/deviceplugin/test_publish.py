@@ -223,7 +223,7 @@ def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
     publisher._annotation.put((ANNOTATION, "{}"))
     api.wait(lambda: note(api) == "{}")
     publisher.close()
-    assert api.objects[NODE]["metadata"]["annotations"] == {ANNOTATION: None}
+    assert api.objects[NODE]["metadata"]["annotations"] == {}
 
 
 def test_last_words_are_said_and_not_waited_for_long(api, publisher) -> None:

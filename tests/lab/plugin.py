@@ -15,7 +15,7 @@ from .slot import Slot
 def archive(slot: Slot, base: str) -> Path:
     """The image as `docker save` writes it; its name changes with its content."""
     source = CHECKOUT / "gpunode/deviceplugin"
-    inputs: list[str | Path] = [Path(__file__), source, base]
+    inputs: list[str | Path] = [Path(__file__), source, CHECKOUT / "gpunode/share", base]
 
     def build(folder: Path) -> None:
         name = f"gpunode-deviceplugin:{cache.key(inputs)}"

@@ -175,7 +175,7 @@ def test_a_mistaken_bind_binds_nothing(server: Server, api: Pods, body: Any) -> 
 
 def test_other_requests_are_answered_too(server: Server) -> None:
     """Whether it lives, and what is not there."""
-    assert ask(server, "healthz", b"", "GET") == (200, "ok")
+    assert ask(server, "healthz", b"", "GET")[0] == 404  # probes have a port of their own
     assert ask(server, "filter", b"", "GET")[0] == 404
     assert ask(server, "preempt", {})[0] == 404
     assert ask(server, "filter", b"", **{"Content-Length": "many"})[0] == 411

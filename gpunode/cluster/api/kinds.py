@@ -45,6 +45,8 @@ KINDS = {
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "DaemonSet": Kind("apps/v1", "daemonsets", True),
+    "Deployment": Kind("apps/v1", "deployments", True),
+    "Service": Kind("v1", "services", True),
     "Pod": Kind("v1", "pods", True),
     "Event": Kind("v1", "events", True),
     "ConfigMap": Kind("v1", "configmaps", True),

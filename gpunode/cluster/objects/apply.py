@@ -22,12 +22,15 @@ ORDER = (  # the reverse when removing
     "Namespace",
     "ServiceAccount",
     "ConfigMap",
+    "Secret",
     "Role",
     "RoleBinding",
     "ClusterRole",
     "ClusterRoleBinding",
     "RuntimeClass",
     "DaemonSet",
+    "Service",
+    "Deployment",
 )
 
 

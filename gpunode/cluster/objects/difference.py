@@ -110,6 +110,8 @@ def _all(sign: str, shown: Object) -> tuple[str, ...]:
 
 
 def _yaml(shown: Object) -> list[str]:
+    if shown.get("kind") == "Secret":
+        shown = shown | {"data": dict.fromkeys(shown.get("data") or {}, "(hidden)")}
     text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
     return redaction.redacted(text).splitlines()
 

@@ -11,6 +11,8 @@ from gpunode.cluster.objects import apply
 from gpunode.cluster.plugin import annotation, daemonset
 from gpunode.cluster.plugin.manifests import everything
 
+EXTENDER = "gpunode-share"  # has pods of its own
+
 OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
 
 
@@ -58,6 +60,6 @@ def _label(node: Node) -> str:
 
 def _leftovers(api: Api, namespace: str) -> list[Object]:
     """gpunode's pods that belong to no DaemonSet of the plugin."""
-    others = ",".join(f"{daemonset.NAME_LABEL}!={name}" for name in daemonset.NAMES)
+    others = ",".join(f"{daemonset.NAME_LABEL}!={name}" for name in (*daemonset.NAMES, EXTENDER))
     items = api.find("Pod", namespace, labels=f"{OURS}=gpunode,{others}")[0]
     return [{"kind": "Pod", **item} for item in items]  # items of a list have no kind

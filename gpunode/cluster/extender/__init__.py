@@ -1,0 +1,1 @@
+"""The scheduler extender's objects in the cluster."""

@@ -1,0 +1,236 @@
+"""The scheduler extender: deployed, and asked by the cluster's scheduler; and taken back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from gpunode import converge
+from gpunode.cluster import plugin, pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.extender import deployment as extender
+from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused
+from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
+from gpunode.planning.cannot_plan import CannotPlan
+from gpunode.rollout import bring_up, exit_codes, nodes
+from gpunode.rollout.listener import Listener, accepted, progress
+from gpunode.rollout.member import Member, outcomes
+from gpunode.rollout.session import Session
+from gpunode.schedulers import manifest
+from gpunode.schedulers import plan as schedulers
+from gpunode.visit import Visit
+
+LEADS = 180.0  # seconds for a replica of the extender to lead
+Made = TypeVar("Made")
+BACK = 180.0  # seconds for a scheduler to be back with another configuration
+LOOK = 1.0
+STEP = "scheduler"
+
+
+def enable(session: Session, *, yes: bool) -> int:
+    """Deploy the extender, then tell the schedulers of it; the exit code."""
+    listener, inventory = session.listener, session.inventory
+    wish = _wish(inventory)
+    image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
+    api, tell = nodes.connect(inventory), progress(listener)
+    found, code = _schedulers(session, api)
+    wanted = extender.spec(api, spec.namespace, image, wish)
+    differences = [*plugin.plan(api, spec), *extender.plan(api, wanted)]
+    changes = [one for one in differences if one.action not in ("same", "foreign")]
+    listener.cluster(api.access.context, changes)
+    if changes:
+        accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+    rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    for row in rollout.rows:
+        if row.problem:
+            listener.problem(ClusterError(f"{row.node}: {row.problem}"))
+    extender.deploy(api, wanted, seconds=LEADS, tell=tell)
+    secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
+    minor = _minor(api)
+    plans = {}
+    for one in found:
+        changed, volume = _planned(one, lambda files: schedulers.enabling(files, minor, secret))
+        plans[one.host.name] = changed, volume
+    done = _change(session, api, found, plans, yes=yes)
+    listener.total(
+        f"the extender leads, and {done} of {len(found)} schedulers ask it",
+        {"schedulers": len(found), "asking": done},
+    )
+    return code or (0 if rollout.good else 1)
+
+
+def disable(session: Session, *, yes: bool) -> int:
+    """Take it out of the schedulers, then out of the cluster; the exit code."""
+    listener, inventory = session.listener, session.inventory
+    api, tell = nodes.connect(inventory), progress(listener)
+    namespace = inventory.cluster.namespace
+    found, code = _schedulers(session, api)
+    plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
+    _change(session, api, found, plans, yes=yes)
+    there = extender.removable(api, namespace, tell=tell)
+    if there:
+        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
+        accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
+    removed = extender.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    listener.total(
+        f"no scheduler asks the extender, and {len(removed)} objects were removed"
+        if removed
+        else "there was nothing to remove",
+        {"schedulers": len(found), "removed": len(removed)},
+    )
+    return code
+
+
+def _wish(inventory: Inventory) -> Share:
+    if inventory.cluster.share is None:
+        raise ClusterError(
+            f"{inventory.path} says nothing of a scheduler extender",
+            hint="Add `share: {}` below `cluster`: the device plugin then follows what the extender promises.",
+        )
+    return inventory.cluster.share
+
+
+def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
+    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        files = (*visit.watch.files, *schedulers.FILES)
+        visit.watch = replace(visit.watch, files=files)
+        outcome = converge.look(visit, tell)
+        more = schedulers.more(outcome.facts.files) if outcome.facts else ()
+        if not more:
+            return outcome
+        visit.watch = replace(visit.watch, files=(*files, *more))
+        return converge.look(visit, tell)
+
+    members = session.probed(story)
+    unseen = [one for one in members if one.facts is None]
+    session.listener.failures(outcomes(unseen))
+    found = [one for one in members if _files(one).get(manifest.PATH, _NONE).exists]
+    if not found:
+        raise ClusterError(
+            f"none of these hosts has {manifest.PATH}",
+            hint="Add the hosts of the control plane to the inventory, with `control_plane: true`.",
+        )
+    for one in found:
+        if not one.host.control_plane:
+            raise Refused(
+                one.host.name,
+                "it is of the control plane, and its scheduler would start again",
+                hint="Set `control_plane: true` for it in the inventory.",
+            )
+    placed = nodes.located(
+        api, [replace(one, reason=None) for one in found], seconds=0, tell=session.listener.note
+    )
+    return list(placed), exit_codes.worst(unseen)
+
+
+_NONE = File("", exists=False)
+
+
+def _files(one: Member) -> Mapping[str, File]:
+    return one.facts.files if one.facts else {}
+
+
+def _planned(one: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made:
+    try:
+        return planner(_files(one))
+    except CannotPlan as error:
+        raise Refused(one.host.name, error.message, hint=error.hint) from None
+
+
+def _minor(api: Api) -> int:
+    return int(api.version().removeprefix("v").split(".")[1])
+
+
+def _change(
+    session: Session,
+    api: Api,
+    found: Sequence[Member],
+    plans: Mapping[str, tuple[tuple[Change, ...], str]],
+    *,
+    yes: bool,
+) -> int:
+    """Show the plans, and make the changes one host after the other, each until its scheduler is back; how many have it."""
+    listener = session.listener
+    waiting = [_with(one, plans[one.host.name][0]) for one in found]
+    todo = [one for one in waiting if one.changes]
+    if todo:
+        listener.plans(outcomes(todo))
+        hosts = ", ".join(one.host.name for one in todo)
+        accepted(
+            listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
+        )
+    for one in todo:
+        _apply(session, api, one, plans[one.host.name][1])
+    return len(found)
+
+
+def _with(one: Member, changes: tuple[Change, ...]) -> Member:
+    assert one.outcome is not None
+    plan = Plan(one.host.name, (StepPlan(STEP, changes),) if changes else ())
+    status: Literal["planned", "right"] = "planned" if changes else "right"
+    return replace(one, outcome=replace(one.outcome, status=status, plan=plan, error=None, hint=""))
+
+
+def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
+    """Make the changes; where the scheduler does not come back, they are taken back. Raises GpunodeError."""
+    after = _made(session, one)
+    node = one.node.name if one.node else one.host.name
+    why = _came_back(api, node, volume, session.listener)
+    if not why:
+        return
+    back = "it was left so"
+    if volume:
+        changes = _planned(after, schedulers.disabling)
+        _made(session, _with(after, changes))
+        back = "its earlier configuration was put back"
+    raise AgentFailed(
+        one.host.name,
+        f"the scheduler did not come back within {BACK:.0f} s: {why}; {back}",
+        hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
+    )
+
+
+def _made(session: Session, one: Member) -> Member:
+    """The member after its plan, with new facts. Raises AgentFailed where not all of it was made."""
+    outcome = one.outcome
+    assert outcome is not None
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        return converge.apply(visit, outcome, tell)
+
+    after = session.probed(story, [one])[0]
+    if after.outcome is None or len(after.outcome.applied) < len(one.changes):
+        why = after.outcome.error if after.outcome else None
+        raise AgentFailed(
+            one.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
+        )
+    return after
+
+
+def _came_back(api: Api, node: str, volume: str, listener: Listener) -> str:
+    """Why the node's scheduler is not Ready with this volume (without gpunode's, for ""); "" once it is."""
+    end, tell = time.monotonic() + BACK, progress(listener)
+    while True:
+        why = _not_back(api, node, volume)
+        if not why or time.monotonic() > end:
+            return why
+        tell(f"waiting for the scheduler of {node}: {why}")
+        time.sleep(LOOK)
+
+
+def _not_back(api: Api, node: str, volume: str) -> str:
+    try:
+        pod = api.get("Pod", f"kube-scheduler-{node}", "kube-system")
+    except GpunodeError as error:
+        return error.message
+    if pod is None:
+        return "it has no pod"
+    names = [one["name"] for one in pod["spec"].get("volumes") or []]
+    own = [name for name in names if name.startswith(schedulers.VOLUME)]
+    if own != ([volume] if volume else []):
+        return "the kubelet has not started it again yet"
+    return "" if pods.ready(pod) else pods.problem(pod, []) or "it is not Ready yet"

@@ -1,0 +1,135 @@
+"""`python -m gpunode.share`: the scheduler extender, until SIGTERM or SIGINT. Of several replicas one serves."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpunode.deviceplugin.cluster.apiserver import InCluster
+from gpunode.deviceplugin.cluster.follow import Follower
+from gpunode.deviceplugin.logfmt import log_to_stderr
+from gpunode.deviceplugin.settings.config import GPU_MEM
+
+from .follow import kinds
+from .lease import RENEW, Lease
+from .ledger import Ledger
+from .probes import Probes
+from .protocol import Extender
+from .server import Server
+
+log = logging.getLogger("gpunode.share")
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+LEASE = "gpunode-share"
+STANDBY, STARTING = "another replica leads", "nodes and pods are not known yet"
+
+
+class Replica:
+    """Serves while it leads. `why_not`: why it does not."""
+
+    def __init__(self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster) -> None:
+        self.why_not = STANDBY
+        self.stop = threading.Event()
+        self._options = options
+        self._tls = tls
+        self._api = api
+
+    def run(self, lease: Lease) -> None:
+        """Until `stop`."""
+        tending = threading.Thread(target=self._tend, args=(lease,), name="lease", daemon=True)
+        tending.start()
+        while not self.stop.is_set():
+            if lease.leads:
+                self._lead(lease)
+            self.stop.wait(RENEW / 4)
+        tending.join(RENEW * 2)
+        lease.release()
+
+    def _tend(self, lease: Lease) -> None:
+        while not self.stop.is_set():
+            lease.tend()
+            self.stop.wait(RENEW)
+
+    def _lead(self, lease: Lease) -> None:
+        """A ledger of its own: the list is younger than what the leader before has bound."""
+        self.why_not = STARTING
+        log.info("leading")
+        with _followed(self._api, self._options.resource) as (ledger, followers):
+            while (
+                lease.leads and not self.stop.is_set() and not all(one.listed.wait(0.1) for one in followers)
+            ):
+                pass
+            if lease.leads and not self.stop.is_set():
+                self._serve(lease, ledger)
+        self.why_not = STANDBY
+        log.info("not leading any more")
+
+    def _serve(self, lease: Lease, ledger: Ledger) -> None:
+        extender = Extender(ledger, self._api, packed=self._options.policy == "packed")
+        with Server(("", self._options.port), extender, self._tls) as server:
+            thread = threading.Thread(target=server.serve_forever, name="server", daemon=True)
+            thread.start()
+            self.why_not = ""
+            while lease.leads and not self.stop.wait(RENEW / 4):
+                pass
+            self.why_not = STANDBY
+            server.shutdown()
+
+
+@contextmanager
+def _followed(api: InCluster, resource: str) -> Iterator[tuple[Ledger, list[Follower]]]:
+    stop, ledger = threading.Event(), Ledger(resource)
+    followers = [Follower(api, kind, stop) for kind in kinds(ledger)]
+    for one in followers:
+        one.start()
+    try:
+        yield ledger, followers
+    finally:
+        stop.set()
+
+
+def trust(folder: Path) -> ssl.SSLContext:
+    """TLS with tls.crt and tls.key, for clients with a certificate of ca.crt. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.load_verify_locations(folder / "ca.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def main() -> int:
+    """Exit status: 0 after SIGTERM or SIGINT, 1 where a file or a port cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m gpunode.share", description=__doc__)
+    parser.add_argument("--resource", default=GPU_MEM, help="that stands for memory (default: %(default)s)")
+    parser.add_argument("--policy", default="packed", choices=("packed", "distributed"))
+    parser.add_argument("--port", type=int, default=9443, help="for the scheduler (default: %(default)s)")
+    parser.add_argument("--probe-port", type=int, default=9444, help="for the kubelet (default: %(default)s)")
+    parser.add_argument("--tls", type=Path, required=True, help="folder with ca.crt, tls.crt and tls.key")
+    options = parser.parse_args()
+    log_to_stderr()
+    log.setLevel(logging.INFO)
+    api = InCluster(os.environ, ACCOUNT)
+    lease = Lease(api, os.environ["POD_NAMESPACE"], LEASE, os.environ["POD_NAME"])
+    try:
+        replica = Replica(options, trust(options.tls), api)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: replica.stop.set())
+        with Probes(("", options.probe_port), lambda: replica.why_not) as probes:
+            threading.Thread(target=probes.serve_forever, name="probes", daemon=True).start()
+            replica.run(lease)
+    except OSError as error:
+        log.critical("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Which replica leads: one at a time, whatever its clock says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.share.lease import SECONDS, SURE, Lease
+
+
+class Leases:
+    """The API server's one Lease, with resource versions."""
+
+    def __init__(self) -> None:
+        self.lease: Object | None = None
+        self.fail: ApiError | None = None
+        self.version = 0
+
+    def get(self, path: str) -> Object:
+        if self.fail:
+            raise self.fail
+        if self.lease is None:
+            raise ApiError(404, "not found")
+        return {**self.lease, "metadata": {**self.lease["metadata"], "resourceVersion": str(self.version)}}
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        if self.fail:
+            raise self.fail
+        assert body is not None
+        if (method == "POST") != (self.lease is None):
+            raise ApiError(409, "already exists")
+        if method == "PUT" and body["metadata"]["resourceVersion"] != str(self.version):
+            raise ApiError(409, "it has changed")
+        self.version += 1
+        self.lease = body
+
+    def watch(self, path: str, seconds: int) -> Any:
+        raise NotImplementedError
+
+
+class Clock:
+    """Seconds of one machine."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock) -> None:
+    """A Lease that changes has a live holder; one that does not for SECONDS has none."""
+    api = Leases()
+    a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)
+    for _ in range(30):
+        a.tend()
+        b.tend()
+        assert (a.leads, b.leads) == (True, False)
+        clock.now += 2
+    while not b.leads:
+        b.tend()
+        assert not (a.leads and b.leads)
+        clock.now += 1
+    assert 1000 + 60 + SECONDS - 3 <= clock.now <= 1000 + 60 + SECONDS + 3
+    a.tend()
+    assert (a.leads, b.leads) == (False, True)
+
+
+def test_a_replica_that_ends_hands_over_at_once(clock: Clock) -> None:
+    """Nobody waits for a rollout."""
+    api = Leases()
+    a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)
+    a.tend()
+    b.tend()
+    b.release()  # of no effect: it is not its own
+    a.release()
+    b.tend()
+    assert (a.leads, b.leads) == (False, True)
+
+
+def test_who_cannot_renew_stops_before_another_begins(clock: Clock) -> None:
+    """By a request's length: its last binding has arrived by then."""
+    api = Leases()
+    a = Lease(api, "gpunode", "share", "a", clock)
+    a.tend()
+    api.fail = ApiError(0, "away")
+    clock.now += SURE - 0.1
+    a.tend()
+    assert a.leads
+    clock.now += 0.2
+    assert not a.leads
+    assert SURE + 10 < SECONDS
+    api.fail = None
+    a.tend()
+    assert a.leads
+
+
+def test_of_two_that_find_none_one_leads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server takes one of two writes; the other is no error."""
+    api = Leases()
+    a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)
+    a.tend()
+    a.release()
+    stale = api.get("")
+    b.tend()
+    monkeypatch.setattr(api, "get", lambda _path: stale)
+    a.tend()
+    assert (a.leads, b.leads) == (False, True)

@@ -1,0 +1,260 @@
+"""What tells a scheduler of the extender: in which form, as lines of others' files, and taken back byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.model import Change, File, RemoveFile, WriteFile
+from gpunode.planning.cannot_plan import CannotPlan
+from gpunode.schedulers import configuration, lines, manifest, plan
+
+KUBEADM = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  creationTimestamp: null
+  name: kube-scheduler
+  namespace: kube-system
+spec:
+  containers:
+  - command:
+    - kube-scheduler
+    - --authentication-kubeconfig=/etc/kubernetes/scheduler.conf
+    - --bind-address=127.0.0.1  # the operator's words
+    - --kubeconfig=/etc/kubernetes/scheduler.conf
+    - --leader-elect=true
+    image: registry.k8s.io/kube-scheduler:v1.{minor}.3
+    name: kube-scheduler
+    volumeMounts:
+    - mountPath: /etc/kubernetes/scheduler.conf
+      name: kubeconfig
+      readOnly: true
+  hostNetwork: true
+  volumes:
+  - hostPath:
+      path: /etc/kubernetes/scheduler.conf
+      type: FileOrCreate
+    name: kubeconfig
+status: {}
+"""
+BARE = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: kube-scheduler}
+spec:
+  hostNetwork: true
+  containers:
+    - name: kube-scheduler
+      image: registry.example.org/kube-scheduler:v1.30.1@sha256:0
+      command: [kube-scheduler]
+      args:
+        - --kubeconfig=/etc/kubernetes/scheduler.conf
+        - --v=2
+"""
+OWN = """\
+# our scheduler
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}
+"""
+EXTENDERS = (
+    OWN
+    + """\
+extenders:
+  - urlPrefix: http://other:80
+    filterVerb: filter
+profiles:
+  - schedulerName: default-scheduler
+"""
+)
+SECRET = {name: base64.b64encode(f"{name}\n".encode()).decode() for name in plan.CERTIFICATES}
+WANTED = plan.Wanted("10.96.0.7", "aliyun.com/gpu-mem", SECRET)
+
+
+def files(**contents: str) -> dict[str, File]:
+    """Facts of a host with a manifest and other files, `config` at /etc/kubernetes/own.yaml."""
+    paths = {"manifest": manifest.PATH, "config": "/etc/kubernetes/own.yaml"}
+    found = {path: File(path, exists=False) for path in plan.FILES}
+    return found | {
+        paths[name]: File(paths[name], exists=True, content=text) for name, text in contents.items()
+    }
+
+
+def after(before: dict[str, File], changes: tuple[Change, ...]) -> dict[str, File]:
+    """The facts once these changes were made."""
+    found = dict(before)
+    for one in changes:
+        if isinstance(one, WriteFile):
+            assert found[one.path].content == one.before
+            found[one.path] = File(one.path, exists=True, content=one.content)
+        elif isinstance(one, RemoveFile):
+            found[one.path] = File(one.path, exists=False)
+    return found
+
+
+def content(found: dict[str, File], path: str) -> str:
+    text = found[path].content
+    assert text is not None
+    return text
+
+
+@pytest.mark.parametrize(
+    ("minor", "flag", "version"),
+    [
+        (18, "--policy-config-file=/etc/kubernetes/gpunode-share/policy.json", "v1"),
+        (19, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1beta1"),
+        (21, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1beta1"),
+        (22, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1beta2"),
+        (24, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1beta3"),
+        (25, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1"),
+        (36, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1"),
+    ],
+)
+def test_the_form_follows_the_version(minor: int, flag: str, version: str) -> None:
+    """The manifest's image names it, not the API server's; the pod has one flag, one mount and one volume more."""
+    text = KUBEADM.replace("{minor}", str(minor))
+    before = files(manifest=text)
+    changes, volume = plan.enabling(before, 99, WANTED)
+    now = after(before, changes)
+
+    assert isinstance(changes[-1], WriteFile)
+    assert changes[-1].path == manifest.PATH
+    pod = yaml.safe_load(content(now, manifest.PATH))
+    container = pod["spec"]["containers"][0]
+    assert container["command"].count(flag) == 1
+    assert container["volumeMounts"][0] == {"name": volume, "mountPath": plan.FOLDER, "readOnly": True}
+    assert pod["spec"]["volumes"][0]["hostPath"] == {"path": plan.FOLDER, "type": "Directory"}
+    assert "# the operator's words" in content(now, manifest.PATH)
+    document = yaml.safe_load(content(now, flag.partition("=")[2]))
+    assert document["apiVersion"] == version
+    (extender,) = document["extenders"]
+    assert extender["urlPrefix"] == "https://10.96.0.7/share"
+    policy = minor < 19
+    assert extender["enableHttps" if policy else "enableHTTPS"] is True
+    assert extender["httpTimeout"] == (10**10 if policy else "10s")
+    assert extender["managedResources"] == [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}]
+    if not policy:
+        assert document["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+        assert document["leaderElection"] == {"leaderElect": True}
+
+
+@pytest.mark.parametrize(
+    ("contents", "paths"),
+    [
+        ({"manifest": KUBEADM.replace("{minor}", "36")}, []),
+        ({"manifest": KUBEADM.replace("{minor}", "17")}, []),
+        ({"manifest": BARE}, []),
+        ({"manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"), "config": OWN}, ["config"]),
+        (
+            {"manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"), "config": EXTENDERS},
+            ["config"],
+        ),
+    ],
+    ids=["kubeadm", "policy", "args, no mounts", "own configuration", "own extenders"],
+)
+def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[str]) -> None:
+    """Enabled twice nothing is left to do; disabled, all is as it was."""
+    before = files(**contents)
+    changes, volume = plan.enabling(before, 36, WANTED)
+    now = after(before, changes)
+    again = plan.enabling(now, 36, WANTED)
+    assert again == ((), volume)
+    assert plan.volumes(now)
+    assert not plan.volumes(before)
+
+    assert after(now, plan.disabling(now)) == before
+    assert plan.disabling(before) == ()
+
+
+def test_the_operators_configuration_is_extended_in_place() -> None:
+    """Its own extender stays, and so do its comments; the manifest gets no second --config."""
+    before = files(manifest=BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"), config=EXTENDERS)
+    assert plan.more(before) == ("/etc/kubernetes/own.yaml",)
+    now = after(before, plan.enabling(before, 36, WANTED)[0])
+
+    text = content(now, "/etc/kubernetes/own.yaml")
+    assert [one["urlPrefix"] for one in yaml.safe_load(text)["extenders"]] == [
+        "https://10.96.0.7/share",
+        "http://other:80",
+    ]
+    assert text.startswith("# our scheduler\n")
+    args = yaml.safe_load(content(now, manifest.PATH))["spec"]["containers"][0]["args"]
+    assert args == ["--kubeconfig=/etc/kubernetes/scheduler.conf", "--config=/etc/kubernetes/own.yaml"]
+
+
+def test_another_certificate_starts_the_scheduler_again() -> None:
+    """The kubelet does so only for another manifest: the volume's name changes."""
+    before = files(manifest=BARE)
+    changes, volume = plan.enabling(before, 36, WANTED)
+    other = plan.Wanted(WANTED.address, WANTED.resource, SECRET | {"client.crt": "bmV3Cg=="})
+    again, changed = plan.enabling(after(before, changes), 36, other)
+
+    assert volume != changed
+    assert [one.path for one in again if isinstance(one, WriteFile)] == [
+        f"{plan.FOLDER}/client.crt",
+        manifest.PATH,
+    ]
+
+
+GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        ({}, "kube-scheduler.yaml is not there"),
+        ({"manifest": "a: [b"}, "cannot be read"),
+        ({"manifest": "[]"}, "no YAML mapping in block style"),
+        (
+            {"manifest": BARE.replace("name: kube-scheduler\n      image", "name: other\n      image")},
+            "no container kube-scheduler",
+        ),
+        (
+            {"manifest": BARE.replace("--v=2", "--policy-config-file=/p.json")},
+            "has a Policy already, /p.json",
+        ),
+        ({"manifest": BARE + "      volumeMounts: []\n"}, "volumeMounts is no list in block style"),
+        ({"manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml")}, "own.yaml is not there"),
+        (
+            {
+                "manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"),
+                "config": "kind: Other\n",
+            },
+            "is no KubeSchedulerConfiguration",
+        ),
+        (
+            {
+                "manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"),
+                "config": OWN
+                + f"extenders:\n- urlPrefix: http://127.0.0.1:32766\n  managedResources: [{GPUSHARE}]\n",
+            },
+            "the extender at http://127.0.0.1:32766 manages aliyun.com/gpu-mem already",
+        ),
+    ],
+)
+def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], words: str) -> None:
+    """With the file, and what to do."""
+    with pytest.raises(CannotPlan) as caught:
+        plan.enabling(files(**contents), 36, WANTED)
+    assert words in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_mark_is_no_part_of_anybodys_line() -> None:
+    """Lines of the operator that only mention it stay."""
+    text = "a: 1  # gpunode share is here\nb: 2\n"
+    assert lines.without(lines.added(text, 1, 2, ["c: 3"])) == text
+
+
+def test_every_version_is_one_that_its_schedulers_read() -> None:
+    """By Kubernetes' own table: from and to the minor versions that read it."""
+    reads: dict[str, Any] = {"v1beta1": (19, 22), "v1beta2": (22, 27), "v1beta3": (23, 28), "v1": (25, 99)}
+    for minor in range(19, 40):
+        first, last = reads[configuration.version(minor)]
+        assert first <= minor <= last
+    assert configuration.version(18) == ""
