@@ -35,6 +35,11 @@ def entries(path: Path) -> tuple[Entry, ...]:
         text = path.read_bytes()
     except FileNotFoundError:
         return ()
+    return parse(text)
+
+
+def parse(text: str | bytes) -> tuple[Entry, ...]:
+    """The same of its text. Raises ValueError."""
     try:
         data = json.loads(text)
         if not OLD.isdisjoint(data):

@@ -1,0 +1,177 @@
+"""Who has what of each GPU: what was promised by pods' annotations, beside what kubelets allocated. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.deviceplugin.kubelet.checkpoint import Entry
+from gpunode.deviceplugin.offer import ids
+from gpunode.deviceplugin.promises import demand
+from gpunode.deviceplugin.promises.demand import Malformed
+from gpunode.deviceplugin.promises.quantity import whole
+from gpunode.deviceplugin.settings.config import GPU_COUNT
+from gpunode.share.ledger import ENDED, Ledger
+
+UNKNOWN = "?"  # a GPU that nobody noted
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """What a host says. `entries`: the kubelet's allocations; None: not known. `indexes`: of devices, by UUID."""
+
+    entries: tuple[Entry, ...] | None = None
+    indexes: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING = Real()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One container's units of one device. `used` is None where the kubelet was not asked."""
+
+    pod: str  # namespace/name
+    container: str
+    promised: int
+    used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device (`gpu` is its index, or UNKNOWN for all of a node that nobody told apart) as one resource. `total` is None
+    where the node publishes no sizes."""
+
+    node: str
+    gpu: str
+    device: str
+    resource: str
+    total: int | None
+    promised: int
+    used: int | None
+    uses: tuple[Use, ...]
+
+
+def rows(
+    nodes: Sequence[Object], pods: Sequence[Object], resource: str, real: Mapping[str, Real]
+) -> tuple[Row, ...]:
+    """Every GPU that is offered in any way, by node; `resource` stands for memory, `real` is by node."""
+    ledger = Ledger.of(resource, nodes, pods)
+    living = [one for one in pods if (one.get("status") or {}).get("phase") not in ENDED]
+    by_node: dict[str, list[Object]] = {}
+    for pod in living:
+        by_node.setdefault((pod.get("spec") or {}).get("nodeName") or "", []).append(pod)
+    found: list[Row] = []
+    for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
+        name = str(node["metadata"]["name"])
+        here, host = by_node.get(name, []), real.get(name, NOTHING)
+        capacity = (node.get("status") or {}).get("capacity") or {}
+        for one, count in sorted(capacity.items()):
+            if one == resource and whole(count):
+                found += _memory(name, here, ledger, host)
+            elif one.startswith("nvidia.com/") and one != GPU_COUNT and whole(count):
+                found += _others(name, here, one, whole(count), host)
+    return tuple(found)
+
+
+def names(pods: Iterable[Object]) -> dict[str, str]:
+    """namespace/name of pods by UID."""
+    return {
+        str(
+            one["metadata"]["uid"]
+        ): f"{one['metadata'].get('namespace', 'default')}/{one['metadata']['name']}"
+        for one in pods
+    }
+
+
+def allocated(
+    pods: Sequence[Object], resource: str, entries: Iterable[Entry]
+) -> Counter[tuple[str, str, str]]:
+    """Units by pod, container and device (UUID), of pods that live."""
+    known, found = names(pods), Counter[tuple[str, str, str]]()
+    for entry in entries:
+        if entry.resource == resource and entry.pod in known:
+            for unit in entry.ids:
+                claim = ids.read(unit)
+                found[known[entry.pod], entry.container, claim.device if claim else unit] += 1
+    return found
+
+
+def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> list[Row]:
+    book = ledger.book(node)
+    if book is None:
+        return []
+    promised: dict[tuple[str, str, str], int] = {}
+    gpus = {gpu.index: gpu for gpu in book.gpus}
+    by_uuid = {gpu.uuid: gpu for gpu in book.gpus if gpu.uuid}
+    for promise in ledger.promises(node).values():
+        for part in promise.parts:
+            gpu = by_uuid.get(part.uuid) or gpus.get(part.index)
+            where = gpu.index if gpu else UNKNOWN
+            key = promise.pod, part.container, where
+            promised[key] = promised.get(key, 0) + part.units
+        if not promise.parts:
+            promised[promise.pod, "", UNKNOWN] = promise.units
+    index = {gpu.uuid: gpu.index for gpu in book.gpus} | dict(host.indexes)
+    used: dict[tuple[str, str, str], int] | None = None
+    if host.entries is not None:
+        real = allocated(pods, ledger.resource, host.entries)
+        used = {(pod, box, index.get(device, device)): count for (pod, box, device), count in real.items()}
+    made = []
+    for gpu in book.gpus:
+        uses = _uses(gpu.index, promised, used)
+        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, gpu.units, *_sums(uses, used), uses))
+    if rest := _uses(UNKNOWN, promised, used):
+        made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(rest, used), rest))
+    return made
+
+
+def _uses(
+    gpu: str, promised: Mapping[tuple[str, str, str], int], used: Mapping[tuple[str, str, str], int] | None
+) -> tuple[Use, ...]:
+    keys = sorted({key for key in (*promised, *(used or ())) if key[2] == gpu})
+    return tuple(
+        Use(key[0], key[1], promised.get(key, 0), None if used is None else used.get(key, 0)) for key in keys
+    )
+
+
+def _sums(uses: Sequence[Use], used: object) -> tuple[int, int | None]:
+    real = None if used is None else sum(one.used or 0 for one in uses)
+    return sum(one.promised for one in uses), real
+
+
+def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: Real) -> list[Row]:
+    """Whole GPUs, MIG devices and shares: the scheduler promises a number, the kubelet says of which."""
+    wanted: dict[tuple[str, str], int] = {}
+    for pod in pods:
+        try:
+            asks = demand.held(pod, resource).asks
+        except Malformed:
+            continue
+        (name,) = names([pod]).values()
+        wanted |= {(name, ask.container): ask.units for ask in asks}
+    if host.entries is None:
+        uses = tuple(Use(*key, count, None) for key, count in sorted(wanted.items()))
+        return (
+            [Row(node, UNKNOWN, "", resource, total, sum(wanted.values()), None, uses)]
+            if uses or total
+            else []
+        )
+    by_device: dict[str, list[Use]] = {}
+    given: Counter[tuple[str, str]] = Counter()
+    for (pod_name, box, device), count in sorted(allocated(pods, resource, host.entries).items()):
+        by_device.setdefault(device, []).append(Use(pod_name, box, count, count))
+        given[pod_name, box] += count
+    made = [
+        Row(node, host.indexes.get(device, device), device, resource, None, sum(u.promised for u in uses),
+            sum(u.used or 0 for u in uses), tuple(uses))
+        for device, uses in by_device.items()
+    ]  # fmt: skip
+    late = tuple(
+        Use(*key, count - given[key], 0) for key, count in sorted(wanted.items()) if count > given[key]
+    )
+    free = total - sum(given.values())
+    rest = Row(node, UNKNOWN, "", resource, free, sum(one.promised for one in late), 0, late)
+    return sorted(made, key=lambda one: one.gpu) + ([rest] if free or late else [])

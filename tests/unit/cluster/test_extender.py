@@ -1,0 +1,54 @@
+"""The scheduler extender's objects in the cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster.extender import certificates
+from gpunode.cluster.extender.deployment import NAME, Spec
+from gpunode.cluster.objects import difference
+from gpunode.cluster.objects.apply import ORDER
+from gpunode.model import PluginImage, Share
+
+
+@pytest.mark.parametrize("archive", [None, "plugin.tar"])
+def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
+    """Replaced both at once; where the image is loaded by gpunode, on the nodes that have it."""
+    image = PluginImage("plugin:1", archive)
+    spec = Spec("ns", image, Share(policy="distributed", resource="example.com/mem"), certificates.made())
+    made = {one["kind"]: one for one in spec.manifests}
+
+    assert set(made) <= set(ORDER)
+    assert {one["metadata"].get("namespace", "ns") for one in spec.manifests} == {"ns"}
+    deployment = made["Deployment"]["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"] == {"type": "Recreate"}
+    pod = deployment["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][-2:] == ["--resource=example.com/mem", "--policy=distributed"]
+    assert container["securityContext"]["runAsNonRoot"] is True
+    assert ("nodeSelector" in pod) == (archive is not None)
+    assert {one["key"] for one in pod["volumes"][0]["secret"]["items"]} == {"ca.crt", "tls.crt", "tls.key"}
+    assert made["Service"]["spec"]["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+    rules = made["ClusterRole"]["rules"]
+    assert [(one["resources"], one["verbs"]) for one in rules] == [
+        (["nodes", "pods"], ["get", "list", "watch"]),
+        (["pods/binding"], ["create"]),
+    ]
+
+
+def test_a_plan_shows_no_key() -> None:
+    """Neither new nor changed."""
+    one, other = (
+        next(
+            each
+            for each in Spec("ns", PluginImage("i"), Share(), certificates.made()).manifests
+            if each["kind"] == "Secret"
+        )
+        for _ in range(2)
+    )
+    shown = [difference.created(one), difference.changed(one, other), difference.removed(one)]
+    assert [each.action for each in shown] == ["created", "changed", "removed"]
+    text = "\n".join(line for each in shown for line in each.lines)
+    assert NAME in text
+    assert not any(value in text for value in one["data"].values())
