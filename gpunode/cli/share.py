@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import session
+from gpunode.cli.session import loaded, session
 
 app = typer.Typer(help="Let the scheduler place pods on single GPUs by their memory.", no_args_is_help=True)
 
@@ -41,4 +43,103 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> None:
 
     with session(common) as work:
         code = share.disable(work, yes=yes)
+    raise typer.Exit(code)
+
+
+Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each container, too.")]
+
+
+@app.command(short_help="Show who has what of each GPU.")
+@options.visits_hosts
+def inspect(*, details: Details = False, common: options.Common) -> None:
+    """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it and, on the
+    hosts of the inventory, what the kubelet allocated.
+
+    Example: gpunode share inspect inventory.yaml -d
+    """
+    from gpunode.rollout import shares
+
+    with session(common) as work:
+        code = shares.inspect(work, details=details)
+    raise typer.Exit(code)
+
+
+@app.command(short_help="Show promises that kubelets did not keep, and repair them.")
+@options.visits_hosts
+def fsck(
+    *,
+    repair: Annotated[bool, typer.Option("--repair", help="Note on pods which GPUs they have.")] = False,
+    common: options.Common,
+    yes: options.Yes = False,
+) -> None:
+    """Compare what pods were promised with what the kubelets of the inventory's hosts allocated: pods that nobody noted, on
+    another GPU, or without devices, edited annotations, GPUs that are promised twice.
+
+    --repair asks, and writes the annotations of pods as the kubelets have them; running containers are not touched. Exit
+    code 1 when something stays wrong.
+
+    Example: gpunode share fsck inventory.yaml --repair
+    """
+    from gpunode.rollout import shares
+
+    with session(common) as work:
+        code = shares.fsck(work, repair=repair, yes=yes)
+    raise typer.Exit(code)
+
+
+@app.command(short_help="Show where pods would go.")
+def simulate(
+    inventory: options.InventoryPath = options.INVENTORY,
+    memory: Annotated[
+        str, typer.Option("--memory", help="Units of each container: 4, or 8,4 for two.", metavar="UNITS")
+    ] = "1",
+    pods: Annotated[int, typer.Option("--pods", help="How many pods.", min=1, max=10_000)] = 1,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show where pods with GPU memory would go, and what would be free then, on a copy of what the cluster has now. Nothing
+    is created. Nodes' other resources, taints and pods' affinities do not count.
+
+    Example: gpunode share simulate inventory.yaml --memory 8 --pods 20
+    """
+    from gpunode import report
+    from gpunode.errors import UsageError
+    from gpunode.rollout import shares
+
+    words = memory.split(",")
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+        raise UsageError(
+            f"--memory {memory}: expected units as 4, or 8,4", hint="One number for each container."
+        )
+    units = [int(word) for word in words]
+    code = shares.simulate(loaded(inventory), report.make(json=json, quiet=quiet), units, pods)
+    raise typer.Exit(code)
+
+
+def kubectl() -> None:
+    """`kubectl inspect gpunode`: the same picture by the kubeconfig alone, without what kubelets allocated."""
+    typer.run(_kubectl)
+
+
+def _kubectl(
+    details: Details = False,
+    context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Show every GPU of the cluster with its pods, as they were promised."""
+    import sys
+
+    from gpunode import report
+    from gpunode.errors import GpunodeError
+    from gpunode.model import Cluster, Inventory
+    from gpunode.rollout import shares
+    from gpunode.rollout.session import opened
+
+    inventory = Inventory("", (), Cluster(context=context))
+    try:
+        with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
+            code = shares.inspect(work, details=details)
+    except GpunodeError as error:
+        typer.echo(f"kubectl inspect gpunode: {error}", err=True)
+        sys.exit(error.exit_code)
     raise typer.Exit(code)

@@ -114,12 +114,10 @@ class PluginPublish:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How the scheduler extender shares GPUs by memory. `scheduler`: the one that asks it, by its name; "" is the
-    cluster's own, whose static pods on the control plane's hosts gpunode configures."""
+    """How the scheduler extender shares GPUs by memory."""
 
     policy: Literal["packed", "distributed"] = "packed"
     resource: str = "aliyun.com/gpu-mem"
-    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,13 +89,15 @@ def names(pods: Iterable[Object]) -> dict[str, str]:
 def allocated(
     pods: Sequence[Object], resource: str, entries: Iterable[Entry]
 ) -> Counter[tuple[str, str, str]]:
-    """Units by pod, container and device (UUID), of pods that live."""
+    """Units by pod, container and device (UUID; "" where the id does not say), of pods that live."""
     known, found = names(pods), Counter[tuple[str, str, str]]()
     for entry in entries:
         if entry.resource == resource and entry.pod in known:
             for unit in entry.ids:
                 claim = ids.read(unit)
-                found[known[entry.pod], entry.container, claim.device if claim else unit] += 1
+                gpushare = claim is not None and claim.way == ids.GPUSHARE  # such an id does not name its GPU
+                device = "" if gpushare else claim.device if claim else unit
+                found[known[entry.pod], entry.container, device] += 1
     return found
 
 
@@ -114,7 +116,7 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
             promised[key] = promised.get(key, 0) + part.units
         if not promise.parts:
             promised[promise.pod, "", UNKNOWN] = promise.units
-    index = {gpu.uuid: gpu.index for gpu in book.gpus} | dict(host.indexes)
+    index = {gpu.uuid: gpu.index for gpu in book.gpus} | dict(host.indexes) | {"": UNKNOWN}
     used: dict[tuple[str, str, str], int] | None = None
     if host.entries is not None:
         real = allocated(pods, ledger.resource, host.entries)

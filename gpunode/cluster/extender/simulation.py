@@ -1,0 +1,76 @@
+"""Where pods would go, on a copy of the cluster's books. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.deviceplugin.promises.demand import Ask, Demand
+from gpunode.share import notes
+from gpunode.share.book import Promise
+from gpunode.share.fit import Refused, find, score
+from gpunode.share.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One pod of the simulation: its node and the GPU of each container, or why no node has room (each with its count)."""
+
+    pod: int
+    node: str = ""
+    gpus: tuple[str, ...] = ()
+    why: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Units that are free on a node: in sum, on its emptiest GPU, and where the GPUs are not all alike any more."""
+
+    node: str
+    free: int
+    largest: int
+    by_gpu: tuple[int, ...]
+
+
+def place(
+    nodes: Sequence[Object],
+    pods: Sequence[Object],
+    resource: str,
+    units: Sequence[int],
+    count: int,
+    *,
+    packed: bool,
+) -> tuple[tuple[Placed, ...], tuple[Free, ...]]:
+    """`count` pods with a container for each of `units`, one after the other, each onto the node that the extender scores
+    best (of equal ones the first by name; the scheduler's other scores do not count here); and what is free then."""
+    books = Ledger.of(resource, nodes, pods).books()
+    usable = {
+        str(one["metadata"]["name"]) for one in nodes if not (one.get("spec") or {}).get("unschedulable")
+    }
+    books = {name: book for name, book in sorted(books.items()) if name in usable}
+    wanted = Demand(tuple(Ask(f"c{number}", number, each) for number, each in enumerate(units)))
+    placed = []
+    for number in range(1, count + 1):
+        why: dict[str, int] = {}
+        fits = []
+        for name, book in books.items():
+            try:
+                find(book, wanted, packed=packed)
+                fits.append(name)
+            except Refused as refused:
+                why[refused.reason.words] = why.get(refused.reason.words, 0) + 1
+        if not fits:
+            placed.append(Placed(number, why=why))
+            continue
+        best = max(fits, key=lambda name: score(books[name], wanted, packed=packed))
+        book, choice = find(books[best], wanted, packed=packed)
+        parts = notes.placed(wanted, choice, book.gpus)
+        books[best] = book.plus([Promise("simulated", wanted.units, parts)])
+        placed.append(Placed(number, best, tuple(part.index for part in parts)))
+    free = tuple(
+        Free(name, book.room, max(book.free, default=0), book.free)
+        for name, book in books.items()
+        if book.why is None
+    )
+    return tuple(placed), free

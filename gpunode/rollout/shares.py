@@ -1,0 +1,164 @@
+"""Who has what of the GPUs, what is wrong with it, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpunode import converge
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.extender import findings, picture, simulation
+from gpunode.cluster.extender.picture import Real, Row
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
+from gpunode.errors import ClusterError
+from gpunode.model import Inventory, OnEvent, Outcome, Share
+from gpunode.rollout import nodes
+from gpunode.rollout.listener import Listener, accepted
+from gpunode.rollout.member import Member, outcomes
+from gpunode.rollout.session import Session
+from gpunode.visit import Visit
+
+RECORD = f"/var/lib/kubelet/device-plugins/{FILE_NAME}"
+
+
+def inspect(session: Session, *, details: bool) -> int:
+    """Show every GPU of the cluster with its pods; those of the session's hosts with what the kubelet gave them."""
+    api, listener = nodes.connect(session.inventory), session.listener
+    real = _real(session, api)
+    there, pods = _state(api)
+    found = picture.rows(there, pods, _share(session.inventory).resource, real)
+    show(found, listener, details=details)
+    return 0
+
+
+def fsck(session: Session, *, repair: bool, yes: bool) -> int:
+    """Show what is wrong; with `repair` note on pods which GPUs they have. The exit code: 1 where something stays wrong."""
+    api, listener = nodes.connect(session.inventory), session.listener
+    real = _real(session, api)
+    there, pods = _state(api)
+    found = findings.findings(there, pods, _share(session.inventory).resource, real)
+    listener.rows(
+        "fsck",
+        ("node", "pod", "code", "words", "repair"),
+        [(one.node, one.pod, one.code, one.words, "annotations" if one.repair else "") for one in found],
+    )
+    fixable = [one for one in found if one.repair]
+    if repair and fixable:
+        accepted(
+            listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
+        )
+        for one in fixable:
+            namespace, _, name = one.pod.partition("/")
+            api.merge("Pod", name, {"metadata": {"annotations": dict(one.repair)}}, namespace)
+    fixed = len(fixable) if repair else 0
+    checked = f"{len(real)} of {len(there)} nodes compared with their kubelets"
+    listener.total(
+        f"{len(found)} findings, {fixed} repaired; {checked}" if found else f"nothing is wrong; {checked}",
+        {"findings": len(found), "repaired": fixed, "nodes": len(there), "compared": len(real)},
+    )
+    return 1 if len(found) > fixed else 0
+
+
+def simulate(inventory: Inventory, listener: Listener, units: Sequence[int], count: int) -> int:
+    """Show where so many pods would go; exit code 1 where not all do."""
+    api, share = nodes.connect(inventory), _share(inventory)
+    there, pods = _state(api)
+    placed, free = simulation.place(
+        there, pods, share.resource, units, count, packed=share.policy == "packed"
+    )
+    listener.rows(
+        "simulated",
+        ("pod", "node", "gpu", "why"),
+        [(one.pod, one.node, ",".join(one.gpus), _why(one.why)) for one in placed],
+    )
+    listener.rows(
+        "free",
+        ("node", "free", "largest", "gpus"),
+        [(one.node, one.free, one.largest, " ".join(map(str, one.by_gpu))) for one in free],
+    )
+    fit = sum(bool(one.node) for one in placed)
+    listener.total(f"{fit} of {count} pods would be placed", {"pods": count, "placed": fit})
+    return 0 if fit == count else 1
+
+
+def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
+    """A row for each GPU, with `details` for each container, and what of all is promised."""
+    table = [
+        (
+            one.node,
+            one.gpu,
+            one.device,
+            one.resource,
+            one.promised,
+            one.total,
+            one.used,
+            _pods(one),
+        )
+        for one in found
+    ]
+    listener.rows("gpu", ("node", "gpu", "device", "resource", "promised", "total", "used", "pods"), table)
+    if details:
+        listener.rows(
+            "use",
+            ("node", "gpu", "resource", "pod", "container", "promised", "used"),
+            [
+                (one.node, one.gpu, one.resource, use.pod, use.container, use.promised, use.used)
+                for one in found
+                for use in one.uses
+            ],
+        )
+    sums: dict[str, list[int]] = {}
+    for one in found:
+        both = sums.setdefault(one.resource, [0, 0])
+        both[0] += one.promised
+        both[1] += one.total or 0
+    words = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
+    listener.total(words or "no node offers GPUs", {"resources": sums})
+
+
+def _state(api: Api) -> tuple[list[Object], list[Object]]:
+    return api.find("Node")[0], api.find("Pod")[0]
+
+
+def _share(inventory: Inventory) -> Share:
+    return inventory.cluster.share or Share()
+
+
+def _real(session: Session, api: Api) -> Mapping[str, Real]:
+    """What the kubelets of the session's hosts have allocated, by node; hosts that cannot be asked are told."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
+        return converge.look(visit, tell)
+
+    members = session.probed(story)
+    session.listener.failures(outcomes([one for one in members if one.facts is None]))
+    seen = [replace(one, reason=None) for one in members if one.facts]
+    placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
+    return {one.node.name: real for one in placed if one.node and (real := _of_host(one, session.listener))}
+
+
+def _of_host(one: Member, listener: Listener) -> Real | None:
+    file = one.facts.files.get(RECORD) if one.facts else None
+    if file is None or not file.exists:
+        return None  # its kubelet never had a device plugin
+    try:
+        if file.content is None:
+            raise ValueError(file.error or "it cannot be read")
+        entries = parse(file.content)
+    except ValueError as error:
+        listener.problem(
+            ClusterError(f"{RECORD}: {error}", hint="What its pods use is not known."), one.host.name
+        )
+        return None
+    indexes = {gpu.uuid: str(gpu.index) for gpu in one.gpus}
+    return Real(entries, indexes)
+
+
+def _pods(one: Row) -> str:
+    return ", ".join(dict.fromkeys(use.pod for use in one.uses))
+
+
+def _why(why: Mapping[str, int] | None) -> str:
+    return "; ".join(f"{count} {words}" for words, count in (why or {}).items())

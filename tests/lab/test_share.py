@@ -1,0 +1,180 @@
+"""Article 004 with the lab's real scheduler: pods are placed GPU by GPU, and all is taken back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.deviceplugin.offer.sizes import ANNOTATION
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
+from gpunode.schedulers import manifest
+
+from .api import Lab
+from .conftest import Ran
+from .pods import LOOK, Pods, pods
+from .progress import wait
+
+pytestmark = pytest.mark.lab
+
+MEM = "aliyun.com/gpu-mem"
+ALL = "inventory-all.yaml"  # with the control plane's host
+
+
+@pytest.fixture(scope="module")
+def inventory(lab: Lab) -> Path:
+    """All hosts, GPUs shared by memory, and the extender wished for."""
+    file = lab.inventory.with_name(ALL)
+    wish = yaml.safe_load(file.read_text())
+    lab.inventory.with_name("share-plugin.yaml").write_text("version: v1\nsharing: {memory: {}}\n")
+    wish["cluster"]["plugin"]["config"] = "share-plugin.yaml"
+    wish["cluster"]["share"] = {}
+    hosts = wish["groups"].pop("control-plane")["hosts"]
+    wish["groups"]["masters"] = {"hosts": [{**one, "control_plane": True} for one in hosts]}
+    file = lab.inventory.with_name("share.yaml")
+    file.write_text(yaml.safe_dump(wish))
+    return file
+
+
+@pytest.fixture(scope="module")
+def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path) -> Iterator[None]:
+    """The scheduler asks the extender. Afterwards its manifest is as it was, and nothing of the extender is there."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "p100,h100", inventory=inventory)
+    assert ran.code == 0, ran
+    host = lab.node("control-plane")
+    before = host.read(manifest.PATH)
+    ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
+    assert ran.code == 0, ran
+    assert host.read(manifest.PATH) != before
+    yield
+    ran = gpunode("share disable", "--yes", "--json", inventory=inventory)
+    assert ran.code == 0, ran
+    assert host.read(manifest.PATH) == before
+    left = lab.request("GET", "/apis/apps/v1/namespaces/gpunode/deployments")["items"]
+    assert left == []
+    ran = gpunode("plugin deploy", "--yes", "--json")
+    assert ran.code == 0, ran
+
+
+@pytest.fixture
+def made(lab: Lab) -> Iterator[Pods]:
+    with pods(lab) as made:
+        yield made
+
+
+def notes(made: Pods, name: str) -> dict[str, str]:
+    return dict(made.get(name)["metadata"]["annotations"])
+
+
+def several(made: Pods, name: str, node: str, *units: int) -> str:
+    """A pod with a container for each of these amounts."""
+    containers: list[dict[str, Any]] = [
+        {
+            "name": f"c{number}",
+            "image": made.image,
+            "args": ["-c", LOOK],
+            "resources": {"limits": {MEM: each}},
+        }
+        for number, each in enumerate(units)
+    ]
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "tolerations": [{"operator": "Exists"}],
+        "containers": containers,
+    }
+    return made.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+
+def index(lab: Lab, name: str, container: str) -> str:
+    """The GPU that a container of a pod got, by its own variable."""
+    path = f"/api/v1/namespaces/default/pods/{name}/log?container={container}"
+
+    def said() -> str:
+        try:
+            return str(lab.request("GET", path))
+        except OSError:
+            return ""
+
+    wait(f"{name}/{container} to say what it sees", lambda: said().endswith("\n"), 90)
+    return str(json.loads(said().splitlines()[-1])["env"]["ALIYUN_COM_GPU_MEM_IDX"])
+
+
+@pytest.mark.parametrize("node", ["legacy", "modern"])
+def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, made: Pods, node: str) -> None:
+    """Where the plugin alone would fail the pod: the kubelets 1.23 and 1.36."""
+    published = json.loads(lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][ANNOTATION])
+    sizes = [one["units"] for one in published["gpus"]]
+    most = sizes[0] - 2
+    full = [made.make(f"{node}-full-{number}", node, most, MEM) for number in range(len(sizes))]
+    seen = made.seen(*full)
+    assert len({uuid for one in seen for uuid in one.uuids}) == len(sizes)
+    for name, one in zip(full, seen, strict=True):
+        assert notes(made, name)[INDEX] == one.env["ALIYUN_COM_GPU_MEM_IDX"]
+
+    large = made.make(f"{node}-large", node, 3, MEM)  # there are more in sum
+    assert "no single GPU has 3 units of memory free" in made.unschedulable(large)
+    made.delete(full[1])
+    (one,) = made.seen(large)
+    assert (
+        one.env["ALIYUN_COM_GPU_MEM_IDX"]
+        == seen[1].env["ALIYUN_COM_GPU_MEM_IDX"]
+        == notes(made, large)[INDEX]
+    )
+
+
+@pytest.mark.parametrize("node", ["legacy", "modern"])
+def test_each_container_of_a_pod_gets_the_gpu_it_was_promised(
+    lab: Lab, enabled: None, made: Pods, node: str
+) -> None:
+    """gpushare fails such pods."""
+    name = several(made, f"{node}-two", node, 9, 10)
+    index(lab, name, "c1")
+    promised = json.loads(notes(made, name)[ALLOCATION])
+    assert len({gpu for gpus in promised.values() for gpu in gpus}) == (2 if node == "legacy" else 1)
+    for position, gpus in promised.items():
+        assert [index(lab, name, f"c{position}")] == list(gpus)
+
+
+def test_pods_at_once_are_all_placed_as_noted(lab: Lab, enabled: None, made: Pods) -> None:
+    """Equal ones and others, on four GPUs: what each container got is what somebody of its size was promised."""
+    names = [made.make(f"many-{number}", "modern", 15 + number % 3, MEM) for number in range(12)]
+    seen = made.seen(*names)
+    got = sorted((15 + number % 3, one.env["ALIYUN_COM_GPU_MEM_IDX"]) for number, one in enumerate(seen))
+    noted = sorted((15 + number % 3, notes(made, name)[INDEX]) for number, name in enumerate(names))
+    assert got == noted
+
+
+def test_who_has_what_is_shown_and_repaired(
+    lab: Lab, enabled: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
+) -> None:
+    """Promise beside use; a pod that came past the scheduler is noted where the kubelet put it."""
+    noted = made.make("noted", "modern", 9, MEM)
+    past = made.make("past", "modern", 7, MEM, nodeName="modern")
+    one, other = made.seen(noted, past)
+
+    def rows(*words: str, kind: str) -> list[dict[str, Any]]:
+        ran = gpunode(*words, "--json", inventory=inventory)
+        return ran.of(kind)
+
+    gpus = {(row["node"], row["gpu"]): row for row in rows("share inspect", kind="gpu")}
+    assert gpus["modern", "?"]["promised"] == 7
+    assert sum(row["used"] for (node, _), row in gpus.items() if node == "modern") == 16
+    assert len([1 for node, gpu in gpus if node == "legacy" and gpu != "?"]) == 2
+    mine = gpus["modern", one.env["ALIYUN_COM_GPU_MEM_IDX"]]
+    assert (mine["promised"], mine["total"]) == (9, 79)
+    assert "default/noted" in mine["pods"]
+
+    found = rows("share fsck", kind="fsck")
+    assert [(row["pod"], row["code"]) for row in found] == [("default/past", "not-noted")]
+    assert gpunode("share fsck", "--repair", "--yes", "--json", inventory=inventory).code == 0
+    assert notes(made, past)[INDEX] == other.env["ALIYUN_COM_GPU_MEM_IDX"]
+    assert gpunode("share fsck", "--json", inventory=inventory).code == 0
+
+    placed = rows("share simulate", "--memory", "16", "--pods", "2", kind="simulated")
+    assert [bool(row["node"]) for row in placed] == [True, True]

@@ -1,0 +1,193 @@
+"""Who has what, what is wrong, what would fit: from objects of the API server and kubelets' records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.extender import findings, picture, simulation
+from gpunode.cluster.extender.picture import Real
+from gpunode.deviceplugin.kubelet.checkpoint import Entry
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
+from tests.share.objects import MEM, node, pod
+
+
+def entry(name: str, container: str, *units: str, resource: str = MEM) -> Entry:
+    """What a kubelet recorded; units of memory as GPU/first-last."""
+    ids: set[str] = set()
+    for one in units:
+        gpu, _, numbers = one.partition("/")
+        first, _, last = numbers.partition("-")
+        ids |= {f"{gpu}:1024:{n}" for n in range(int(first), int(last) + 1)} if numbers else {gpu}
+    return Entry(f"uid-{name}", container, resource, frozenset(ids))
+
+
+def memory(name: str = "n", *units: int) -> Any:
+    return node(name, *(units or (10, 10)), published=True)
+
+
+def table(rows: Any) -> list[tuple[Any, ...]]:
+    return [
+        (
+            one.node,
+            one.gpu,
+            one.total,
+            one.promised,
+            one.used,
+            [(use.pod, use.promised, use.used) for use in one.uses],
+        )
+        for one in rows
+    ]
+
+
+def test_promise_and_use_stand_side_by_side() -> None:
+    """By GPU; a pod that is on another GPU than noted is on both, and one that nobody noted is on none that is known."""
+    pods = [
+        pod("a", 4, on="n", **{INDEX: "0"}),
+        pod("b", 3, on="n", **{INDEX: "0"}),
+        pod("c", 2, on="n"),
+        pod("waits", 5),
+        pod("ended", 5, on="n", phase="Succeeded", **{INDEX: "1"}),
+    ]
+    entries = (
+        entry("a", "c0", "GPU-n-0/0-3"),
+        entry("b", "c0", "GPU-n-1/0-2"),
+        entry("c", "c0", "GPU-n-1/3-4"),
+    )
+
+    assert table(picture.rows([memory()], pods, MEM, {})) == [
+        ("n", "0", 10, 7, None, [("default/a", 4, None), ("default/b", 3, None)]),
+        ("n", "1", 10, 0, None, []),
+        ("n", "?", None, 2, None, [("default/c", 2, None)]),
+    ]
+    assert table(picture.rows([memory()], pods, MEM, {"n": Real(entries)})) == [
+        ("n", "0", 10, 7, 4, [("default/a", 4, 4), ("default/b", 3, 0)]),
+        ("n", "1", 10, 0, 5, [("default/b", 0, 3), ("default/c", 0, 2)]),
+        ("n", "?", None, 2, 0, [("default/c", 2, 0)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resource", "unit", "gpu"),
+    [
+        ("nvidia.com/gpu", "GPU-a", "0"),
+        ("nvidia.com/gpu.shared", "GPU-a::3", "0"),
+        ("nvidia.com/gpu", "GPU-a::mps-1", "0"),
+        ("nvidia.com/mig-1g.10gb", "MIG-7", "MIG-7"),
+    ],
+    ids=["whole", "time-slicing", "MPS", "MIG"],
+)
+def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str) -> None:
+    """The scheduler knows a number; the kubelet which device."""
+    other = {"metadata": {"name": "m"}, "status": {"capacity": {resource: "4"}}}
+    one = pod("a", 0, on="m")
+    one["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
+
+    assert table(picture.rows([other], [one], MEM, {})) == [("m", "?", 4, 1, None, [("default/a", 1, None)])]
+    real = {"m": Real((entry("a", "c0", unit, resource=resource),), {"GPU-a": "0"})}
+    assert table(picture.rows([other], [one], MEM, real)) == [
+        ("m", gpu, None, 1, 1, [("default/a", 1, 1)]),
+        ("m", "?", 3, 0, 0, []),
+    ]
+    late = table(picture.rows([other], [one], MEM, {"m": Real(())}))
+    assert late == [("m", "?", 4, 1, 0, [("default/a", 1, 0)])]
+
+
+CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]]]] = [
+    ("right", [pod("a", 4, on="n", **{INDEX: "0"})], [entry("a", "c0", "GPU-n-0/0-3")], []),
+    ("not asked", [pod("a", 4, on="n", **{INDEX: "0"})], None, []),
+    (
+        "not noted",
+        [pod("a", 4, on="n")],
+        [entry("a", "c0", "GPU-n-0/0-3")],
+        [("default/a", "not-noted", True)],
+    ),
+    ("not noted, not asked", [pod("a", 4, on="n")], None, [("default/a", "not-noted", False)]),
+    (
+        "edited by hand",
+        [pod("a", 4, on="n", **{ALLOCATION: '{"0":{"0":3}}'})],
+        [entry("a", "c0", "GPU-n-1/0-3")],
+        [("default/a", "unreadable", True)],
+    ),
+    (
+        "elsewhere",
+        [pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"0":2}}'})],
+        [entry("a", "c0", "GPU-n-1/0-3"), entry("a", "c1", "GPU-n-0/0-1")],
+        [("default/a", "elsewhere", True)],
+    ),
+    (
+        "no devices",
+        [pod("a", 4, on="n", phase="Running", **{INDEX: "0"})],
+        [],
+        [("default/a", "no-devices", False)],
+    ),
+    ("starting", [pod("a", 4, on="n", **{INDEX: "0"})], [], []),
+    (
+        "overcommitted",
+        [pod("a", 6, on="n", **{INDEX: "0"}), pod("b", 6, on="n", **{INDEX: "0"})],
+        None,
+        [("", "overcommitted", False)],
+    ),
+    ("devices without pod", [], [entry("gone", "c0", "GPU-n-0/0-3")], [("", "devices-without-pod", False)]),
+    (
+        "gpushare's",
+        [pod("a", 4, on="n", **{INDEX: "1"})],
+        [entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4)))],
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("pods", "entries", "found"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_what_is_wrong_is_found_and_a_repair_is_right(
+    pods: list[Any], entries: list[Entry] | None, found: list[tuple[str, str, bool]]
+) -> None:
+    """Once its annotations are written there is nothing left to repair."""
+    real = {} if entries is None else {"n": Real(tuple(entries))}
+    now = findings.findings([memory()], pods, MEM, real)
+    assert [(one.pod, one.code, bool(one.repair)) for one in now] == found
+
+    for one in now:
+        for each in pods if one.repair else []:
+            each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
+            assert OWN in one.repair
+    left = findings.findings([memory()], pods, MEM, real)
+    assert [one.code for one in left] == [code for _, code, fixable in found if not fixable]
+
+
+def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
+    """Where they differ; one that shares no memory is none of fsck's."""
+    unlike = node("n", 10, 5)
+    found = findings.findings([unlike, node("other")], [], MEM, {})
+    assert [(one.node, one.code) for one in found] == [("n", "gpus-unknown")]
+
+
+@pytest.mark.parametrize(
+    ("units", "count", "packed", "nodes", "free"),
+    [
+        ([6], 3, True, ["n", "n", "m"], [("m", 4, 4, (4,)), ("n", 8, 4, (4, 4))]),
+        ([6], 4, True, ["n", "n", "m", ""], [("m", 4, 4, (4,)), ("n", 8, 4, (4, 4))]),
+        ([4, 4], 1, False, ["n"], [("m", 10, 10, (10,)), ("n", 12, 6, (6, 6))]),
+    ],
+)
+def test_a_simulation_places_as_the_extender_does(
+    units: list[int], count: int, packed: bool, nodes: list[str], free: list[Any]
+) -> None:
+    """On a copy; what has no room says why, counted over nodes."""
+    there = [memory("n"), memory("m", 10), memory("cordoned")]
+    there[2]["spec"] = {"unschedulable": True}
+    bound = [pod("a", 4, on="n", **{INDEX: "0"}), pod("b", 4, on="n", **{INDEX: "1"})] if packed else []
+    placed, left = simulation.place(there, bound, MEM, units, count, packed=packed)
+    if packed:
+        assert sorted(one.node for one in placed) == sorted(nodes)
+        assert sum(one.free for one in left) == 30 - 8 - 6 * sum(bool(one.node) for one in placed)
+    else:
+        assert [one.node for one in placed] == nodes
+        assert [(one.node, one.free, one.largest, one.by_gpu) for one in left] == free
+    for one in placed:
+        assert bool(one.node) == (one.why is None)
+        if one.why is not None:
+            assert sum(one.why.values()) == 2
