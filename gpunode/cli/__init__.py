@@ -15,7 +15,21 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import abort, demo, init, label, lint, plan, plugin, provision, resume, run, share, status, verify
+from gpunode.cli import (
+    abort,
+    demo,
+    init,
+    label,
+    lint,
+    plan,
+    plugin,
+    provision,
+    resume,
+    run,
+    share,
+    status,
+    verify,
+)
 from gpunode.errors import GpunodeError, InventoryError
 
 EPILOG = (

@@ -97,7 +97,7 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
         )
         for one in found
     ]
-    listener.rows("gpu", ("node", "gpu", "device", "resource", "promised", "total", "used", "pods"), table)
+    listener.rows("share", ("node", "gpu", "device", "resource", "promised", "total", "used", "pods"), table)
     if details:
         listener.rows(
             "use",
