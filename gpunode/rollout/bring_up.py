@@ -29,7 +29,7 @@ def bring_up(
     """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
     tell = progress(listener)
     members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
-    changed = [one.node.name for one in members if one.node and one.driver_changed]
+    changed = [one.node.name for one in members if one.node and one.outdates_containers]
     renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new pods
     members = nodes.labelled(api, members)
     members = aimed(inventory, members)

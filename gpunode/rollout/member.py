@@ -23,7 +23,13 @@ from gpunode.model import (
     Outcome,
     Packages,
     Reboot,
+    Service,
+    WriteFile,
 )
+from gpunode.runtimes import RUNTIMES
+from gpunode.steps import toolkit_config
+
+RUNTIME_UNITS = frozenset(unit for one in RUNTIMES.values() for unit in one.WATCH.units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,16 @@ class Member:
         return self.facts.gpus if self.facts else ()
 
     @property
-    def driver_changed(self) -> bool:
-        """Whether this run changed its driver: containers keep the libraries that they were started with."""
+    def outdates_containers(self) -> bool:
+        """Whether this run changed its driver, or what its runtime makes of a container: those that run keep the
+        libraries and the runtime that they were started with."""
         applied = self.outcome.applied if self.outcome else ()
-        return any(isinstance(change, (InstallDriver, KernelModule, Packages, Reboot)) for change in applied)
+        return any(
+            isinstance(change, (InstallDriver, KernelModule, Packages, Reboot))
+            or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
+            or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)
+            for change in applied
+        )
 
     @property
     def no_driver(self) -> str:

@@ -133,11 +133,18 @@ def labelled(api: Api, members: Sequence[Member]) -> Members:
 
 def warn(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
     """Tell of other device plugins, and of what the plugin's image and configuration would come to without a word."""
-    for other, count in other_plugins.every(api).items():
-        listener.note(
-            f"{other}, on {count} node{'s' if count > 1 else ''}, offers NVIDIA GPUs too. Where two device plugins run on a "
-            "node, the one that started last wins: remove that one first; running pods keep their GPUs."
-        )
+    for other in other_plugins.every(api):
+        where = f"{other.title}, on {other.nodes} node{'s' if other.nodes > 1 else ''}"
+        whose = f"It is {other.product.name}: {other.product.way}."
+        if other.configures:
+            listener.note(
+                f"{where}, writes the container runtime's configuration too, and writes it back after gpunode. {whose}"
+            )
+        else:
+            listener.note(
+                f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
+                f"remove that one first; running pods keep their GPUs. {whose}"
+            )
     places = [(one.host, one.node, {**one.node.labels, **wished(one.host)}) for one in members if one.node]
     for words in warnings(inventory.cluster.plugin_config, places):
         listener.note(words)

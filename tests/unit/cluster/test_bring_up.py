@@ -17,6 +17,7 @@ from gpunode.cluster.plugin.overview import Row
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.model import (
+    Change,
     Cluster,
     Facts,
     Gpu,
@@ -27,7 +28,9 @@ from gpunode.model import (
     Outcome,
     PluginConfig,
     PluginImage,
+    Service,
     Ssh,
+    WriteFile,
 )
 from gpunode.rollout import bring_up as stages
 from gpunode.rollout import nodes as placed
@@ -341,6 +344,8 @@ def daemonset(
         (daemonset("nvdp", "nvcr.io/nvidia/k8s-device-plugin:v0.19.1", nodes=0), False),
         (daemonset("nvdp-gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.19.1", "/sys"), False),
         (daemonset("amdgpu-device-plugin", "rocm/k8s-device-plugin"), False),
+        (daemonset("gpushare-device-plugin-ds", "registry.example/acs/k8s-gpushare-plugin:v2"), True),
+        (daemonset("hami-device-plugin", "projecthami/hami:v2.10.0"), True),
         (daemonset("nvidia", "plugin:1", **{"app.kubernetes.io/managed-by": "gpunode"}), False),
     ],
 )
@@ -355,6 +360,76 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
 
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
     assert (said in capsys.readouterr().out) == named
+
+
+@pytest.mark.parametrize(
+    ("other", "namespace", "words"),
+    [
+        (
+            daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+            "gpu-operator",
+            "It is the GPU Operator: `kubectl label node NODE nvidia.com/gpu.deploy.operands=false`",
+        ),
+        (
+            daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+            "gpu-operator-resources",
+            "It is MicroK8s' addon for NVIDIA: `microk8s disable nvidia`",
+        ),
+        (
+            daemonset("nvdp", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+            "kube-system",
+            "It is NVIDIA's: delete",
+        ),
+        (
+            daemonset("gpushare-device-plugin-ds", "acs/k8s-gpushare-plugin:v2"),
+            "kube-system",
+            "It is gpushare's: take",
+        ),
+        (
+            daemonset("hami-device-plugin", "projecthami/hami:v2.10.0"),
+            "kube-system",
+            "It is HAMi's: take the label",
+        ),
+        (
+            daemonset(
+                "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", "/etc"
+            ),
+            "gpu-operator",
+            "on 2 nodes, writes the container runtime's configuration too, and writes it back after gpunode. It is the GPU Op",
+        ),
+    ],
+)
+def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    other: dict[str, Any],
+    namespace: str,
+    words: str,
+) -> None:
+    """Before anything is changed: each product has its own way off a node."""
+    add_node(fake, "a")
+    fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
+    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "outdated"),
+    [
+        (Service("containerd.service", "why", restart=True), True),
+        (Service("k3s-agent.service", "why", restart=True), True),
+        (Service("kubelet.service", "why", restart=True), False),
+        (WriteFile("/etc/nvidia-container-runtime/config.toml", "", "why"), True),
+        (WriteFile("/etc/modules-load.d/gpunode.conf", "", "why"), False),
+    ],
+)
+def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
+    change: Change, outdated: bool
+) -> None:
+    """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
+    test_plugin.py."""
+    assert Member(HOSTS[0], Outcome("a", "changed", applied=(change,))).outdates_containers == outdated
 
 
 def test_who_may_not_list_daemonsets_gets_his_plan(
