@@ -19,6 +19,7 @@ from gpunode.cli import (
     abort,
     demo,
     init,
+    keys,
     label,
     lint,
     plan,
@@ -50,6 +51,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("init", short_help="Write a first inventory.")(init.init)
+app.command("keys", short_help="Fetch and check the keys that sign NVIDIA's packages.")(keys.keys)
 app.command("plan")(plan.plan)
 app.command("provision", short_help="Make every host a verified GPU node.")(provision.provision)
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(

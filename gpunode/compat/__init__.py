@@ -33,12 +33,14 @@ from gpunode.compat.packages import (
 from gpunode.compat.prebuilt import Prebuilt, prebuilt
 from gpunode.compat.repositories import (
     Purpose,
+    Signed,
     is_dead,
     is_gone,
     key_fingerprint,
     offers,
     repository_key,
     repository_uri,
+    signed,
     signed_packages,
 )
 from gpunode.compat.tables import table
@@ -55,6 +57,7 @@ __all__ = [
     "Prebuilt",
     "Purpose",
     "Release",
+    "Signed",
     "archive",
     "archive_family",
     "branches",
@@ -85,6 +88,7 @@ __all__ = [
     "releases",
     "repository_key",
     "repository_uri",
+    "signed",
     "signed_packages",
     "switches",
     "table",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
 
 from gpunode.compat.packages import Family, release
 from gpunode.compat.tables import table
@@ -55,4 +57,50 @@ def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str:
     row = table("repositories")[place.family][purpose]
     if "keys" not in row or not re.match(rf"https?://{re.escape(row['host'])}/", uri):
         return ""
-    return str(row["keys"].get(place.directory) or row["keys"].get("*") or "")
+    return str(row["keys"].get(place.directory) or row["keys"].get("*") or "").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A repository of NVIDIA's: its address, where its key is, and how that key's fingerprint ends (upper case)."""
+
+    purpose: Purpose
+    uri: str
+    key_uri: str
+    fingerprint: str
+
+
+def signed(directory: str, arch: str) -> tuple[Signed, ...]:
+    """The driver's and the toolkit's repositories of the systems with this directory (debian12, rhel9). `arch` as in `Os`.
+
+    Raises LookupError with the directories whose keys are known.
+    """
+    families = {row["directory"]: os for os in _systems(arch) if (row := os[2])}
+    if directory not in families or directory not in _keys(families[directory][0], "driver"):
+        known = [name for name, (family, *_) in families.items() if name in _keys(family, "driver")]
+        raise LookupError(", ".join(known))
+    family, os, _ = families[directory]
+    found = []
+    for purpose in get_args(Purpose):
+        wanted, uri = _keys(family, purpose), repository_uri(purpose, os)
+        ends = str(wanted.get(directory) or wanted["*"])
+        place = (
+            f"{uri}/{ends[-8:]}.pub" if purpose == "driver" else table("repositories")[family][purpose]["key"]
+        )
+        found.append(Signed(purpose, uri, str(place), ends.upper()))
+    return tuple(found)
+
+
+def _keys(family: Family, purpose: Purpose) -> Mapping[str, str]:
+    found: Mapping[str, str] = table("repositories")[family][purpose].get("keys", {})
+    return found
+
+
+def _systems(arch: str) -> Iterator[tuple[Family, Os, Mapping[str, Any]]]:
+    """Every release of the tables that there is for this architecture."""
+    for family in get_args(Family):
+        for name, versions in table("packages")[family]["systems"].items():
+            for version, row in versions.items():
+                os = Os(name, version, "", arch=arch)
+                if release(os) is not None:
+                    yield family, os, row

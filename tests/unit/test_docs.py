@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpunode import inventory
-from gpunode.cli import EPILOG, app
+from gpunode.cli import EPILOG, app, keys
 from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import Layer, PluginImage
 
@@ -204,8 +204,8 @@ def test_every_make_target_that_a_document_names_is_there(document: Path) -> Non
 def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
     """With the files beside it that the steps before it fetch."""
     text = README.split("```yaml\n")[1].split("```")[0]
-    for name in ("nvidia-driver.asc", "nvidia-toolkit.asc"):
-        assert f"curl -fo {name} https://" in README
+    assert "\ngpunode keys debian12\n" in README
+    for name in keys.NAMES.values():
         (tmp_path / name).write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     assert "docker save -o plugin.tar gpunode-deviceplugin" in README
     (tmp_path / "inventory.yaml").write_text(

@@ -1,0 +1,64 @@
+"""`gpunode keys`: the keys that sign NVIDIA's packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.errors import UsageError
+
+NAMES = {"driver": "nvidia-driver.asc", "toolkit": "nvidia-toolkit.asc"}
+
+
+def keys(
+    system: Annotated[
+        str, typer.Argument(help="The hosts' system as NVIDIA names it: debian12, ubuntu2404, rhel9.")
+    ],
+    driver: Annotated[
+        str,
+        typer.Option(help="The driver's key from this address or file, not from NVIDIA.", metavar="PLACE"),
+    ] = "",
+    toolkit: Annotated[
+        str, typer.Option(help="The toolkit's key from this address or file.", metavar="PLACE")
+    ] = "",
+    to: Annotated[Path, typer.Option(help="The folder that gets the files.", metavar="FOLDER")] = Path(),
+    arch: Annotated[str, typer.Option(help="The hosts' architecture: amd64 or arm64.")] = "amd64",
+    json: options.Json = False,
+) -> None:
+    """Fetch the two keys that sign NVIDIA's packages, check their fingerprints, and write them beside the inventory.
+
+    Prints the `repositories` that the inventory needs. A key with another fingerprint is refused, wherever it comes from.
+
+    Example: gpunode keys debian12
+    """
+    from gpunode import compat, report
+    from gpunode.keys import key
+
+    try:
+        sources = compat.signed(system, arch)
+    except LookupError as error:
+        raise UsageError(
+            f"{system}: the keys of this system are not known", hint=f"Choose one of {error}."
+        ) from None
+    places = {"driver": driver, "toolkit": toolkit}
+    texts = {
+        one.purpose: key(one, places[one.purpose]) for one in sources
+    }  # all are right, or none is written
+    files = {purpose: to / NAMES[purpose] for purpose in texts}
+    for purpose, text in texts.items():
+        try:
+            files[purpose].write_text(text, encoding="ascii", errors="replace")
+        except OSError as error:
+            raise UsageError(f"{files[purpose]} cannot be written: {error.strerror}") from error
+    listener = report.make(json=json, quiet=False)
+    listener.rows(
+        "key",
+        ("purpose", "file", "fingerprint", "uri"),
+        [(one.purpose, str(files[one.purpose]), one.fingerprint, one.uri) for one in sources],
+    )
+    lines = [f'    {one.purpose}: {{uri: "{one.uri}", key: {files[one.purpose]}}}' for one in sources]
+    for line in ("For the inventory's `defaults`, or a group:", "", "  repositories:", *lines):
+        listener.note(line)
