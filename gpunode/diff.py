@@ -14,6 +14,7 @@ from gpunode.model import (
     PackageSpec,
     Reboot,
     RemoveFile,
+    SelinuxBoolean,
     Service,
     UninstallDriver,
     WriteFile,
@@ -49,6 +50,8 @@ def headline(change: Change) -> str:
             return f"install driver {change.version} ({change.flavour}) by NVIDIA's installer: {redacted(source)}"
         case UninstallDriver():
             return f"uninstall driver {change.version} by nvidia-uninstall"
+        case SelinuxBoolean():
+            return f"set the SELinux boolean {change.name} on"
         case Reboot():
             return "reboot"
 

@@ -24,7 +24,17 @@ from gpunode.model import (
 )
 from gpunode.planning import CannotPlan, users
 from gpunode.runtimes import RUNTIMES
-from gpunode.steps import driver, fabric, image, nouveau, repository, toolkit, toolkit_config
+from gpunode.steps import (
+    driver,
+    fabric,
+    image,
+    nouveau,
+    persistence,
+    repository,
+    selinux,
+    toolkit,
+    toolkit_config,
+)
 
 
 class Planner(Protocol):
@@ -49,8 +59,10 @@ STEPS: tuple[Step, ...] = (
     Step("nouveau", "module", nouveau),
     Step("driver", "module", driver),
     Step("fabric", "NVML", fabric),
+    Step("persistence", "NVML", persistence),
     Step("toolkit", "toolkit", toolkit),
     Step("toolkit-config", "toolkit", toolkit_config),
+    Step("selinux", "runtime", selinux),
     *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
     Step("kubelet", "kubelet", kubelet),
     Step("image", "plugin", image),

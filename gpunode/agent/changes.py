@@ -11,6 +11,7 @@ from gpunode.agent.modules import kernel_module
 from gpunode.agent.packages import packages
 from gpunode.agent.record import Run
 from gpunode.agent.runfile import install_driver, uninstall_driver
+from gpunode.agent.selinux import selinux_boolean
 from gpunode.agent.services import service
 from gpunode.agent.system import Message
 
@@ -47,5 +48,6 @@ CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
     "load_image": load_image,
     "install_driver": install_driver,
     "uninstall_driver": uninstall_driver,
+    "selinux_boolean": selinux_boolean,
     "reboot": reboot,
 }

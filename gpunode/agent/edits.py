@@ -12,6 +12,7 @@ from gpunode.agent.guard import arm
 from gpunode.agent.journal import keep
 from gpunode.agent.kubelet import check_kubelet_file
 from gpunode.agent.record import Run
+from gpunode.agent.selinux import relabel
 from gpunode.agent.system import Message, below, resolve
 
 
@@ -46,6 +47,8 @@ def write_file(this: Run, change: Message) -> Message:
     check = CHECKS[change["check"]] if change.get("check") else None
     expected = change.get("expected")
     put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
+    if found is None:
+        relabel(real)
     return {}
 
 

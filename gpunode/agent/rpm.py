@@ -28,13 +28,17 @@ def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
         raise OSError("rpm -qa: " + last(answer.words, 1)[0])
     native = MACHINES.get(read_arch(), os.uname().machine)
     locks, by_name = [*locked(text_of(locklist()) or ""), *toml_locks()], zypp_locks()
-    found = {}
+    found: Dict[str, Dict[str, Any]] = {}
     for line in answer.out.splitlines():
         name, version, arch = line.split("\t")
         key = name if arch in (native, "noarch", "(none)") else name + "." + arch
         if name.startswith("kernel"):
             key = name + "-" + version
         if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
+            there = found.get(key, {}).get("version", version)
+            if there != version and "-kmp-" not in key:  # SUSE has those side by side, as kernels
+                sentence = "rpm has %s in two versions, %s and %s: a transaction was cut off (`dnf remove --duplicates`)"
+                raise OSError(sentence % (key, there, version))
             held = name in by_name or is_locked(locks, name, version, arch)
             found[key] = {"version": version, "held": held}
     return found

@@ -1,10 +1,12 @@
 """The host's paths and commands: the only module that knows its root and the environment of commands."""
 
 import errno
+import fcntl
 import glob
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -12,6 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from gpunode.agent.failures import Failure
 
 Message = Dict[str, Any]
+GET_FLAGS, IMMUTABLE = 0x80086601, 0x10  # of linux/fs.h: FS_IOC_GETFLAGS, FS_IMMUTABLE_FL
 ROOT = os.environ.get("GPUNODE_ROOT", "").rstrip("/")
 
 
@@ -141,8 +144,28 @@ def last(text: str, count: int) -> List[str]:
 def from_os_error(error: OSError) -> Failure:
     codes = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full", errno.EROFS: "read-only"}
     path = str(error.filename or "")
+    if error.errno == errno.EPERM:
+        for one in filter(None, (error.filename2, error.filename, os.path.dirname(path))):
+            if is_immutable(str(one)):
+                sentence = "%s is immutable: somebody has protected it from every change" % unrooted(str(one))
+                return Failure("immutable", sentence)
     where = unrooted(path) + ": " if path else ""
     return Failure(codes.get(error.errno or 0, "os-error"), where + (error.strerror or str(error)))
+
+
+def is_immutable(real: str) -> bool:
+    """Whether a file or folder has the attribute that `chattr +i` sets."""
+    try:
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        flags = fcntl.ioctl(descriptor, GET_FLAGS, struct.pack("l", 0))
+        return bool(struct.unpack("l", flags)[0] & IMMUTABLE)
+    except OSError:  # its file system has no attributes
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -109,6 +109,15 @@ class KernelModule:
 
 
 @dataclass(frozen=True, slots=True)
+class SelinuxBoolean:
+    """Switch a boolean of SELinux's policy on, now and after every boot."""
+
+    name: str
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadImage:
     """Load an image archive of this machine into the node's container runtime."""
 
@@ -163,5 +172,6 @@ Change: TypeAlias = (
     | LoadImage
     | InstallDriver
     | UninstallDriver
+    | SelinuxBoolean
     | Reboot
 )

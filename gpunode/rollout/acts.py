@@ -14,6 +14,7 @@ from gpunode.model import (
     Packages,
     Reboot,
     RemoveFile,
+    SelinuxBoolean,
     Service,
     UninstallDriver,
     WriteFile,
@@ -78,6 +79,8 @@ def _acts(change: Change) -> Iterable[Act]:
             return [("install", f"driver {change.version} by NVIDIA's installer")]
         case UninstallDriver():
             return [("uninstall", f"driver {change.version}")]
+        case SelinuxBoolean():
+            return [("set", f"SELinux boolean {change.name}")]
         case Reboot():
             return [REBOOT]
     return []

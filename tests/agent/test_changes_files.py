@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,24 @@ def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:
     failed = host.fail(WriteFile("/etc/a/b", "x", "why"))
     assert failed["code"] == "os-error"
     assert failed["error"].startswith("/etc/a")
+
+
+def test_an_immutable_file_is_named(host: Host) -> None:
+    """`chattr +i`: not even root writes it; the file is as it was."""
+    path = host.write("/etc/docker/daemon.json", "{}")
+    flags = struct.pack("l", 0x10)
+    with path.open("rb") as file:
+        try:
+            fcntl.ioctl(file, 0x40086602, flags)  # FS_IOC_SETFLAGS
+        except OSError as error:
+            pytest.skip(f"no attributes here: {error}")
+    try:
+        failed = host.fail(WriteFile("/etc/docker/daemon.json", "{ }", "why", before="{}"))
+        assert (failed["code"], failed["error"][:40]) == (
+            "immutable",
+            "/etc/docker/daemon.json is immutable: so",
+        )
+        assert path.read_text() == "{}"
+    finally:
+        with path.open("rb") as file:
+            fcntl.ioctl(file, 0x40086602, struct.pack("l", 0))

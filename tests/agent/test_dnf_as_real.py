@@ -326,3 +326,18 @@ def test_the_real_lock_is_told_with_its_holder(rocky: Host) -> None:
     rocky.path("/var/cache/dnf").mkdir(parents=True)
     failed = rocky.fail(REFRESH)
     assert (failed["code"], "(pid 1)" in failed["error"]) == ("dnf-locked", True), failed
+
+
+def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
+    rocky: Host, repositories: Repositories, tmp_path: Path
+) -> None:
+    """Somebody else's has a newer branch, which neither the installation nor an upgrade takes."""
+    rpms.build(tmp_path / "newer", list(parts("595.91.07")), repositories.key)
+    repository(rocky, "gpunode-driver", repositories.folder / "flat")
+    repository(rocky, "newer", tmp_path / "newer")
+    assert rocky.apply(REFRESH, driver("3:580.*"))[-1]["ok"]
+    upgrade(rocky)
+    found = versions(rocky)
+    assert {found[name] for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml")} == {
+        "3:580.178.04-1.el9"
+    }

@@ -38,6 +38,7 @@ from gpunode.model import (
     RemoveFile,
     Repository,
     RunFile,
+    SelinuxBoolean,
     Service,
     Ssh,
     UninstallDriver,
@@ -207,6 +208,9 @@ def _applied(seen: Facts, change: Change) -> Facts:
             return _loaded(seen, change)
         case Service():
             return _restarted(seen, change.unit)
+        case SelinuxBoolean():
+            path = f"/sys/fs/selinux/booleans/{change.name}"
+            return replace(seen, files={**seen.files, path: _file(path, "1 1")})
         case LoadImage():
             there = {**seen.images.get(change.runtime, {}), change.reference: change.image_id}
             return replace(seen, images={**seen.images, change.runtime: there})

@@ -13,6 +13,7 @@ from gpunode.model import (
     PackageSpec,
     Reboot,
     RemoveFile,
+    SelinuxBoolean,
     Service,
     UninstallDriver,
     WriteFile,
@@ -53,6 +54,7 @@ from gpunode.model import (
             "install driver 580.1 (open) by NVIDIA's installer: https://a/NVIDIA.run",
         ),
         (UninstallDriver("580.1", "why"), "uninstall driver 580.1 by nvidia-uninstall"),
+        (SelinuxBoolean("b", "why"), "set the SELinux boolean b on"),
         (Reboot("why"), "reboot"),
     ],
 )

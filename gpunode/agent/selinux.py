@@ -1,0 +1,21 @@
+"""SELinux: the labels of new files, and the change `selinux_boolean`."""
+
+import os
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, below, have, last, run
+
+
+def relabel(path: str) -> None:
+    """Give a file that is new the label that the policy has for its path; it has its folder's until then."""
+    if os.path.exists(below("/sys/fs/selinux/enforce")) and have("restorecon"):
+        run("restorecon", below(path), timeout=60)
+
+
+def selinux_boolean(_this: Run, change: Message) -> Message:
+    answer = run("setsebool", "-P", change["name"], "on", timeout=300)
+    if answer.status:
+        sentence = "setsebool -P %s on: %s" % (change["name"], (last(answer.words, 1) or ["no output"])[0])
+        raise Failure("selinux-failed", sentence, last(answer.words, 5))
+    return {}

@@ -1,0 +1,27 @@
+"""NVIDIA's persistence daemon, which keeps the GPUs initialized: it starts after the modules, and again where it has failed.
+
+source: the drop-in of Azure's images (linux-system-roles/hpc). Its condition on a device file is one on the module here: the
+daemon makes the device files itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpunode.model import Change, Desired, Facts, Watch
+from gpunode.planning import files, services
+from gpunode.render import template
+from gpunode.steps.modules import SERVICES
+
+UNIT = SERVICES["nvidia-persistenced"]
+FILE = f"/etc/systemd/system/{UNIT}.d/gpunode.conf"
+WATCH = Watch(files=(FILE,), units=(UNIT,))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Its drop-in, where the unit is there; nothing is restarted for it."""
+    if desired.driver is None or not services.is_loaded(facts, UNIT):
+        return ()
+    why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
+    changes = files.write(facts, FILE, template(FILE.lstrip("/")), why)
+    return tuple(replace(change, fault="") for change in changes)  # the daemon may well run without it

@@ -1,0 +1,41 @@
+"""SELinux' part of changes, by scripted programs: no kernel here enforces it."""
+
+from __future__ import annotations
+
+from gpunode.model import SelinuxBoolean, WriteFile
+from tests.agent.conftest import Host
+
+
+def test_a_new_file_gets_the_label_of_its_path(host: Host) -> None:
+    """One that is replaced keeps its own."""
+    host.write("/sys/fs/selinux/enforce", "1")
+    host.program("restorecon", "")
+    host.write("/etc/old", "a")
+    assert host.apply(WriteFile("/etc/new", "x", "why"), WriteFile("/etc/old", "b", "why", before="a"))[-1][
+        "ok"
+    ]
+    assert [call for call in host.calls() if call.startswith("restorecon")] == [
+        f"restorecon {host.path('/etc/new')}"
+    ]
+
+
+def test_without_selinux_nothing_is_labelled(host: Host) -> None:
+    """Though the program may be there."""
+    host.program("restorecon", "exit 9")
+    assert host.apply(WriteFile("/etc/new", "x", "why"))[-1]["ok"]
+    assert not [call for call in host.calls() if call.startswith("restorecon")]
+
+
+def test_a_boolean_is_set_for_good(host: Host) -> None:
+    """Now and after every boot."""
+    host.program("setsebool", "")
+    assert host.apply(SelinuxBoolean("container_use_devices", "why"))[-1]["ok"]
+    assert "setsebool -P container_use_devices on" in host.calls()
+
+
+def test_a_boolean_that_cannot_be_set_is_named(host: Host) -> None:
+    """With the program's words; where there is none, too."""
+    failed = host.fail(SelinuxBoolean("b", "why"))
+    assert (failed["code"], failed["error"]) == ("selinux-failed", "setsebool -P b on: setsebool: not found")
+    host.program("setsebool", "echo 'Could not change policy booleans' >&2; exit 255")
+    assert host.fail(SelinuxBoolean("b", "why"))["error"].endswith("Could not change policy booleans")
