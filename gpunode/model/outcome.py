@@ -24,9 +24,13 @@ class Disturbance:
 
     def __str__(self) -> str:
         """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
+        return self.words("reboot")
+
+    def words(self, reboot: str) -> str:
+        """The same, with other words for a reboot."""
         units = " and ".join(unit.removesuffix(".service") for unit in self.restarts)
         found = [
-            "reboot" if self.reboot else "",
+            reboot if self.reboot else "",
             f"restart of {units}" if units else "",
             "reload of the modules" if self.modules else "",
             "driver packages" if self.packages else "",
@@ -47,13 +51,15 @@ class Disturbance:
 class Disturbed:
     """What a plan interrupts, and whose work that is. `work`: what becomes of it first, where pods are known with a cordon
     of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
-    None: not known. `users`: processes that use the GPUs, but the driver's own daemons."""
+    None: not known. `users`: processes that use the GPUs, but the driver's own daemons. `reload`: the reboot is only for users
+    of the GPUs that are gone by then, so the modules are reloaded instead."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"
     timeout: float = 0.0
     pods: Mapping[str, int] | None = None
     users: tuple[GpuUser, ...] = ()
+    reload: bool = False
 
     @property
     def processes(self) -> tuple[GpuUser, ...]:

@@ -15,7 +15,8 @@ def sentence(found: Disturbed) -> str:
     """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
     if not found.what:
         return "nobody"
-    return f"{found.what}; {_treatment(found)}"
+    reboot = "reload of the modules, or a reboot where the GPUs stay in use" if found.reload else "reboot"
+    return f"{found.what.words(reboot)}; {_treatment(found)}"
 
 
 def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -132,6 +132,7 @@ class Lines:
 def _disturbs(found: Disturbed) -> dict[str, Any]:
     return {
         **asdict(found.what),
+        "reload": found.reload,
         "anybody": found.anybody,
         "work": found.work,
         "timeout": found.timeout,

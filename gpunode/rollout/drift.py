@@ -27,7 +27,8 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         found = stake.located(api, members)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
-    members = control_plane.guarded(inventory, stake.disturbed(api, members, found, strict=False))
+    namespace = inventory.cluster.namespace
+    members = control_plane.guarded(inventory, stake.disturbed(api, namespace, members, found, strict=False))
     listener.plans(outcomes(members), diff=diff is not False)
     if why:
         listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))

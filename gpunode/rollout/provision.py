@@ -79,8 +79,10 @@ def provision(session: Session, wish: Wish) -> int:
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
     members = python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes)
-    found = stake.located(api, members)
-    members = control_plane.guarded(session.inventory, stake.disturbed(api, members, found, strict=True))
+    found, namespace = stake.located(api, members), session.inventory.cluster.namespace
+    members = control_plane.guarded(
+        session.inventory, stake.disturbed(api, namespace, members, found, strict=True)
+    )
     session.listener.plans(outcomes(members))
     objects = 0
     if api is None:
@@ -91,7 +93,6 @@ def provision(session: Session, wish: Wish) -> int:
     waiting = [one for one in members if one.waits]
     if api is not None:
         drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
-        namespace = session.inventory.cluster.namespace
         rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
     if waiting or objects:
         accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)

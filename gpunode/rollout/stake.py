@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from gpunode import packages
+from gpunode import packages, pipeline
 from gpunode.agent.gpus import DAEMONS
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.nodes import drain
+from gpunode.cluster.nodes.drain import Work
+from gpunode.cluster.plugin import pause
 from gpunode.errors import ClusterError
-from gpunode.model import Disturbance, Disturbed, GpuUser
+from gpunode.model import Disturbance, Disturbed, GpuUser, Reboot
 from gpunode.rollout import acts, nodes
 from gpunode.rollout.member import Member, Members
 
@@ -35,41 +37,82 @@ def located(api: Api | None, members: Sequence[Member]) -> Members:
 
 
 def disturbed(
-    api: Api | None, members: Sequence[Member], found: Sequence[Member], *, strict: bool
+    api: Api | None, namespace: str, members: Sequence[Member], found: Sequence[Member], *, strict: bool
 ) -> Members:
     """The members with the nodes that were `found`, and what each plan disturbs there. Not `strict`: whose work it is
-    remains unknown where the API server does not say."""
+    remains unknown where the API server does not say. `namespace`: of the device plugin."""
     node = {one.host.name: one.node for one in found}
     placed = [replace(one, node=node.get(one.host.name)) for one in members]
+    plugins = (
+        _plugins(api, namespace, strict=strict) if any(disturbance(one).reboot for one in placed) else {}
+    )
 
     def asked(one: Member) -> Member:
         if not one.waits or one.outcome is None:
             return one
-        return replace(one, outcome=replace(one.outcome, disturbs=_disturbed(api, one, strict=strict)))
+        mine = plugins.get(one.node.name, frozenset()) if one.node else frozenset[str]()
+        return replace(one, outcome=replace(one.outcome, disturbs=_disturbed(api, one, mine, strict=strict)))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return tuple(pool.map(asked, placed))
 
 
-def _disturbed(api: Api | None, one: Member, *, strict: bool) -> Disturbed:
+def _disturbed(api: Api | None, one: Member, plugin: Collection[str], *, strict: bool) -> Disturbed:
     what, users = disturbance(one), one.facts.gpu_users if one.facts else ()
     if not what:
         return Disturbed(what, pods={})
+    pods = _pods(api, one, strict=strict)
     return Disturbed(
         what,
         work=one.host.work if what.ends_gpu_work else "stays",
         timeout=one.host.work_timeout,
-        pods=_pods(api, one, strict=strict),
+        pods=None if pods is None else {pod.name: pod.gpus for pod in pods if not pod.service},
         users=work_of(users),
+        reload=what.reboot and _reloads(one, pods, plugin),
     )
 
 
-def _pods(api: Api | None, one: Member, *, strict: bool) -> dict[str, int] | None:
+def _pods(api: Api | None, one: Member, *, strict: bool) -> tuple[Work, ...] | None:
     if api is None or one.node is None:
         return None
     try:
-        return {pod.name: pod.gpus for pod in drain.on_node(api, one.node.name) if not pod.service}
+        return drain.on_node(api, one.node.name)
     except ClusterError:
         if strict:
             raise
         return None
+
+
+def _plugins(api: Api | None, namespace: str, *, strict: bool) -> Mapping[str, Collection[str]]:
+    """UIDs of the device plugin's pods by node."""
+    try:
+        return pause.everywhere(api, namespace) if api else {}
+    except ClusterError:
+        if strict:
+            raise
+        return {}
+
+
+def _reloads(one: Member, pods: Sequence[Work] | None, plugin: Collection[str]) -> bool:
+    """Whether the plan has no reboot any more once those users of the GPUs are gone that are waited for or make way."""
+    if one.outcome is None or one.facts is None or one.outcome.desired is None:
+        return False
+    services = {key for pod in pods or () if pod.service for key in (pod.uid, pod.name)}
+
+    def leaves(user: GpuUser) -> bool:
+        if user.pod in plugin:
+            return True
+        if one.host.work == "kill" or user not in work_of([user]):
+            return False
+        return user.pod is None or (
+            pods is not None and user.pod not in services and user.name not in services
+        )
+
+    stay = tuple(user for user in one.facts.gpu_users if not leaves(user))
+    if len(stay) == len(one.facts.gpu_users):
+        return False
+    # What the users hold is free then; whether the kernel itself holds more shows only when they are gone.
+    unheld = {name: replace(module, refcnt=0) for name, module in one.facts.modules.items()}
+    facts = replace(one.facts, gpu_users=stay, modules=unheld)
+    left = pipeline.plan(one.host, facts, one.outcome.desired).changes
+    return not any(isinstance(change, Reboot) for change in left)

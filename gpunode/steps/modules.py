@@ -22,8 +22,14 @@ UNLOAD = (
     "nvidia_modeset",
     "nvidia",
 )
-# Daemons that keep the modules in use, and their units.
-SERVICES = {"nvidia-persistenced": "nvidia-persistenced.service", "nv-hostengine": "nvidia-dcgm.service"}
+# Daemons that keep the modules in use, and their units, in the order in which they are started. NVIDIA's driver container
+# stops its fabric manager before it unloads the modules, too.
+SERVICES = {
+    "nvidia-persistenced": "nvidia-persistenced.service",
+    "nv-fabricmanager": "nvidia-fabricmanager.service",
+    "nvidia-imex": "nvidia-imex.service",
+    "nv-hostengine": "nvidia-dcgm.service",
+}
 
 
 def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:

@@ -45,13 +45,14 @@ def booted(demo: Demo) -> str:
 
 
 def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
-    """The plan shows the reboot that would be needed with it; nothing reboots, and the plugin is back afterwards."""
+    """The plan shows the reboot that would be needed with it, and that it is a reload; nothing reboots, and the plugin is
+    back afterwards."""
     want(demo, 580)
     before = booted(demo)
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     (plan,) = lines(done, "plan")
-    assert plan["disturbs"]["reboot"]
+    assert (plan["disturbs"]["reboot"], plan["disturbs"]["reload"]) == (True, True)
     assert booted(demo) == before
     assert demo.states["gpu-1"].now().modules["nvidia"].startswith("580.")
     assert node(demo) == {"gpu": "true", "owner": None}

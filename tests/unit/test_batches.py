@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 
+from gpunode import desired, pipeline
+from gpunode.cluster.nodes.drain import Work
 from gpunode.errors import UsageError
 from gpunode.model import (
     Change,
@@ -191,6 +196,50 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
     one = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
-    (after,) = stake.disturbed(None, [one], [], strict=True)
+    (after,) = stake.disturbed(None, "gpunode", [one], [], strict=True)
     found = after.disturbs
     assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
+
+
+PLUGIN = {"pid": 8, "command": "python3", "container": "e" * 64, "pod": "plugin", "name": "gpunode/plugin-1"}
+OTHERS = {"pid": 9, "command": "dcgm-exporter", "container": "f" * 64, "pod": "dcgm", "name": "gpu/dcgm-1"}
+JOB = {"pid": 7, "command": "python3", "container": "c" * 64, "pod": "job", "name": "ml/train"}
+XORG = {"pid": 10, "command": "Xorg"}
+
+
+@pytest.mark.parametrize(
+    ("users", "mode", "reload"),
+    [
+        ([PLUGIN], "wait", True),
+        ([PLUGIN], "kill", True),
+        ([PLUGIN, JOB, XORG], "wait", True),
+        ([PLUGIN, JOB], "drain", True),
+        ([PLUGIN, JOB], "kill", False),
+        ([PLUGIN, OTHERS], "wait", False),
+    ],
+    ids=lambda value: (
+        " ".join(one["name"] if "name" in one else one["command"] for one in value)
+        if isinstance(value, list)
+        else str(value)
+    ),
+)
+def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
+    users: list[dict[str, object]], mode: Literal["wait", "drain", "kill"], reload: bool
+) -> None:
+    """Jobs are waited for, gpunode's own plugin leaves; DaemonSets of others stay, and so does who is to be killed."""
+    host = replace(cases.host("modern"), work=mode)
+    old = "550.163.01"
+    modules = {name: {"version": old, "refcnt": 7} for name in ("nvidia", "nvidia_uvm", "nvidia_modeset")}
+    packages = {"cuda-drivers-550": f"{old}-1"}
+    more = {"modules": modules, "library_version": old, "packages": packages}
+    seen = cases.facts("modern", {"gpu_users": users, **more})
+    wish = desired.decide(host, seen, None)
+    plan = pipeline.plan(host, seen, wish)
+    one = Member(host, Outcome(host.name, "planned", seen, wish, plan))
+    assert stake.disturbance(one).reboot
+    pods = [
+        Work("ml/train", "job", gpus=1, service=False),
+        Work("gpunode/plugin-1", "plugin", gpus=0, service=True),
+        Work("gpu/dcgm-1", "dcgm", gpus=0, service=True),
+    ]
+    assert stake._reloads(one, pods, {"plugin"}) == reload

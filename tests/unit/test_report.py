@@ -404,6 +404,11 @@ XORG = GpuUser(900, "Xorg")
             "ml/train (2 GPUs), web/1",
         ),
         (
+            Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": 1}, reload=True),
+            "reload of the modules, or a reboot where the GPUs stay in use; drained first, 1.5 min at most",
+            "ml/train (1 GPU)",
+        ),
+        (
             Disturbed(Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": 1}),
             "reload of the modules, driver packages; drained first, 1.5 min at most",
             "ml/train (1 GPU)",

@@ -23,6 +23,14 @@ def on(api: Api, namespace: str, node: str) -> frozenset[str]:
     )
 
 
+def everywhere(api: Api, namespace: str) -> dict[str, set[str]]:
+    """The same of every node, by its name."""
+    found: dict[str, set[str]] = {}
+    for pod in daemonset.every_pod(api, namespace):
+        found.setdefault(daemonset.place(pod), set()).add(pod["metadata"]["uid"])
+    return found
+
+
 def pause(
     api: Api, namespace: str, node: Node, wish: Mapping[str, str], owner: str, tell: OnProgress
 ) -> bool:
