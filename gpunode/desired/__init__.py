@@ -48,7 +48,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         toolkit=toolkit,
         sources=_sources(host, facts, system, wish, toolkit) if system else (),
         image=image,
-        notes=(*driver.notes(host, facts, wish), *node.notes(facts, start)),
+        notes=(*driver.notes(host, facts, wish), *_unused(host, system), *node.notes(facts, start)),
         isolation=host.isolation,
         kubelet=start,
     )
@@ -62,6 +62,13 @@ def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevi
     by_archive = host.driver_from == "distribution" or archive.is_needed(host, facts, system)
     choose = archive.wish if by_archive else driver.wish
     return choose(host, facts, system, gpus)
+
+
+def _unused(host: Host, system: PackageSystem | None) -> tuple[str, ...]:
+    """A note on a repository of the inventory that this host does not get."""
+    if host.system_repository is None or system is None or system.NAME != "apt":
+        return ()
+    return ("`repositories.system` is for RPMs, and this host has apt: it is not used.",)
 
 
 NEEDED = (

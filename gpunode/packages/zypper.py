@@ -84,17 +84,21 @@ def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     before = files.text(facts, LOCKS) or ""
     there = locked(before)
     wanted = [spec.name for spec in (*wish.modules, *wish.packages)]
-    in_the_way = [name for name in wanted if name in there and name not in facts.packages]
+    ours = {name for row in compat.prebuilt(facts.os, facts.kernel) for name in row.locks}
+    after = before
+    for name in wanted:  # locked for another way, before this one was wished
+        after = after.replace(_stanza(name), "") if name in ours else after
+    in_the_way = [name for name in wanted if name in locked(after) and name not in facts.packages]
     if in_the_way:
         raise CannotPlan(
             f"{LOCKS} keeps {', '.join(in_the_way)} away, which the driver needs",
             hint=f"Remove it on the host (`zypper removelock {' '.join(in_the_way)}`), then run again.",
         )
-    stanzas = [_stanza(name) for name in wish.locks if name not in there]
-    if not stanzas:
+    after += "".join(_stanza(name) for name in wish.locks if name not in there)
+    if after == before:
         return ()
     why = f"keeps other modules than {wish.modules[0].name} away: two of them exclude each other"
-    return files.write(facts, LOCKS, before + "".join(stanzas), why)
+    return files.write(facts, LOCKS, after, why)
 
 
 def locked(text: str) -> tuple[str, ...]:

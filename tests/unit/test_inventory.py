@@ -82,6 +82,7 @@ groups:
         repositories:
           driver: {uri: "https://mirror/driver", key: driver.asc}
           toolkit: {uri: file:/srv/toolkit, key: toolkit.asc}
+          system: {uri: "http://mirror/centos", key: driver.asc}
 """,
     )
     assert inventory.cluster == Cluster(
@@ -119,6 +120,7 @@ groups:
             labels={"pool": "1", "example.org/rack": "07", "empty": ""},
             driver_repository=Repository("https://mirror/driver", KEY),
             toolkit_repository=Repository("file:/srv/toolkit", KEY + "\n"),
+            system_repository=Repository("http://mirror/centos", KEY),
         ),
     )
 

@@ -265,6 +265,7 @@ def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> 
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert error.message == "its python3 is 3.5.2; 3.6 or newer is needed"
+    assert "set `python:` to it" in error.hint
 
 
 SUDO = [
