@@ -1,4 +1,4 @@
-"""`gpunode label`: labels from what the GPUs are."""
+"""`gpunode label`: labels from what the GPUs are, and resources counted by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ def label(
     accelerator: Annotated[
         bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
     ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the label off again.")] = False,
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resource",
+            help="Count an extended resource by hand; with --remove its name.",
+            metavar="NAME=COUNT",
+        ),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take it off again.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a value that another field manager set.")
     ] = False,
@@ -25,12 +33,23 @@ def label(
 ) -> None:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
 
+    With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
+    scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0.
+
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
     from gpunode.errors import UsageError
+    from gpunode.rollout import resources
     from gpunode.rollout.accelerator import How
     from gpunode.rollout.accelerator import label as labelled
 
+    if accelerator and resource:
+        raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")
+    if resource:
+        wish = resources.wish(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
+        with session(common) as work:
+            code = resources.count(work, wish)
+        raise typer.Exit(code)
     if not accelerator:
         raise UsageError(
             "no label is chosen", hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`."

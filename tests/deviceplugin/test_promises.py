@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.kubelet import podresources_pb2, promised
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
+from gpunode.deviceplugin.promises.bound import BoundPods
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
 from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, MemorySharing
 from gpunode.deviceplugin.status import ANNOTATION as STATUS
@@ -122,10 +124,12 @@ def test_equal_containers_get_one_promise_each(scene: Any) -> None:
 
     async def act(kubelet: FakeKubelet, lister: Lister) -> None:
         first = await chosen(kubelet, 2)
-        lister.pods = [holding("a", "c0")]
+        # It was b's container, not a's: a gets what was b's.
+        (gpu,) = first
+        lister.pods = [holding("b", "c0", f"{gpu}:1024:0", f"{gpu}:1024:1")]
         second = await chosen(kubelet, 2)
         assert [first, second] == [{"GPU-b": 2}, {"GPU-a": 2}]
-        lister.pods.append(holding("b", "c0"))
+        lister.pods.append(holding("a", "c0", "GPU-a:1024:0", "GPU-a:1024:1"))
         assert await chosen(kubelet, 2) == {"GPU-a": 2}  # nothing is promised any more: its own choice
 
     scene(api, act)
@@ -137,7 +141,7 @@ def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(scene:
 
     async def act(kubelet: FakeKubelet, lister: Lister) -> None:
         assert await chosen(kubelet, 4) == {"GPU-a": 2, "GPU-b": 2}
-        lister.pods = [holding("wide", "c0")]
+        lister.pods = [holding("wide", "c0", "GPU-a:1024:0")]
         ids = ["GPU-a:1024:0", "GPU-b:1024:0"]
         with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
             await kubelet.allocate(*ids, resource=GPU_MEM)
@@ -215,3 +219,38 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
         publisher.close()
     assert json.loads(notes()[ANNOTATION] or "")["version"] == 1
     assert STATUS not in notes()
+
+
+def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:
+    """1,000 by chance: kubelets take pods in any order, and pods end, which the API server may not say yet."""
+    chance = random.Random(1000)
+    for schedule in range(1000):
+        sizes = {f"GPU-{gpu}": 8 for gpu in range(chance.randint(1, 3))}
+        bound, promised = BoundPods("n", GPU_MEM), dict.fromkeys(sizes, 0)
+        index = {str(number): gpu for number, gpu in enumerate(sizes)}
+        held: dict[tuple[str, str], frozenset[tuple[str, int]]] = {}
+        waiting: list[tuple[str, int]] = []
+        for step in range(12):
+            size = chance.choice([1, 2, 2, 4])
+            room = [number for number, gpu in index.items() if promised[gpu] + size <= 8]
+            if room and chance.random() < 0.6:
+                where = chance.choice(room)
+                bound.kind.seen(pod(f"p{step}", size, on="n", **{INDEX: where}))
+                promised[index[where]] += size
+                waiting.append((f"default/p{step}", size))
+            elif waiting:
+                name, size = waiting.pop(chance.randrange(len(waiting)))
+                places = bound.waiting(size, held, index, 0)
+                held[name, "c0"] = places[0]
+        while waiting:
+            name, size = waiting.pop(chance.randrange(len(waiting)))
+            held[name, "c0"] = bound.waiting(size, held, index, 0)[0]
+        used = dict.fromkeys(sizes, 0)
+        for place in held.values():
+            for gpu, units in place:
+                used[gpu] += units
+        assert used == promised, schedule
+        assert bound.waiting(2, held, index, 0) == []
+        for key in [key for key in held if chance.random() < 0.5]:
+            del held[key]  # ended on the node; the API server still has it
+        assert bound.waiting(2, held, index, 0) == []

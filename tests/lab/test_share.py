@@ -178,3 +178,22 @@ def test_who_has_what_is_shown_and_repaired(
 
     placed = rows("share simulate", "--memory", "16", "--pods", "2", kind="simulated")
     assert [bool(row["node"]) for row in placed] == [True, True]
+
+
+def test_a_resource_counted_by_hand_is_scheduled_by(
+    lab: Lab, enabled: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
+) -> None:
+    """As article 002 does it with curl; it is taken away the same way."""
+    fpga, where = "example.com/fpga", ("--limit", "modern", "--json")
+
+    def counted() -> Any:
+        return lab.request("GET", "/api/v1/nodes/modern")["status"]["allocatable"].get(fpga)
+
+    ran = gpunode("label", "--resource", f"{fpga}=1", *where, inventory=inventory)
+    assert [row["result"] for row in ran.of("resource")] == ["changed"], ran
+    wait("the kubelet to make it allocatable", lambda: counted() == "1", 60)
+    made.seen(made.make("with-fpga", "modern", 1, fpga))
+    assert f"Insufficient {fpga}" in made.unschedulable(made.make("second", "modern", 1, fpga))
+    assert gpunode("label", "--resource", f"{fpga}=2", *where, inventory=inventory).code == 1
+    assert gpunode("label", "--resource", fpga, "--remove", *where, inventory=inventory).code == 0
+    wait("it to be gone", lambda: counted() is None, 60)

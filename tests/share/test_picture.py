@@ -129,7 +129,7 @@ CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]
         None,
         [("", "overcommitted", False)],
     ),
-    ("devices without pod", [], [entry("gone", "c0", "GPU-n-0/0-3")], [("", "devices-without-pod", False)]),
+    ("devices without pod", [], [entry("gone", "c0", "GPU-n-0/0-3")], []),
     (
         "gpushare's",
         [pod("a", 4, on="n", **{INDEX: "1"})],

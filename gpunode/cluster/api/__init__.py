@@ -97,9 +97,12 @@ class Api:
         where = path(manifest["kind"], meta.get("namespace"), meta["name"])
         return self._object("PATCH", where, query, manifest, "application/apply-patch+yaml")
 
-    def merge(self, kind: str, name: str, fields: Object, namespace: str | None = None) -> Object:
-        """Set these fields of an object that is there, whoever set them before; None takes one away."""
-        where = path(kind, namespace, name)
+    def merge(
+        self, kind: str, name: str, fields: Object, namespace: str | None = None, *, part: str = ""
+    ) -> Object:
+        """Set these fields of an object that is there, whoever set them before; None takes one away. `part`: of its
+        subresource, "status"."""
+        where = path(kind, namespace, name) + (f"/{part}" if part else "")
         query = {"fieldManager": MANAGER}
         return self._object("PATCH", where, query, fields, "application/merge-patch+json")
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..cluster.follow import Follower, Reads
+from ..offer.prefer import Place
 from ..offer.resources import Unit
 from ..promises.bound import BoundPods
 from .podresources import PodResources
@@ -38,20 +39,20 @@ class Promised:
         finally:
             self._stop.set()
 
-    async def units(self, size: int, offered: Mapping[str, Unit]) -> Counter[str]:
-        """Units by GPU (UUID) for a container that asks for `size`; empty where no promise is known."""
+    async def places(self, size: int, offered: Mapping[str, Unit]) -> list[Place]:
+        """Where a container that asks for `size` units may have been promised to be, the likeliest first; [] where no
+        promise is known."""
         reported = await self._pods.ask()
         if reported is None:
             log.warning("the kubelet does not report which containers have GPUs: no promise is followed")
-            return Counter()
-        held = {(one.pod.name, one.container) for one in reported if one.resource == self.resource}
-        found = await asyncio.to_thread(self._bound.waiting, size, held, LATE)
-        if found is None or not found.parts:
-            fields = {"units": size, "pod": found.pod if found else ""}
-            log.info("no promise is known for a container: the plugin chooses", extra=fields)
-            return Counter()
-        by_index = {unit.device.index: unit.device.uuid for unit in offered.values()}
-        units: Counter[str] = Counter()
-        for part in found.parts:
-            units[part.uuid or by_index.get(part.index, "")] += part.units
-        return units
+            return []
+        held: dict[tuple[str, str], Place] = {}
+        for one in reported:
+            if one.resource == self.resource:
+                gpus = Counter(offered[unit].device.uuid for unit in one.ids if unit in offered)
+                held[one.pod.name, one.container] = frozenset(gpus.items())
+        index = {unit.device.index: unit.device.uuid for unit in offered.values()}
+        found = await asyncio.to_thread(self._bound.waiting, size, held, index, LATE)
+        if not found:
+            log.info("no promise is known for a container: the plugin chooses", extra={"units": size})
+        return found

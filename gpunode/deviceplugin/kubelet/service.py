@@ -164,7 +164,7 @@ class Service:
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
             self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
-            promised = await self._promised.units(c.allocation_size, offered) if self._promised else None
+            places = await self._promised.places(c.allocation_size, offered) if self._promised else ()
             # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
                 preferred,
@@ -176,9 +176,9 @@ class Service:
                 self._state.reserved.get(self.resource, ()),
                 packed=self._config.packs(self.resource),
                 links=self._state.links,
-                promised=promised,
+                promised=places,
             )
-            self._preferred = frozenset(ids if promised else ())
+            self._preferred = frozenset(ids if places else ())
             answer.container_responses.add(deviceIDs=ids)
         return answer
 

@@ -9,6 +9,7 @@ from math import comb
 
 from .resources import Unit
 
+Place = frozenset[tuple[str, int]]  # UUIDs of GPUs, with the units of each
 Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected
 
 TRIES = 20_000  # sets of GPUs to compare at most; beyond that a greedy choice is made
@@ -24,13 +25,13 @@ def preferred(
     *,
     packed: bool = False,
     links: Links | None = None,
-    promised: Mapping[str, int] | None = None,
+    promised: Sequence[Place] = (),
 ) -> list[str]:
     """`size` ids, or fewer if there are not enough: those in `must`, then the best of the available.
 
     Whole GPUs: the ones best connected with each other. Shares and MIG devices: from the GPU with the most free units
     (or, `packed`, the fewest). Memory: all from one GPU with enough free, the one with the most (or, `packed`, the
-    least), or of the GPUs that were `promised` (units by UUID) if they have room. Unknown, Unhealthy and reserved ones come last.
+    least), or of the first of the places that were `promised` with room. Unknown, Unhealthy and reserved ones come last.
     """
     first = list(dict.fromkeys(must))
     given = set(first)  # units can be tens of thousands
@@ -38,7 +39,7 @@ def preferred(
     known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in reserved]
     good = [unit for unit in known if unit.device.uuid not in unhealthy]
     wanted = min(max(size - len(first), 0), len(good))
-    by_promise = _as_promised(good, promised) if promised and not first else None
+    by_promise = None if first else _as_promised(good, promised)
     if by_promise is not None:
         chosen = by_promise
     elif any(unit.mib for unit in good):
@@ -52,15 +53,13 @@ def preferred(
     return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in taken)][: max(size, 0)]
 
 
-def _as_promised(good: Sequence[Unit], promised: Mapping[str, int]) -> list[Unit] | None:
-    """So many units of each of these GPUs; None if one has fewer left."""
-    chosen = []
-    for gpu, count in promised.items():
-        left = [unit for unit in good if unit.device.uuid == gpu][:count]
-        if len(left) < count:
-            return None
-        chosen += left
-    return chosen
+def _as_promised(good: Sequence[Unit], places: Sequence[Place]) -> list[Unit] | None:
+    """Units of the first of these places that has so many; None if none has."""
+    for place in places:
+        left = [[unit for unit in good if unit.device.uuid == gpu][:count] for gpu, count in sorted(place)]
+        if all(len(units) == count for units, (_, count) in zip(left, sorted(place), strict=True)):
+            return [unit for units in left for unit in units]
+    return None
 
 
 def _of_one(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import quote
 
 from ..cluster.apiserver import Object
 from ..cluster.follow import Kind
+from ..offer.prefer import Place
 from . import demand, placement
 from .demand import Malformed
 from .placement import Part
 
 ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
+
+
+Held: TypeAlias = Mapping[tuple[str, str], Place]  # by pod (namespace/name) and container
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class BoundPods:
         self._node = node
         self._resource = resource
         self._pods: dict[str, tuple[Wanted, ...]] = {}  # by UID
+        self._had: set[tuple[str, str]] = set()  # containers (by UID of the pod) that were seen to hold units
         self._changed = threading.Condition()
 
     @property
@@ -41,21 +48,40 @@ class BoundPods:
         path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(self._node, safe='')}"
         return Kind(path, lambda pod: str(pod["metadata"]["uid"]), self._seen, self._gone, self._known)
 
-    def waiting(self, size: int, held: Collection[tuple[str, str]], seconds: float) -> Wanted | None:
-        """A container that wants `size` units and is not among those that hold some (pod, container), at best one that was
-        promised a GPU. Waits so long for one: the kubelet may know of a pod first."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._find(size, held), seconds)
-            return self._find(size, held)
+    def waiting(self, size: int, held: Held, index: Mapping[str, str], seconds: float) -> list[Place]:
+        """Where containers of `size` units that wait were promised to be, the likeliest first; [] where none that waits was
+        promised anything. `index`: UUIDs by GPU's index. Waits so long for one that waits: the kubelet may know of a pod
+        first.
 
-    def _find(self, size: int, held: Collection[tuple[str, str]]) -> Wanted | None:
-        found = [
-            one
-            for wanted in self._pods.values()
-            for one in wanted
-            if one.units == size and (one.pod, one.container) not in held
-        ]
-        return next((one for one in found if one.parts), found[0] if found else None)
+        Equal containers are interchangeable, so it is the places that count: those of all, without those that are taken.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._find(size, held, index) is not None, seconds)
+            return self._find(size, held, index) or []
+
+    def _find(self, size: int, held: Held, index: Mapping[str, str]) -> list[Place] | None:
+        """None where no container of this size waits."""
+        waits, mine = False, list[Place]()
+        promised, taken = Counter[Place](), Counter[Place]()
+        for uid, pod in self._pods.items():
+            for one in pod:
+                if one.units != size:
+                    continue
+                place = frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
+                has = held.get((one.pod, one.container))
+                if has is not None:
+                    self._had.add((uid, one.container))
+                    taken[has] += bool(place)
+                elif (uid, one.container) in self._had:
+                    continue  # it has ended, which the API server does not say yet
+                else:
+                    waits = True
+                    mine += [place] if place else []
+                promised[place] += bool(place)
+        free = promised - taken
+        if not waits:
+            return None
+        return list(dict.fromkeys([one for one in (*mine, *free) if free[one] > 0])) if mine else []
 
     def _seen(self, pod: Object) -> None:
         ended = (pod.get("status") or {}).get("phase") in ENDED
@@ -67,6 +93,7 @@ class BoundPods:
     def _gone(self, uid: str) -> None:
         with self._changed:
             self._pods.pop(uid, None)
+            self._had = {one for one in self._had if one[0] != uid}
 
     def _known(self) -> set[str]:
         with self._changed:

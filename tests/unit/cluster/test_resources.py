@@ -1,0 +1,41 @@
+"""Extended resources counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.errors import UsageError
+from gpunode.rollout.resources import wish
+
+
+def test_counts_are_read() -> None:
+    """By name; to take one away the name is enough."""
+    read = wish(["example.com/fpga=2", "nvidia.com/gpu=1"], remove=False, overwrite=False, dry_run=True)
+    assert read.counts == {"example.com/fpga": 2, "nvidia.com/gpu": 1}
+    assert wish(["example.com/fpga"], remove=True, overwrite=False, dry_run=False).counts == {
+        "example.com/fpga": None
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "remove"),
+    [
+        ("example.com/fpga", False),
+        ("example.com/fpga=", False),
+        ("example.com/fpga=-1", False),
+        ("example.com/fpga=1.5", False),
+        ("example.com/fpga=99999999999999", False),
+        ("example.com/fpga=2", True),
+        ("fpga=2", False),
+        ("cpu=2", False),
+        ("kubernetes.io/batch-cpu=2", False),
+        ("a.kubernetes.io/x=2", False),
+        ("requests.example.com/x=2", False),
+        ("../pods=2", False),
+    ],
+)
+def test_what_the_api_server_would_not_count_is_refused(word: str, remove: bool) -> None:
+    """With an example, before anything is asked."""
+    with pytest.raises(UsageError) as caught:
+        wish([word], remove=remove, overwrite=False, dry_run=False)
+    assert "example.com/fpga" in caught.value.hint
