@@ -100,10 +100,9 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     for message in _messages(visit, job, run, tell, archives, guarded=guarded):
         kind = message["type"]
         if kind == "start":
-            n = message["n"]
-            tell(
-                Event("change", host.name, diff.headline(plan.changes[n]), {"n": n, "of": len(plan.changes)})
-            )
+            change = plan.changes[message["n"]]
+            data = {"n": message["n"], "of": len(plan.changes), "kind": type(change).__name__}
+            tell(Event("change", host.name, diff.headline(change), data))
         elif kind == "progress":
             tell(Event("progress", host.name, message["text"], {"percent": message.get("percent")}))
         elif kind == "done":

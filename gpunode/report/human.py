@@ -15,10 +15,12 @@ from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report import disturbs
 from gpunode.report.blocks import alike, chain, failure, plan_lines, shown, summed
+from gpunode.report.line import Line
 from gpunode.report.live import Live
 from gpunode.report.objects import planned
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.screen import screen, words, wrapped
+from gpunode.report.spent import Moment, sentence, spent
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -36,24 +38,33 @@ class Human:
         self._quiet = quiet
         self._live: Live | None = None
         self._start = time.monotonic()
+        self._moments: list[Moment] = []
+        self._line = Line(self._err)
 
     @contextmanager
     def live(self, hosts: Sequence[Host]) -> Iterator[None]:
         if self._quiet:
             yield
             return
+        self._line.clear()
         with Live(self._err, [host.name for host in hosts]) as self._live:
             yield
         self._live = None
 
     def event(self, event: Event) -> None:
+        if event.type != "progress":
+            kind = str(event.data.get("kind", ""))
+            self._moments.append(Moment(time.monotonic() - self._start, event.host, kind))
         if self._live is not None:
             self._live.event(event)
+        elif self._err.is_terminal and not event.host and not self._quiet:
+            self._line.show(event.message)
         elif not self._quiet and event.type != "progress":
             where = f"{event.host}  " if event.host else ""
             self._err_print((f" {where}{event.message}\n", "dim"))
 
     def finished(self, outcome: Outcome) -> None:
+        self._moments.append(Moment(time.monotonic() - self._start, outcome.host, "end"))
         if self._live is not None:
             self._live.finished(outcome)
 
@@ -73,6 +84,7 @@ class Human:
 
     def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
         """One print for all: each print of rich costs more than a line."""
+        self._line.clear()
         console = to or self._out
         text = words(*parts)
         console.print(wrapped(text, console.width) if console.is_terminal else text, end="")
@@ -100,6 +112,7 @@ class Human:
             table.add_column(columns[place].upper(), overflow="fold", no_wrap=word)
         for row in cells:
             table.add_row(*(words(row[place]) for place in used))
+        self._line.clear()
         self._out.print(table)
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
@@ -122,7 +135,11 @@ class Human:
             raise
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        self._err_print(f" {summed(outcomes, time.monotonic() - self._start, cluster)}\n")
+        seconds = time.monotonic() - self._start
+        self._err_print(f" {summed(outcomes, seconds, cluster)}\n")
+        changed = any(outcome.applied for outcome in outcomes)
+        if changed and (words := sentence(spent(self._moments, seconds))):
+            self._err_print(f" {words}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         self.note(text)

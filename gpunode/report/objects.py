@@ -28,10 +28,11 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
     if not differences:
         yield "= nothing to do\n", "dim"
     name = "objects"
-    for one in differences:
-        if one.action != "labelled":
-            yield from _change(name, one, one.what, whole=diff or (diff is None and one.action not in SIGNS))
-            name = ""
+    for same in _alike(differences):
+        one = same[0]
+        what = " and ".join(other.what for other in same)
+        yield from _change(name, one, what, whole=diff or (diff is None and one.action not in SIGNS))
+        name = ""
     if diff is None and any(one.action in SIGNS for one in differences):
         yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
@@ -43,6 +44,16 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
         what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
         yield from _change(name, first, what, whole=True)
         name = ""
+
+
+def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Objects, those together that change alike: the plugin's two DaemonSets have one diff."""
+    found: dict[tuple[object, ...], list[Difference]] = {}
+    for one in differences:
+        if one.action != "labelled":
+            alike = (one.action, one.lines, one.claims) if one.action == "changed" else one.what
+            found.setdefault((alike,), []).append(one)
+    return list(found.values())
 
 
 def _change(name: str, one: Difference, what: str, *, whole: bool) -> Iterator[Part]:

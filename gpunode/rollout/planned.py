@@ -13,7 +13,7 @@ from gpunode.cluster.nodes import labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import images
+from gpunode.cluster.plugin import deployed, images, sharing
 from gpunode.cluster.reason import of
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory
@@ -86,6 +86,7 @@ def show(
     be on these nodes."""
     objects = plugin.plan(api, nodes.spec_of(inventory), strict=strict)
     nodes.warn(api, inventory, members, listener)
+    _shared(api, inventory, members, listener)
     _imageless(api, inventory, members, listener, loaded=loaded)
     tried = _tried(api, members, strict=strict)
     would = [*objects, *(change for _, change in tried if change is not None)]
@@ -96,6 +97,23 @@ def show(
         if one.node is not None:
             problem(listener, one.host.name, one.reason)
     return Planned(len(changes), tuple(one for one, _ in tried))
+
+
+def _shared(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
+    """Tell what another sharing of GPUs means, nodes for which it is the same together."""
+    wish = inventory.cluster
+    if deployed.image(api, wish.namespace) is None:
+        return
+    before = deployed.config(api, wish.namespace)
+    found: dict[str, list[str]] = {}
+    for one in members:
+        if one.node is not None:
+            labels_of = {**one.node.labels, **nodes.wished(one.host)}
+            words = sharing.meaning(before, wish.plugin_config, labels_of, one.node.capacity)
+            found.setdefault(words, []).append(one.node.name)
+    for words, names in found.items():
+        if words:
+            listener.note(f"{few(names, NAMED)}: {words}. {sharing.GIVEN}")
 
 
 def _imageless(
