@@ -376,7 +376,7 @@ H100's and an A100's. The production branch is {production}.
 | docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 1.6 | its merged files alone, real part: `tests/lab/test_runtime_files.py::test_containerd_has_what_was_wanted_and_all_else_as_before` |
-| containerd of k3s and of RKE2 | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
+| containerd of k3s, RKE2 and k0s | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | CRI-O | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | docker by cri-dockerd | table only |
 | docker and containerd of other versions | table only |

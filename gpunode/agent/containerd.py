@@ -13,6 +13,7 @@ BROUGHT = "/run/k3s/containerd/containerd.sock"  # of k3s and RKE2 alike
 CTR: Dict[str, Tuple[Tuple[str, ...], str]] = {  # the command, and the socket that must be there
     "containerd": (("ctr",), "/run/containerd/containerd.sock"),
     "k3s": (("k3s", "ctr"), BROUGHT),
+    "k0s": (("k0s", "ctr"), "/run/k0s/containerd.sock"),
     "rke2": (("/var/lib/rancher/rke2/bin/ctr", "--address", BROUGHT), BROUGHT),
 }
 

@@ -15,12 +15,12 @@ from gpunode.agent.system import Message, below, have, last, run
 
 def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
     """The image ids (digests of their configs) of the references that each runtime has."""
-    found: Dict[str, Dict[str, str]] = {name: {} for name in ("docker", "crio", *CTR)}
+    found: Dict[str, Dict[str, str]] = {"docker": {}, "containerd": {}}
     for reference in references:
-        for runtime, images in found.items():
+        for runtime in ("docker", "crio", *CTR):
             image = image_of(runtime, reference)
             if image:
-                images[reference] = image
+                found.setdefault(runtime, {})[reference] = image
     return found
 
 

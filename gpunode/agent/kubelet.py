@@ -8,15 +8,17 @@ from typing import Any, Dict, List, Optional
 
 from gpunode.agent.files import read_file, read_files
 from gpunode.agent.merges import unexpected
-from gpunode.agent.system import Message, below, glob_of, resolve, run, text_of
+from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
 from gpunode.agent.systemd import journal, transient
 
-# Units that a kubelet runs in, and the program that knows its version; the last is every other kubelet's.
+# Units that a kubelet runs in, and the command that prints its version, where it brings the kubelet.
 BROUGHT = {
-    "k3s.service": "k3s",
-    "k3s-agent.service": "k3s",
-    "rke2-server.service": "rke2",
-    "rke2-agent.service": "rke2",
+    "k3s.service": ("k3s", "--version"),
+    "k3s-agent.service": ("k3s", "--version"),
+    "rke2-server.service": ("rke2", "--version"),
+    "rke2-agent.service": ("rke2", "--version"),
+    "k0sworker.service": ("k0s", "version"),
+    "k0scontroller.service": ("k0s", "version"),
 }
 
 
@@ -28,12 +30,18 @@ def unit_of(units: Dict[str, Dict[str, Any]]) -> str:
 
 
 def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
-    name = unit_of(units.result())
-    version = run(BROUGHT.get(name, "kubelet"), "--version")
+    try:
+        shown = units.result()
+    except Exception:
+        if have("kubelet") is None:
+            return None  # that systemd does not answer is reported as the error of the section `units`
+        raise
+    name = unit_of(shown)
+    version = run(*BROUGHT.get(name, ("kubelet", "--version")))
     if version.status == 127:
         return None
     text = run("systemctl", "cat", "--no-pager", name).out
-    unit = units.result()[name]
+    unit = shown[name]
     raw = text_of("/proc/%d/cmdline" % unit["pid"]) if unit["pid"] else None
     number = re.search(r"\bv(\d\S*)", version.out)
     return {

@@ -21,7 +21,7 @@ def minor(host: Host, facts: Facts) -> int:
             raise Refused(
                 host.name,
                 f"this is a node of {name}, which keeps the options of kubelet and runtime in places of its own",
-                hint="gpunode configures kubelets of kubeadm's kind (deb or rpm packages), of k3s and of RKE2 so far; "
+                hint="gpunode configures kubelets of kubeadm's kind (deb or rpm packages), of k3s, RKE2 and k0s so far; "
                 "take the host out of the inventory.",
                 layer="kubelet",
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpunode.kubelets import kubeadm, rancher, units
+from gpunode.kubelets import k0s, kubeadm, rancher, units
 from gpunode.model import Facts, Place, Watch
 from gpunode.planning import services
 
-PLACES = (kubeadm.PLACE, *rancher.PLACES)
+PLACES = (kubeadm.PLACE, *rancher.PLACES, *k0s.PLACES)
 MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
 CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Runtime: TypeAlias = Literal["docker", "containerd", "crio", "k3s", "rke2"]  # the last two bring a containerd
+Runtime: TypeAlias = Literal[
+    "docker", "containerd", "crio", "k3s", "rke2", "k0s"
+]  # the last three bring a containerd
 Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 

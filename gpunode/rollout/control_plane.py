@@ -18,7 +18,7 @@ from gpunode.rollout.member import Member, Members
 UNHEALTHY = "control-plane"  # code: no further batch begins
 BEFORE = 10.0  # seconds that it may take to be healthy before a host is disturbed, and afterwards
 AFTER = 300.0
-SERVERS = tuple(product.units[0] for product in PRODUCTS.values())
+SERVERS = (*(product.units[0] for product in PRODUCTS.values()), "k0scontroller.service")
 
 
 def disturbed(members: Members) -> frozenset[str]:
@@ -28,7 +28,7 @@ def disturbed(members: Members) -> frozenset[str]:
 
 def is_of_it(one: Member) -> bool:
     """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
-    server of k3s or RKE2."""
+    server of k3s, RKE2 or k0s."""
     files = one.facts.files.values() if one.facts else ()
     manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
     brought = one.facts is not None and any(services.is_loaded(one.facts, unit) for unit in SERVERS)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
-from gpunode.runtimes import containerd, crio, docker, rancher
+from gpunode.runtimes import containerd, crio, docker, k0s, rancher
 
 
 class ContainerRuntime(Protocol):
@@ -40,7 +40,14 @@ class ContainerRuntime(Protocol):
 
 
 RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
-    {"k3s": rancher.K3S, "rke2": rancher.RKE2, "docker": docker, "crio": crio, "containerd": containerd}
+    {
+        "k3s": rancher.K3S,
+        "rke2": rancher.RKE2,
+        "k0s": k0s,
+        "docker": docker,
+        "crio": crio,
+        "containerd": containerd,
+    }
 )
 
 

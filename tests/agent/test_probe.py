@@ -310,6 +310,16 @@ def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
     assert seen.files[BINARY].ctime
 
 
+def test_the_kubelet_of_k0s_is_known_by_its_service(host: Host) -> None:
+    """k0s says its version by another word."""
+    host.program("k0s", '[ "$1" = version ] && echo v1.36.1+k0s.0')
+    host.unit("k0sworker.service", MainPID=812)
+    host.write("/etc/systemd/system/k0sworker.service", "[Service]\nExecStart=/usr/local/bin/k0s worker\n")
+    kubelet = facts.parse(host.probe(units=places.watch().units)).kubelet
+    assert kubelet is not None
+    assert kubelet.version == "1.36.1+k0s.0"
+
+
 def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:
     """Its own last words are the reason; 'Scheduled restart job' is not."""
     host.program("kubelet", "echo Kubernetes v1.36.3")
