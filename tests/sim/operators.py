@@ -117,6 +117,16 @@ def unregistered(state: State) -> None:
     assert code == 200, answer
 
 
+def headless(state: State) -> None:
+    """An etcd on the host is not Ready any more."""
+    name = f"etcd-{state.folder.name}"
+    meta = {"name": name, "namespace": "kube-system", "labels": {"tier": "control-plane"}}
+    spec = {"nodeName": state.folder.name, "containers": [{"name": "etcd", "image": "i"}]}
+    body = {"kind": "Pod", "metadata": meta, "spec": spec}
+    code, answer = Client(Path("kubeconfig")).ask("POST", "/api/v1/namespaces/kube-system/pods", body)
+    assert code == 201, answer
+
+
 def held(state: State) -> None:
     """The process stops here until the file `go` is there."""
     Path("here").touch()
@@ -125,7 +135,7 @@ def held(state: State) -> None:
 
 
 HOOKS: dict[str, Callable[[State], None]] = {
-    one.__name__: one for one in (locked, gone, unapplicable, stuck, unregistered, held)
+    one.__name__: one for one in (locked, gone, unapplicable, stuck, unregistered, headless, held)
 }
 
 

@@ -20,6 +20,7 @@ from .clusters import until
 from .jobs import JOBS, applies, change, client, cordoned, ended, job
 from .operators import begin, output, run
 from .proxy import Proxy
+from .test_batches import label
 
 A, B = "gpu-1", "gpu-2"
 PROVISION = ("provision", "inventory.yaml", "--yes")
@@ -200,3 +201,37 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
     code, _ = run(demo, "resume", "inventory.yaml", "--yes")
     assert (code, states(demo)) == (0, {A: "proven", B: "proven"}), output(demo)
     assert cordoned(api) == []
+
+
+def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo) -> None:
+    """Whatever --max-fail allows: its next host is not begun. Once it is healthy, `resume` ends what is left."""
+    api, role = client(demo), "node-role.kubernetes.io/control-plane"
+    written = yaml.safe_load(demo.inventory.read_text())
+    for group in written["groups"].values():
+        group["hosts"] = [{**one, "control_plane": True} for one in group["hosts"]]
+    demo.inventory.write_text(yaml.safe_dump(written))
+    for host in (A, B):
+        change(demo, host)
+        label(api, host, {role: ""})
+    etcd, before = f"etcd-{A}", applies(demo, B)
+    try:
+        code, seen = run(
+            demo,
+            *PROVISION,
+            "--max-fail",
+            "5",
+            then=[[A, "changing", "headless"]],
+            values={"gpunode.rollout.control_plane.AFTER": 2.0},
+        )
+        assert (code, states(demo)) == (1, {A: "failed", B: "skipped"}), output(demo)
+        why = f"the control plane is not healthy: not Ready: {etcd}"
+        assert proofs(seen) == {A: why, B: f"{B}: not begun: {why}"}
+        assert applies(demo, B) == before
+        api.ask("DELETE", f"/api/v1/namespaces/kube-system/pods/{etcd}", {"gracePeriodSeconds": 0})
+        code, _ = run(demo, "resume", "inventory.yaml", "--yes")
+        assert (code, states(demo)) == (0, {A: "proven", B: "proven"}), output(demo)
+        assert cordoned(api) == []
+    finally:
+        api.ask("DELETE", f"/api/v1/namespaces/kube-system/pods/{etcd}", {"gracePeriodSeconds": 0})
+        for host in (A, B):
+            label(api, host, {role: None})
