@@ -14,18 +14,20 @@ from gpunode.agent.system import Answer, below, have, last, line_of, resolve, ru
 
 
 def read_pci() -> List[Dict[str, Any]]:
-    """Every function of an NVIDIA device: GPUs, and their audio and USB functions, and NVSwitches."""
+    """Every function of an NVIDIA device: GPUs, and their audio and USB functions, and NVSwitches; of Mellanox those InfiniBand
+    functions that manage the NVSwitches of NVLink 5, which are on no PCI bus."""
     found = []
     base = "/sys/bus/pci/devices"
     for address in sorted(os.listdir(below(base))) if os.path.isdir(below(base)) else []:
         device = base + "/" + address
-        if line_of(device + "/vendor") != "0x10de":
+        vendor = line_of(device + "/vendor")[2:]
+        if vendor != "10de" and not (vendor == "15b3" and manages_switches(device)):
             continue
         driver = below(device + "/driver")
         found.append(
             {
                 "address": address,
-                "vendor": "10de",
+                "vendor": vendor,
                 "device": line_of(device + "/device")[2:],
                 "cls": line_of(device + "/class")[2:],
                 "subsystem": line_of(device + "/subsystem_device")[2:],
@@ -36,9 +38,16 @@ def read_pci() -> List[Dict[str, Any]]:
     return found
 
 
+def manages_switches(device: str) -> bool:
+    """As NVIDIA's own start script for the fabric manager tells them (NVIDIA/gpu-driver-container: _assert_nvlink5_system)."""
+    return line_of(device + "/class").startswith("0x0207") and "SW_MNG" in (text_of(device + "/vpd") or "")
+
+
 def read_modules() -> Dict[str, Dict[str, Any]]:
     found = {}
-    for path in glob.glob(below("/sys/module/nvidia*")) + glob.glob(below("/sys/module/nouveau")):
+    for path in [
+        path for name in ("nvidia*", "nouveau", "ib_umad") for path in glob.glob(below("/sys/module/" + name))
+    ]:
         name = path[len(below("/sys/module/")) :]
         count = line_of("/sys/module/%s/refcnt" % name)
         found[name] = {"version": line_of("/sys/module/%s/version" % name) or None, "refcnt": int(count or 0)}

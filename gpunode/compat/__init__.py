@@ -18,7 +18,7 @@ from gpunode.compat.kubernetes import (
     rancher_default_runtime_since,
     rancher_has_default_runtime,
 )
-from gpunode.compat.models import Flavour, Model, driven, fraction, gpu, gpus, switches
+from gpunode.compat.models import Flavour, Model, driven, fraction, gpu, gpus, managers, switches
 from gpunode.compat.packages import (
     Epel,
     Family,
@@ -75,6 +75,7 @@ __all__ = [
     "is_independent",
     "kernel_version",
     "key_fingerprint",
+    "managers",
     "minor",
     "named_branch",
     "needed_gates",

@@ -41,8 +41,13 @@ def gpus(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 
 
 def switches(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """NVSwitches among PCI functions, up to NVLink 4. Those of NVLink 5 are behind InfiniBand functions of another vendor."""
-    return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] == "0680")
+    """NVSwitches among PCI functions, up to NVLink 4; of NVLink 5 the functions that manage them."""
+    return tuple(d for d in pci if d.vendor.lower() == "10de" and d.cls[:4] == "0680") + managers(pci)
+
+
+def managers(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """The InfiniBand functions that manage NVSwitches of NVLink 5; a probe finds no others of that vendor."""
+    return tuple(d for d in pci if d.vendor.lower() == "15b3" and d.cls[:4] == "0207")
 
 
 def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:

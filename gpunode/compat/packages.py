@@ -213,6 +213,11 @@ class PackageNames:
         version = self._rows["versions"]["driver"].format(version=full) if full else self.any_of(branch)
         return _wished(row["name"].format(branch=branch), version.rpartition(":")[2])
 
+    @property
+    def subnet(self) -> tuple[PackageSpec, ...]:
+        """What the fabric manager needs for NVSwitches of NVLink 5: a subnet manager and its tools; () where none is known."""
+        return tuple(PackageSpec(**row) for row in self._rows.get("subnet", ()))
+
     def foreign(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those packages that exclude NVIDIA's: modules of other builds."""
         return self._matching(names, "foreign") if "foreign" in self._rows else ()

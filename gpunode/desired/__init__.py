@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpunode import compat, kubelets, packages
 from gpunode.desired import archive, driver, machines, node, signed
+from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import (
     Desired,
@@ -58,10 +61,28 @@ def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevi
     """From whom the inventory has it, or as the host can have it at all."""
     machines.check_driver(host, facts, gpus)
     if signed.fits(host, facts, system):
-        return signed.wish(host, facts, system, gpus)
+        return _with_subnet(host, facts, system, signed.wish(host, facts, system, gpus))
     by_archive = host.driver_from == "distribution" or archive.is_needed(host, facts, system)
     choose = archive.wish if by_archive else driver.wish
-    return choose(host, facts, system, gpus)
+    return _with_subnet(host, facts, system, choose(host, facts, system, gpus))
+
+
+def _with_subnet(host: Host, facts: Facts, system: PackageSystem, wish: DriverWish) -> DriverWish:
+    """With what NVSwitches of NVLink 5 need beside the fabric manager. Raises Refused where no package is known."""
+    if not compat.managers(facts.pci):
+        return wish
+    subnet = () if wish.archive else system.NAMES.subnet
+    if not subnet:
+        whose = "the distribution's archive has" if wish.archive else f"gpunode knows with {system.NAME}"
+        raise Refused(
+            host.name,
+            f"{whose} no nvlsm, without which the NVSwitches of NVLink 5 join no GPUs",
+            hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}"
+            if wish.archive
+            else f"Install driver, fabric manager and nvlsm by hand, {LEAVE}",
+            layer="module",
+        )
+    return replace(wish, subnet=subnet)
 
 
 def _unused(host: Host, system: PackageSystem | None) -> tuple[str, ...]:
@@ -153,7 +174,9 @@ def _sources(
     needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
         (
             "driver",
-            (*wish.pin, *wish.headers, *wish.modules, *wish.packages, *wish.fabric) if wish else (),
+            (*wish.pin, *wish.headers, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)
+            if wish
+            else (),
             host.driver_repository,
         ),
         ("toolkit", toolkit, host.toolkit_repository),

@@ -66,7 +66,10 @@ def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model
     if wish.fabric:
         parts = ", ".join(spec.name for spec in wish.fabric)
         why = "NVSwitches need it" if wish.switches else "it is installed"
-        yield Choice("fabric", parts, f"{why}, in exactly the driver's version")
+        beside = (
+            f"; with {' and '.join(spec.name for spec in wish.subnet)} for NVLink 5" if wish.subnet else ""
+        )
+        yield Choice("fabric", parts, f"{why}, in exactly the driver's version{beside}")
 
 
 def _toolkit(host: Host, desired: Desired) -> Choice:

@@ -32,10 +32,10 @@ class Os:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """An NVIDIA function on the PCI bus, from /sys/bus/pci/devices. Numbers in hex without 0x."""
+    """An NVIDIA function on the PCI bus, or one that manages NVSwitches of NVLink 5, from /sys/bus/pci/devices. Numbers in hex without 0x."""
 
     address: str  # 0000:3b:00.0
-    vendor: str  # 10de
+    vendor: str  # 10de; 15b3
     device: str  # 15f8
     cls: str  # 030200
     driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci

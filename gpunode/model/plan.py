@@ -68,6 +68,7 @@ class DriverWish:
     ahead: str = ""  # the kernel of the next boot, where it has no nvidia module
     ahead_headers: tuple[PackageSpec, ...] = ()  # which dkms builds one with
     fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
+    subnet: tuple[PackageSpec, ...] = ()  # what the fabric manager needs for NVSwitches of NVLink 5
     switches: bool = False  # has NVSwitches, whose fabric manager must run
     run: RunFile | None = None  # installs it in place of packages
     archive: bool = False  # the packages are the distribution's own

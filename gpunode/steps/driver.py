@@ -46,7 +46,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         *files.write(
             facts,
             AT_BOOT,
-            template("etc/modules-load.d/gpunode.conf", modules=modules.LOAD),
+            template("etc/modules-load.d/gpunode.conf", modules=modules.at_boot(wish)),
             "the modules are there after every boot, not only after a first user",
         ),
         *(runfile.plan(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=changed)),
@@ -63,7 +63,15 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     wish = desired.driver
     if wish is None:
         return ()
-    every = (*wish.pin, *wish.headers, *wish.ahead_headers, *wish.modules, *wish.packages, *wish.fabric)
+    every = (
+        *wish.pin,
+        *wish.headers,
+        *wish.ahead_headers,
+        *wish.modules,
+        *wish.packages,
+        *wish.fabric,
+        *wish.subnet,
+    )
     absent = tuple(
         spec for spec in every if spec.name in wish.replaces or not is_installed(facts.packages, spec)
     )

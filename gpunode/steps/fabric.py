@@ -1,16 +1,18 @@
 """NVIDIA's fabric manager: the daemon that joins the GPUs of a host with NVSwitch. Without it CUDA answers error 802 there.
 
-Its package must be of exactly the driver's version, so `steps.driver` installs both together.
+Its package must be of exactly the driver's version, so `steps.driver` installs both together. For NVSwitches of NVLink 5 its start
+script, which fails before the module ib_umad is there, starts nvlsm too.
+source: NVIDIA/gpu-driver-container (nvidia-driver: _ensure_nvlink5_prerequisites).
 """
 
 from __future__ import annotations
 
 from gpunode.model import Change, Desired, Facts, KernelModule, Reboot, Service, Watch
-from gpunode.steps import driver
+from gpunode.steps import driver, modules
 from gpunode.versions import is_installed
 
 UNIT = "nvidia-fabricmanager.service"
-WATCH = Watch(units=(UNIT,))
+WATCH = Watch(units=(UNIT,), packages=("nvlsm", "infiniband-diags"))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -18,15 +20,18 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     wish = desired.driver
     if wish is None or not wish.switches:
         return ()
-    modules = driver.module_changes(facts, desired)
-    loads = any(isinstance(change, KernelModule) for change in modules)
-    if any(isinstance(change, Reboot) for change in modules) or not (loads or "nvidia" in facts.modules):
+    planned = driver.module_changes(facts, desired)
+    loads = any(isinstance(change, KernelModule) for change in planned)
+    if any(isinstance(change, Reboot) for change in planned) or not (loads or "nvidia" in facts.modules):
         return ()
+    missing = wish.subnet and modules.UMAD not in facts.modules
+    needed = (modules.load(facts, (modules.UMAD,), "the fabric manager does not start"),) if missing else ()
     unit = facts.units.get(UNIT)
     runs = unit is not None and unit.active == "active"
     stays = unit is not None and unit.enabled == "enabled"
-    if runs and stays and not loads and all(is_installed(facts.packages, spec) for spec in wish.fabric):
+    there = all(is_installed(facts.packages, spec) for spec in (*wish.fabric, *wish.subnet))
+    if runs and stays and not loads and not needed and there:
         return ()
     fault = None if runs else f"{UNIT} is not active: CUDA answers error 802 on a host with NVSwitch"
     why = "joins the GPUs over NVSwitch; without it CUDA answers error 802"
-    return (Service(UNIT, why, enable=True, restart=True, fault=fault),)
+    return (*needed, Service(UNIT, why, enable=True, restart=True, fault=fault))

@@ -10,6 +10,7 @@ from gpunode.planning import services, users
 from gpunode.versions import branch_of
 
 LOAD = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+UMAD = "ib_umad"  # over which the fabric manager talks to NVSwitches of NVLink 5
 # Dependants first, as NVIDIA's installer unloads them.
 UNLOAD = (
     "nv_peer_mem",
@@ -46,6 +47,11 @@ def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
     absent = tuple(name for name in LOAD if name not in facts.modules)
     if absent:
         yield load(facts, absent, "CUDA programs find no device files without them")
+
+
+def at_boot(wish: DriverWish) -> tuple[str, ...]:
+    """Those that are loaded at every boot."""
+    return (*LOAD, *((UMAD,) if wish.subnet else ()))
 
 
 def nouveau(facts: Facts) -> bool:

@@ -68,6 +68,25 @@ def test_a_host_says_which_machine_it_is(host: Host) -> None:
     assert (seen.machine_id, seen.product_uuid) == ("0a0a", "4C4C4544-0042")
 
 
+def test_of_infiniband_functions_those_that_manage_nvswitches_are_told(host: Host) -> None:
+    """Their VPD says so; network cards of the same kind, and Ethernet functions, are left out."""
+    for address, cls, vpd in (
+        ("0000:05:00.0", "020700", "\x82NVIDIA ConnectX-7 SW_MNG\x90"),
+        ("0000:06:00.0", "020700", "\x82NVIDIA ConnectX-7\x90"),
+        ("0000:07:00.0", "020000", "SW_MNG"),
+        ("0000:08:00.0", "020700", ""),
+    ):
+        gpu(host, address, "1021", cls, "mlx5_core", vendor="0x15b3")
+        if vpd:
+            host.write(f"/sys/bus/pci/devices/{address}/vpd", vpd)
+    host.write("/sys/module/ib_umad/refcnt", "0\n")
+    seen = facts.parse(host.probe())
+    assert [(one.address, one.vendor, one.driver) for one in seen.pci] == [
+        ("0000:05:00.0", "15b3", "mlx5_core")
+    ]
+    assert "ib_umad" in seen.modules
+
+
 def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(host: Host) -> None:
     """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
     gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")
