@@ -10,6 +10,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.extender import findings, picture, simulation
 from gpunode.cluster.extender.picture import Real, Row
+from gpunode.cluster.plugin import other_plugins
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory, OnEvent, Outcome, Share
@@ -43,6 +44,11 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
         ("node", "pod", "code", "words", "repair"),
         [(one.node, one.pod, one.code, one.words, "annotations" if one.repair else "") for one in found],
     )
+    for other in other_plugins.every(api):
+        listener.note(
+            f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
+            f"{other.product.way}."
+        )
     fixable = [one for one in found if one.repair]
     if repair and fixable:
         accepted(

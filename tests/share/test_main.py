@@ -9,6 +9,7 @@ import json
 import socket
 import ssl
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,12 @@ def test_the_kubelet_is_told_why_it_is_not_ready() -> None:
         threading.Thread(target=probes.serve_forever, daemon=True).start()
 
         def get(path: str) -> tuple[int, str]:
-            connection = http.client.HTTPConnection("127.0.0.1", probes.server_address[1], timeout=20)
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            with closing(
+                http.client.HTTPConnection("127.0.0.1", probes.server_address[1], timeout=20)
+            ) as asked:
+                asked.request("GET", path)
+                answer = asked.getresponse()
+                return answer.status, answer.read().decode()
 
         assert get("/readyz") == (503, f"{STANDBY}\n")
         assert get("/healthz") == (200, "ok\n")
