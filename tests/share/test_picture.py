@@ -80,7 +80,10 @@ def test_promise_and_use_stand_side_by_side() -> None:
 )
 def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str) -> None:
     """The scheduler knows a number; the kubelet which device."""
-    other = {"metadata": {"name": "m"}, "status": {"capacity": {resource: "4"}}}
+    other = {
+        "metadata": {"name": "m"},
+        "status": {key: {resource: "4"} for key in ("capacity", "allocatable")},
+    }
     one = pod("a", 0, on="m")
     one["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
 
@@ -92,6 +95,11 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
     ]
     late = table(picture.rows([other], [one], MEM, {"m": Real(())}))
     assert late == [("m", "?", 4, 1, 0, [("default/a", 1, 0)])]
+    gone = {
+        "metadata": {"name": "m"},
+        "status": {"capacity": {resource: "4"}, "allocatable": {resource: "0"}},
+    }
+    assert picture.rows([gone], [], MEM, {}) == ()
 
 
 CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]]]] = [

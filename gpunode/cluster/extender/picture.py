@@ -12,7 +12,6 @@ from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.demand import Malformed
 from gpunode.deviceplugin.promises.quantity import whole
-from gpunode.deviceplugin.settings.config import GPU_COUNT
 from gpunode.share.ledger import ENDED, Ledger
 
 UNKNOWN = "?"  # a GPU that nobody noted
@@ -67,12 +66,14 @@ def rows(
     for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
         name = str(node["metadata"]["name"])
         here, host = by_node.get(name, []), real.get(name, NOTHING)
-        capacity = (node.get("status") or {}).get("capacity") or {}
-        for one, count in sorted(capacity.items()):
+        status = node.get("status") or {}
+        # A kubelet forgets the resource of a plugin that is gone only after 5 minutes: nothing of it is allocatable.
+        can = status.get("allocatable") or {}
+        for one, count in sorted((status.get("capacity") or {}).items()):
             if one == resource and whole(count):
                 found += _memory(name, here, ledger, host)
-            elif one.startswith("nvidia.com/") and one != GPU_COUNT and whole(count):
-                found += _others(name, here, one, whole(count), host)
+            elif one.startswith("nvidia.com/"):
+                found += _others(name, here, one, whole(can.get(one, "0")), host)
     return tuple(found)
 
 
@@ -174,6 +175,6 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
     late = tuple(
         Use(*key, count - given[key], 0) for key, count in sorted(wanted.items()) if count > given[key]
     )
-    free = total - sum(given.values())
+    free = max(total - sum(given.values()), 0)
     rest = Row(node, UNKNOWN, "", resource, free, sum(one.promised for one in late), 0, late)
     return sorted(made, key=lambda one: one.gpu) + ([rest] if free or late else [])
