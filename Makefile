@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check format unit sim lab lab-test lab-matrix lab-down proto lock clean
+.PHONY: help demo try test check format unit sim storm lab lab-test lab-matrix lab-down proto lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,6 +41,12 @@ unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
 	$(PYTEST) -m "not lab and not gpu" tests/sim
+
+# Hosts, kills, and how many may be disturbed at once; a fourth word is the seed of the random steps.
+STORM ?= 100 50 8
+
+storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated hosts with jobs; takes long, no part of `make test`
+	$(BIN)/python bench/kills.py $(STORM)
 
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 test lab-test: LABS := 3

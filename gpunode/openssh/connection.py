@@ -16,9 +16,10 @@ class Remote(Child):
     """A command on the host."""
 
     host = ""
+    master: Master | None = None
 
     def end(self) -> tuple[int | None, str]:
-        """Exit status and standard error; None for 255, by which ssh says that the connection broke.
+        """Exit status and standard error; None where the connection broke: ssh ends with 255 then, as the command may, too.
 
         Raises Unreachable if the host did not start the command.
         """
@@ -26,7 +27,8 @@ class Remote(Child):
         failure = no_session(printed) if status == 255 else None
         if failure is not None:
             raise Unreachable(self.host, failure.message, hint=failure.hint, code=failure.code)
-        return (None if status == 255 else status), printed
+        lost = status == 255 and not (self.master and self.master.connected())
+        return (None if lost else status), printed
 
 
 class Connection:
@@ -54,7 +56,7 @@ class Connection:
                 start_new_session=True,
             )
             self._remote = Remote(process, stdin, heard)
-            self._remote.host = self._host
+            self._remote.host, self._remote.master = self._host, self._master
             if self._closed:  # while it was opened again
                 self._end()
         return self._remote

@@ -89,20 +89,30 @@ class Master:
         """A ProxyCommand that reaches other hosts through this one."""
         return f"{shlex.join(self.words('-W')[:-1]).replace('%', '%%')} '[%h]:%p' {NOBODY}"
 
+    def connected(self) -> bool:
+        """True if it answers: one whose connection broke does not, though it may accept for a moment more."""
+        return self._asked("check")
+
     def close(self) -> None:
         """End the connection and what runs on it."""
         if not self.socket.exists():
             return
+        self._asked("exit")
+        self.socket.unlink(missing_ok=True)  # of a master that was killed
+
+    def _asked(self, what: str) -> bool:
+        """Whether it did as ssh's control command asks."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                self.words("-O", "exit"),
+            done = subprocess.run(
+                self.words("-O", what),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=EXITS_SECONDS,
                 check=False,
                 start_new_session=True,
             )
-        self.socket.unlink(missing_ok=True)  # of a master that was killed
+            return done.returncode == 0
+        return False
 
 
 def _plain(path: Path) -> str:

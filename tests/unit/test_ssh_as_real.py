@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -231,6 +232,32 @@ def test_all_three_get_in_or_none(
         assert own == case.own
     else:
         assert (own == "in") == (case.outcome == "in"), own
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("exit 255", 255), ("kill -9 $PPID; sleep 60", None)],
+    ids=["a command's own", "the host's sshd was killed"],
+)
+@pytest.mark.parametrize("client", [openssh, ssh], ids=["openssh", "gpunode's"])
+def test_only_a_lost_connection_has_no_exit_status(
+    command: str, status: int | None, client: ModuleType, server: Server, tmp_path: Path
+) -> None:
+    """ssh ends with 255 for both, and says nothing."""
+    (tmp_path / "known").write_text(server.filled("NAME KEY\n"))
+    config = tmp_path / "config"
+    config.write_text(
+        server.filled(
+            f"Host gpu-01\n{BARE}IdentityFile DIR/user\nUserKnownHostsFile {tmp_path}/known\nGlobalKnownHostsFile none\n"
+        )
+    )
+    dialer = client.Dialer(config)
+    connection = dialer.connect(Host("node", Ssh("gpu-01", host_key_check="strict")))
+    remote = connection.start(command, [])
+    assert list(remote.lines()) == []
+    assert remote.end()[0] == status
+    connection.close()
+    dialer.close()
 
 
 def by_hand(config: Path, address: str) -> str:
