@@ -12,8 +12,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-INVENTORY = Path("inventory.yaml")
-VARIABLE = "GPUNODE_INVENTORY"  # names the usual inventory in the place of ./inventory.yaml
+from gpunode.cli import completion
+
+INVENTORY = Path(completion.USUAL)
+VARIABLE = completion.VARIABLE  # names the usual inventory in the place of ./inventory.yaml
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 
 InventoryPath = Annotated[
@@ -36,11 +38,21 @@ Namespace = Annotated[
 Limit = Annotated[
     list[str] | None,
     typer.Option(
-        "--limit", "-l", help="Only these hosts or groups; names, globs, comma separated.", metavar="NAMES"
+        "--limit",
+        "-l",
+        help="Only these hosts or groups; names, globs, comma separated.",
+        metavar="NAMES",
+        autocompletion=completion.hosts,
     ),
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", help="All but these hosts or groups.", metavar="NAMES")
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        help="All but these hosts or groups.",
+        metavar="NAMES",
+        autocompletion=completion.hosts,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on stdout, never a question.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results only, no progress; with --json, too.")]

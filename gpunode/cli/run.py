@@ -40,3 +40,23 @@ def vectoradd(
     with session(common) as work:
         code = prove.sample(work, image=image, logs=logs)
     raise typer.Exit(code)
+
+
+@app.command("nvidia-smi", short_help="Show a GPU as a pod sees it.")
+@options.visits_hosts
+def nvidia_smi(
+    *,
+    common: options.InCluster,
+    image: Annotated[str | None, typer.Option(help="Another image than the device plugin's.")] = None,
+) -> None:
+    """Run nvidia-smi in a pod with one GPU, on one of the nodes, show what it writes, and delete the pod.
+
+    A pod that cannot start says why in one sentence. A kubeconfig is enough; then --limit and --exclude take nodes.
+
+    Example: gpunode run nvidia-smi --limit gpu-01
+    """
+    from gpunode.rollout import prove
+
+    with session(common) as work:
+        code = prove.shown_by_nvidia_smi(work, image=image)
+    raise typer.Exit(code)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from gpunode.cluster.plugin.usage import NodeUsage, usage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu
 from gpunode.rollout import nodes
+from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Percent
 from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.session import Session
 from gpunode.wording import few
@@ -19,61 +19,7 @@ COLUMNS = (
     *("node", "gpu", "uuid", "model", "used", "memory", "util", "temp"),
     *("health", "since", "code", "reason", "pods", "processes"),
 )
-NAMED = 3  # pods of a GPU
-GIB = 1024**3
-
-
-class Bytes(int):
-    """For people in GiB, for programs in bytes."""
-
-    def __str__(self) -> str:
-        return f"{self / GIB:.1f} GiB"
-
-
-class Percent(int):
-    """For people with its sign."""
-
-    def __str__(self) -> str:
-        return f"{int(self)} %"
-
-
-class Celsius(int):
-    """For people with its unit."""
-
-    def __str__(self) -> str:
-        return f"{int(self)} °C"
-
-
-class ForPrograms(str):
-    """A cell that people do not see."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return ""
-
-
-class Names(tuple[str, ...]):
-    """For people the first of them."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return few(self, NAMED)
-
-
-class Moment(str):
-    """RFC 3339; for people the time of day here, with the date where that is another."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        text = str.__str__(self)
-        if not text:
-            return ""
-        then = datetime.fromisoformat(text).astimezone()
-        today = then.date() == datetime.now().astimezone().date()
-        return then.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
+NAMED = 3  # pods of a node
 
 
 def overlook(session: Session, *, selected: bool) -> int:

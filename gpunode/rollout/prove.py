@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpunode.cluster import rights
+from gpunode.cluster import once, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.vectoradd import run as pods
@@ -13,10 +13,11 @@ from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory, PluginImage
 from gpunode.rollout import nodes
+from gpunode.rollout.cells import ForPrograms
 from gpunode.rollout.listener import Listener, problem, progress
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
-from gpunode.wording import lines
+from gpunode.wording import Advice, Command, lines
 
 PODS_SECONDS = 180.0
 
@@ -60,6 +61,37 @@ def sample(session: Session, *, image: str | None, logs: bool) -> int:
             listener.rows("log", ("node", "pod", "log"), [(ran.node, ran.pod, line) for line in ran.log])
     wrong = any(one.reason for one in members) or not all(result.passed for result in results)
     return 1 if wrong else 0
+
+
+def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
+    """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
+    listener, tell = session.listener, progress(session.listener)
+    api = nodes.connect(session.inventory)
+    members = nodes.identified(api, session, tell)
+    for one in members:
+        problem(listener, one.host.name, one.reason)
+    able = [one.node for one in members if one.node]
+    if not able:
+        listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
+        return 1
+    ran = once.run(
+        api,
+        able,
+        namespace=session.inventory.cluster.namespace,
+        image=PluginImage(image) if image else nodes.image_of(session.inventory),
+        seconds=PODS_SECONDS,
+        tell=tell,
+    )
+    if ran.log:
+        listener.rows(
+            "log",
+            ("node", "pod", "log"),
+            [(ForPrograms(ran.node), ForPrograms(ran.pod), line) for line in ran.log.splitlines()],
+        )
+    if ran.why:
+        where = f" on {ran.node}" if ran.node else ""
+        listener.problem(ClusterError(f"pod {ran.pod}{where}: {ran.why}", hint="The pod is deleted again."))
+    return 1 if ran.why else 0
 
 
 def verdicts(members: Members, listener: Listener) -> None:

@@ -123,6 +123,30 @@ def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Dem
     api.ask("DELETE", f"{JOBS}/train")
 
 
+def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo) -> None:
+    """By the image that is there, on the node that --limit takes; the pod is gone afterwards."""
+    done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = lines(done, "log")
+    assert {line["node"] for line in log} == {"gpu-2"}
+    assert len([line for line in log if "GPU-" in line["log"]]) == 1
+    until(lambda: left(demo) == [])
+
+
+def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo: Demo) -> None:
+    done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-1", "--image", "no.example/there:1")
+    assert done.returncode == 1
+    (error,) = lines(done, "error")
+    assert " on gpu-1: ImagePullBackOff: " in error["error"]
+    until(lambda: left(demo) == [])
+
+
+def left(demo: Demo) -> list[str]:
+    """Pods of nvidia-smi that are there."""
+    items = client(demo).ask("GET", "/api/v1/namespaces/gpunode/pods")[1]["items"]
+    return [item["metadata"]["name"] for item in items if "nvidia-smi" in item["metadata"]["name"]]
+
+
 def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     gpunode: Gpunode, demo: Demo, tmp_path: Path
 ) -> None:

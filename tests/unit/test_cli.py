@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,30 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
     os.close(write)
 
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("gpunode plan --limit g", ["gpu-1", "gpu-2", "gold"]),
+        ("gpunode plan --limit gpu-1,go", ["gpu-1,gold"]),
+        ("gpunode plan other.yaml --exclude ", ["all", "x"]),
+        ("gpunode plan gone.yaml --limit g", []),
+    ],
+)
+def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found: list[str]) -> None:
+    """Of the inventory on the line, else of the usual one; also after a comma. A file that is wrong completes nothing."""
+    (tmp_path / "inventory.yaml").write_text("groups: {gold: {hosts: ['gpu-[1:2]']}}\n")
+    (tmp_path / "other.yaml").write_text("groups: {all: {hosts: [x]}}\n")
+    environment = {**os.environ, "_GPUNODE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
+    program = "import sys; sys.argv = ['gpunode']; from gpunode.cli import app; app(prog_name='gpunode')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = re.findall(r'"([^"]+)"', done.stdout)
+    assert sorted(printed) == sorted(found), done.stdout + done.stderr

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ def test_drift_of_the_cluster_is_told_as_that_of_hosts(
             raise ClusterError("it does not answer")
         return planned.Planned(objects, (REFUSED,) if conflict else ())
 
-    monkeypatch.setattr(nodes, "connect", lambda _: object())
+    monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(find=lambda *_, **__: ([], "")))
     monkeypatch.setattr(nodes, "usable", lambda _: None)
     monkeypatch.setattr(stake, "located", lambda *_: ())
     monkeypatch.setattr(planned, "plan", waiting)

@@ -77,6 +77,8 @@ def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     command = command_of(spec)
     if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:
         return [sys.executable, "-m", "gpunode.sim.node.inside", *command[2:]]
+    if command == ["nvidia-smi"]:
+        return [sys.executable, "-m", "gpunode.sim.node.inside", "gpunode.sim.node.stand_ins.smi"]
     if command[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
         raise CannotStart(
             "this host is simulated, and sharing by MPS is not: there is no control daemon to run"
