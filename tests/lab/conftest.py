@@ -28,6 +28,7 @@ LONGEST = (
     "test_deviceplugin_publish",
     "test_hosts_as_real",
     "test_memory_sharing",
+    "test_share",
     "test_reboot",
     "test_faults",
     "test_memory_limits",
