@@ -152,8 +152,12 @@ def needs(text: str) -> Iterator[Tuple[str, float]]:
         needed = re.search(r"^%s: ([\d.]+) ?([kMG]?)" % name, text, re.M)
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2)]
-    for path, words in (("/var/cache/libdnf5", r"Need to download"), ("/usr", r"After this operation,")):
-        needed = re.search(words + r" ([\d.]+) ([KMG]?)i?B", text)
+    # dnf 5, which says `will be freed` of a removal
+    for path, words in (
+        ("/var/cache/libdnf5", r"Need to download %s"),
+        ("/usr", r"After this operation, %s extra"),
+    ):
+        needed = re.search(words % r"([\d.]+) ([KMG]?)i?B", text)
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2).replace("K", "k")]
 

@@ -133,3 +133,29 @@ def test_an_upgrade_that_replaces_its_own_old_version_removes_nothing(fedora: Fe
     )
     fedora.says("dry", TABLE % (rows, "1 MiB"), 1)
     assert fedora.host.apply(Packages("why", install=DRIVER))[-1]["ok"]
+
+
+def test_a_removal_needs_no_space_and_takes_nothing_else_along(fedora: Fedora) -> None:
+    """The table of Fedora 42."""
+    table = """Package            Arch   Version              Repository      Size
+Removing:
+ nvidia-driver-cuda x86_64 3:570.195.03-1.fc42  gpunode-driver  900000000.0 GiB
+%s
+Transaction Summary:
+ Removing:           1 package
+
+After this operation, 900000000 GiB will be freed (install 0 B, remove 900000000 GiB).
+Operation aborted by the user.
+"""
+    fedora.rpms("nvidia-driver-cuda\t3:570.195.03-1.fc42\tx86_64\n")
+    fedora.says("dry", table % "", 1)
+    change = Packages("why", remove=("nvidia-driver-cuda",))
+    assert fedora.host.apply(change)[-1]["ok"]
+    fedora.says(
+        "dry", table % "Removing unused dependencies:\n fuse  x86_64 2.9.9-23.fc42 fedora  222.5 KiB", 1
+    )
+    failed = fedora.host.fail(change)
+    assert (failed["code"], failed["error"]) == (
+        "would-remove",
+        "dnf would also remove fuse, which was not planned",
+    )
