@@ -17,6 +17,8 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
     rows = compat.prebuilt(facts.os, facts.kernel)
     if not rows or host.driver_run is not None or system.NAME == "apt":
         return False
+    if host.driver_from == "nvidia" and system.NAME != "zypper":
+        return False
     there = any(row.module in facts.packages for row in rows)
     needed = bool(facts.secure_boot) and "nvidia" not in facts.modules
     return there or needed or host.driver_from == "distribution" or system.NAME == "zypper"
@@ -25,6 +27,13 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
     """That driver. Raises Refused with the reason where none of them fits, or a repository of it is not enabled."""
     machines.passed_through(host, gpus)
+    if host.driver_from == "nvidia":
+        raise Refused(
+            host.name,
+            f"`driver: {{from: nvidia}}`: on {facts.os.pretty} gpunode installs the modules that SUSE builds, and no others",
+            hint=f"Leave `from` out, {LEAVE}",
+            layer="module",
+        )
     _others(host, facts, system)
     models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
     machines.known(host, models)
@@ -95,7 +104,12 @@ def _obstacle(host: Host, facts: Facts, models: list[compat.Model], row: compat.
     if host.driver != "auto":
         if "." in host.driver:
             return f"its version is the distribution's to choose, not {host.driver}"
-        if not max(row.first, row.branch if row.first == 0 else 0) <= int(host.driver) <= row.last:
+        module = facts.packages.get(row.module)
+        there = module is not None and branch_of(module.version) == int(host.driver)
+        if (
+            not there
+            and not max(row.first, row.branch if row.first == 0 else 0) <= int(host.driver) <= row.last
+        ):
             return f"it is of branch {row.branch}, not {host.driver}"
     if facts.secure_boot and not row.trusted:
         return "Secure Boot is on, and the kernel does not trust it"
