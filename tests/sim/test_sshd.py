@@ -125,9 +125,9 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
     assert next(lines) == b"up\n"
     with state.change() as now:
         now.down_until = time.time() + 3
-    (state.folder / DOWN).touch()
-    assert list(lines) == []
-    cut.set()
+        (state.folder / DOWN).touch()
+        assert list(lines) == []  # before the change is written: it is waited for
+        cut.set()
     assert reading.end() == (None, "")
     with pytest.raises(OSError, match="in use"):
         socket.create_server(("127.0.0.1", port))

@@ -99,7 +99,7 @@ class Server:
                 continue
             if door.up_at is None:
                 door.cut()
-                door.up_at = door.state.now().down_until
+                door.up_at = door.state.settled().down_until
             elif time.time() > door.up_at:
                 door.up_at = None
                 door.down.unlink(missing_ok=True)

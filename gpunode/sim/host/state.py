@@ -58,6 +58,12 @@ class State:
             answers.write(self.folder, machine, now)
             self._write({"machine": data["machine"], "now": asdict(now)})
 
+    def settled(self) -> Now:
+        """Its state once the change that is under way, if any, is written."""
+        with (self.folder / "state.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            return self.now()
+
     def _read(self) -> dict[str, Any]:
         return dict(json.loads(self._path.read_text(encoding="utf-8")))
 
