@@ -73,11 +73,19 @@ def watch(image: PluginImage | None) -> Watch:
     """What a probe reads for all steps."""
     watched = [step.planner.WATCH for step in STEPS]
     return Watch(
-        files=_unique(path for one in watched for path in one.files),
-        units=_unique((*(unit for one in watched for unit in one.units), *compat.distributions())),
+        files=_unique((*(path for one in watched for path in one.files), *_managed())),
+        units=_unique(
+            (*(unit for one in watched for unit in one.units), *compat.distributions(), *_managed(".service"))
+        ),
         packages=_unique(pattern for one in watched for pattern in one.packages),
         images=(image.reference,) if image else (),
     )
+
+
+def _managed(ending: str = "") -> Iterable[str]:
+    """The units, or else the files, that identify nodes of providers."""
+    marks = compat.managed()
+    return [one for one in marks if (one.endswith(ending) if ending else one.startswith("/"))]
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -82,3 +82,8 @@ def rancher_default_runtime_since() -> str:
     """The first versions that have it, in words."""
     floors: Mapping[int, int] = table("kubernetes")["rancher_default_runtime"]
     return f"{', '.join(f'1.{number}.{patch}' for number, patch in floors.items())} and newer minors"
+
+
+def managed() -> Mapping[str, str]:
+    """Sentences about nodes that their provider's image sets up again, by the unit or the file that identifies them."""
+    return cast("Mapping[str, str]", table("kubernetes")["managed"])

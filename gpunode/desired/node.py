@@ -154,7 +154,14 @@ def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
+    found = tuple(f"{words.rstrip()}." for mark, words in compat.managed().items() if _is_there(facts, mark))
     file = facts.files.get(arguments.flag(start.words[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
-        return (f"This kubelet has not joined a cluster: {file.path} is not there.",)
-    return ()
+        return (*found, f"This kubelet has not joined a cluster: {file.path} is not there.")
+    return found
+
+
+def _is_there(facts: Facts, mark: str) -> bool:
+    """Whether the host has this unit or this file."""
+    file = facts.files.get(mark)
+    return services.is_loaded(facts, mark) or (file is not None and file.exists)
