@@ -17,6 +17,9 @@ from gpunode.render import template
 
 CONFIG_SINCE = 10  # before Kubernetes 1.10 the configuration file was an alpha, and had no place for gates
 
+PACKAGED = ("/usr/lib/", "/lib/")  # an upgrade replaces these units
+COMMAND = "etc/systemd/system/kubelet.service.d/20-gpunode-command.conf"
+
 WATCH = places.watch()
 
 
@@ -67,8 +70,8 @@ def _files(facts: Facts, start: KubeletStart, desired: Desired) -> Iterator[Writ
     why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
     for path, content in texts.items():
         why = why or "gates that are not wished"
-        if path in start.config_files:
-            yield from files.write(facts, path, content, why)
+        if path in start.config_files or (path == start.place.drop_in and "\nExecStart=" in content):
+            yield from files.write(facts, path, content, why)  # systemd's check knows no repeated command
         else:
             yield from files.write(facts, path, content, why, check="systemd")
 
@@ -145,6 +148,9 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
             yield from _into(facts, start, variable, gates)
     if start.command and arguments.ends_in_flags(start.words) and start.command[0] in facts.files:
         path, setting = start.command
+        if path.startswith(PACKAGED) and files.text(facts, start.place.drop_in) is None:
+            command = f"{setting.value} --feature-gates={merge.written(gates)}"
+            yield start.place.drop_in, template(COMMAND, path=path, command=command)
         yield path, merge.into_command(files.text(facts, path) or "", setting, gates)
 
 
