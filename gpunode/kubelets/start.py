@@ -24,6 +24,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     own: dict[str, tuple[str, str]] = {}
     named: list[str] = []
     command: tuple[str, UnitSetting] | None = None
+    twice: str | None = None
     for path, setting in ((path, one) for path, text in texts.items() for one in unitfile.read(text)):
         if setting.key == "Environment":
             sets = {key: (value, path) for key, value in unitfile.assignments(setting.value, name)}
@@ -31,6 +32,12 @@ def read(facts: Facts, place: Place) -> KubeletStart:
         elif setting.key == "EnvironmentFile":
             named = [*named, *_named(facts, setting.value, name)] if setting.value else []
         elif setting.key == "ExecStart":
+            if setting.value and command is not None and command[0] != path and twice is None:
+                line = texts[path].count("\n", 0, setting.start) + 1
+                twice = (
+                    f"{path}:{line}: a second ExecStart= beside that of {command[0] or place.unit}, without an empty one "
+                    "before it: systemd does not start such a unit"
+                )
             command = (path, setting) if setting.value else None
     environment = {path: envfile.read(_text(facts, path)) for path in dict.fromkeys(named)}
     sets = own | {one.name: (one.value, path) for path in named for one in environment[path]}
@@ -51,7 +58,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
         config=found,
         config_gates=config.gates(found),
         gates=config.gates(found) | arguments.gates(words[1:]),
-        problem=problem or _environment_problem(facts, environment),
+        problem=twice or problem or _environment_problem(facts, environment),
     )
 
 

@@ -100,7 +100,7 @@ def member(named: bool = False, manifest: str = "", *, quiet: bool = False) -> M
     host = Host("cp1", Ssh("cp1"), control_plane=named)
     facts: Any = None
     if manifest:
-        facts = type("Facts", (), {"files": {manifest: File(manifest, True)}})()
+        facts = type("Facts", (), {"files": {manifest: File(manifest, True)}, "units": {}})()
     plan = Plan("cp1", (StepPlan("reboot", (Reboot("why"),)),))
     disturbs = Disturbed(Disturbance(reboot=not quiet), pods={})
     return Member(host, Outcome("cp1", "planned", facts=facts, plan=plan, disturbs=disturbs))
