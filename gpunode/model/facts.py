@@ -92,11 +92,10 @@ class File:
     sha256: str | None = None
     mode: int | None = None
     mtime: float | None = None  # seconds since the epoch
-        None  # the same, of its last change of any kind: a package's file keeps its builder's mtime
-    )
     content: str | None = None
     error: str | None = None  # why it could not be read
-    ctime: float | None = (
+    # Of its last change of any kind: a package's file keeps its builder's mtime.
+    ctime: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
 def test_every_runtime_of_the_vocabulary_has_its_module() -> None:
     """And is a step, whose module goes by that name."""
     assert set(RUNTIMES) == set(get_args(Runtime))
-    assert {step.name for step in pipeline.STEPS if step.layer == "runtime"} == set(RUNTIMES)
+    assert {step.name for step in pipeline.STEPS if step.layer == "runtime"} >= set(RUNTIMES)
 
 
 def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it() -> None:
