@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import KINDS, Object
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.errors import ClusterError
@@ -57,9 +57,9 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
     `Held.sure` is asked before others begin.
     """
     held = Held(holder)
-    if not _known(api):
+    if not api.served.has("Lease"):
         tell(
-            "this Kubernetes has no Leases (it is older than 1.14): make sure that nobody else changes its nodes"
+            "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
         )
         yield held
         return
@@ -79,12 +79,6 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
 def clock() -> float:
     """Seconds that only go forward, also while this computer sleeps (on macOS they do so without the other clock)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _known(api: Api) -> bool:
-    groups = api.read("/apis").get("groups") or []
-    versions = [one["groupVersion"] for group in groups for one in group.get("versions") or []]
-    return KINDS["Lease"].api in versions
 
 
 def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
@@ -152,4 +146,4 @@ def _lease(holder: str, live: Object) -> Object:
         spec |= {"acquireTime": now}
     spec |= {"holderIdentity": holder, "leaseDurationSeconds": SECONDS, "renewTime": now}
     meta = {"name": NAME, "namespace": NAMESPACE, **(live.get("metadata") or {})}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+    return {"kind": "Lease", "metadata": meta, "spec": spec}

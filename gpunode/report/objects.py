@@ -78,7 +78,7 @@ def _claims(one: Difference) -> Iterator[Part]:
     """Fields that other managers set since, and that gpunode sets back."""
     fields: dict[str, list[str]] = {}
     for claim in one.claims:
-        fields.setdefault(claim.manager, []).append(claim.field)
+        fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
         it = "them" if len(these) > 1 else "it"
         yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {it} back\n", "yellow"

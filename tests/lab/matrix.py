@@ -58,6 +58,7 @@ ROWS = (
         ("test_runfile.py",),
         "dnf",
     ),
+    Row("API servers 1.16, 1.20 and 1.36: the cluster's part, without kubelets", ("test_api_servers.py",)),
     Row("nvidia-docker2 by wish, and removed again", ("test_nvidia_docker2.py",)),
     Row(
         "end state of Kubernetes 1.9.1 with packages and nvidia-docker2, all by hand",

@@ -11,18 +11,22 @@ import ssl
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-from gpunode.cluster.api import refusal
-from gpunode.cluster.api.kinds import KINDS, Kind, Object, path
+from gpunode.cluster.api import notes, refusal
+from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
 from gpunode.cluster.api.kubeconfig import Access, load
+from gpunode.cluster.api.lines import lines
+from gpunode.cluster.api.served import Served, discover
 from gpunode.model import Cluster
 
 CONNECT = 5.0
 READ = 20.0
 MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
 PAGE = 500
+EVICTION = 22  # the minor from which evictions are of policy/v1; an older API server takes v1beta1 only
 AT_ONCE = 16  # requests that are made side by side; so many connections are kept
 
 
@@ -55,10 +59,15 @@ class Api:
         """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
         return str(self._object("GET", "/version")["gitVersion"])
 
+    @cached_property
+    def served(self) -> Served:
+        """What this API server has and can do. Raises ClusterError for one that is too old."""
+        return discover(self.read)
+
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """The object, or None when there is none."""
         try:
-            return self._object("GET", path(kind, namespace, name))
+            return self._object("GET", self._path(kind, namespace, name))
         except refusal.HttpError as error:
             if error.reason == "NotFound":
                 return None
@@ -79,7 +88,7 @@ class Api:
     ) -> tuple[list[Object], str]:
         """All objects that the selectors match, and the resourceVersion to watch from."""
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
-        where = (KINDS[kind] if isinstance(kind, str) else kind).path(namespace)
+        where = (self._kind(kind) if isinstance(kind, str) else kind).path(namespace)
         items: list[Object] = []
         while True:
             answer = self._object("GET", where, query)
@@ -89,33 +98,51 @@ class Api:
                 return items, answer["metadata"].get("resourceVersion", "")
 
     def apply(
-        self, manifest: Object, *, manager: str = MANAGER, force: bool = False, dry_run: bool = False
+        self,
+        manifest: Object,
+        *,
+        manager: str = MANAGER,
+        force: bool = False,
+        dry_run: bool = False,
+        noted: bool = False,
     ) -> Object:
-        """Server-side apply: the manifest is the whole wish of `manager`. Returns the object as it then is."""
+        """Apply the manifest: it is the whole wish of `manager`. Returns the object as it then is. Fields of others with
+        other values are a Conflict, unless `force`. `noted`: a note in the object has its owners (`notes`), as of every
+        object where there is no server-side apply."""
+        if noted or not self.served.apply:
+            return notes.apply(self, manifest, manager=manager, force=force, dry_run=dry_run)
         meta = manifest["metadata"]
         query = {"fieldManager": manager, "force": str(force).lower(), "dryRun": "All" if dry_run else ""}
-        where = path(manifest["kind"], meta.get("namespace"), meta["name"])
+        where = self._path(manifest["kind"], meta.get("namespace"), meta["name"])
         return self._object("PATCH", where, query, manifest, "application/apply-patch+yaml")
 
     def merge(
-        self, kind: str, name: str, fields: Object, namespace: str | None = None, *, part: str = ""
+        self,
+        kind: str,
+        name: str,
+        fields: Object,
+        namespace: str | None = None,
+        *,
+        manager: str = MANAGER,
+        dry_run: bool = False,
+        part: str = "",
     ) -> Object:
-        """Set these fields of an object that is there, whoever set them before; None takes one away. `part`: of its
-        subresource, "status"."""
-        where = path(kind, namespace, name) + (f"/{part}" if part else "")
-        query = {"fieldManager": MANAGER}
+        """Set these fields of an object that is there, or its `part` (status), whoever set them; None takes one away."""
+        query = {"fieldManager": manager, "dryRun": "All" if dry_run else ""}
+        where = self._path(kind, namespace, name) + (f"/{part}" if part else "")
         return self._object("PATCH", where, query, fields, "application/merge-patch+json")
 
-    def create(self, manifest: Object) -> Object:
+    def create(self, manifest: Object, *, manager: str = MANAGER, dry_run: bool = False) -> Object:
         """Create an object that must not exist yet."""
-        where = path(manifest["kind"], manifest["metadata"].get("namespace"))
-        return self._object("POST", where, {"fieldManager": MANAGER}, manifest)
+        where = self._path(manifest["kind"], manifest["metadata"].get("namespace"))
+        query = {"fieldManager": manager, "dryRun": "All" if dry_run else ""}
+        return self._object("POST", where, query, self._served(manifest))
 
     def replace(self, manifest: Object) -> Object:
         """Put an object in the place of the one that was read: refused (Conflict) if that has changed since."""
         meta = manifest["metadata"]
-        where = path(manifest["kind"], meta.get("namespace"), meta["name"])
-        return self._object("PUT", where, {"fieldManager": MANAGER}, manifest)
+        where = self._path(manifest["kind"], meta.get("namespace"), meta["name"])
+        return self._object("PUT", where, {"fieldManager": MANAGER}, self._served(manifest))
 
     def evict(self, pod: Object) -> str:
         """Ask for the pod's eviction, which honours its grace period and PodDisruptionBudgets. Returns why it is not
@@ -126,23 +153,18 @@ class Api:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
             "deleteOptions": {"preconditions": {"uid": meta["uid"]}},
         }
-        where = path("Pod", meta["namespace"], meta["name"]) + "/eviction"
-        # policy/v1 since 1.22; an older API server decodes this kind from policy/v1beta1 only.
-        for version in ("policy/v1", "policy/v1beta1"):
-            with refusal.translated(self.access):
-                response = self._send(
-                    "POST", where, {}, {"apiVersion": version, **eviction}, "application/json", READ
-                )
-                data: bytes = response.data
-            if response.status == 429:
-                return refusal.words(data)
-            if response.status == 400 and version == "policy/v1":
-                continue
-            if response.status >= 300:
-                error = refusal.http(self.access, response.status, data)
-                if error.reason not in ("NotFound", "Conflict"):  # gone, or another by now
-                    raise error
-            return ""
+        where = self._path("Pod", meta["namespace"], meta["name"]) + "/eviction"
+        version = "policy/v1" if self.served.minor >= EVICTION else "policy/v1beta1"
+        with refusal.translated(self.access):
+            body = {"apiVersion": version, **eviction}
+            response = self._send("POST", where, {}, body, "application/json", READ)
+            data: bytes = response.data
+        if response.status == 429:
+            return refusal.words(data)
+        if response.status >= 300:
+            error = refusal.http(self.access, response.status, data)
+            if error.reason not in ("NotFound", "Conflict"):  # gone, or another by now
+                raise error
         return ""
 
     def delete(self, kind: str, name: str, namespace: str | None = None, *, uid: str = "") -> bool:
@@ -151,7 +173,7 @@ class Api:
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
-            self._ask("DELETE", path(kind, namespace, name), body=options)
+            self._ask("DELETE", self._path(kind, namespace, name), body=options)
         except refusal.HttpError as error:
             if error.reason == "NotFound" or (uid and error.reason == "Conflict"):
                 return False
@@ -176,7 +198,7 @@ class Api:
             "limitBytes": "262144",
             "previous": "true" if previous else "",
         }
-        return self._ask("GET", path("Pod", namespace, pod) + "/log", query).decode(errors="replace")
+        return self._ask("GET", self._path("Pod", namespace, pod) + "/log", query).decode(errors="replace")
 
     def watch(
         self,
@@ -198,17 +220,26 @@ class Api:
             "fieldSelector": fields,
         }
         with refusal.translated(self.access):
-            response = self._send("GET", path(kind, namespace), query, None, "", seconds + READ)
+            response = self._send("GET", self._path(kind, namespace), query, None, "", seconds + READ)
             try:
                 if response.status != 200:
                     raise refusal.http(self.access, response.status, response.data)
-                for line in _lines(response.stream(65536)):
+                for line in lines(response.stream(65536)):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise refusal.status(self.access, event["object"])
                     yield event["type"], event["object"]
             finally:
                 response.close()
+
+    def _path(self, kind: str, namespace: str | None = None, name: str = "") -> str:
+        return self._kind(kind).path(namespace, name)
+
+    def _kind(self, kind: str) -> Kind:
+        return self.served.kind(kind) if kind in OLDER else KINDS[kind]
+
+    def _served(self, manifest: Object) -> Object:
+        return {**manifest, "apiVersion": self._kind(manifest["kind"]).api}
 
     def _object(self, *request: Any) -> Object:
         return refusal.parsed(self.access, 200, self._ask(*request))
@@ -267,10 +298,3 @@ class Api:
                 if last:
                     raise
         return None
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from filter(None, whole)

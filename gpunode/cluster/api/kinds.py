@@ -57,6 +57,14 @@ KINDS = {
     "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", False),
 }
 
+# The same kinds as older API servers have them, newest first: what gpunode reads and writes of them looks the same there.
+OLDER = {
+    "RuntimeClass": (Kind("node.k8s.io/v1beta1", "runtimeclasses", False),),  # 1.14 to 1.24
+    "DaemonSet": (Kind("apps/v1beta2", "daemonsets", True),),  # 1.8 to 1.15
+    "Lease": (Kind("coordination.k8s.io/v1beta1", "leases", True),),  # 1.12 to 1.21
+    "PodDisruptionBudget": (Kind("policy/v1beta1", "poddisruptionbudgets", True),),  # to 1.24
+}
+
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> str:
     """`Kind.path` of one of KINDS."""

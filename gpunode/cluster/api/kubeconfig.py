@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from gpunode import redaction
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
@@ -71,6 +72,17 @@ def load(cluster: Cluster) -> Access:
                 f"{source}: context `{context}` cannot be used: {_words(error)}",
                 hint="Fix the kubeconfig, or name another with cluster.kubeconfig or cluster.context.",
             ) from error
+        except AttributeError as error:  # the library's, of a provider without a token that it could renew
+            raise ClusterError(
+                f"{source}: context `{context}` has an auth-provider that cannot be used",
+                hint="kubectl has none since 1.26: log in again with a tool that writes an exec plugin or a token.",
+            ) from error
+    if configuration.proxy and not str(configuration.proxy).startswith(("http://", "https://")):
+        raise ClusterError(
+            f"{source}: the proxy-url of context `{context}` is not that of an HTTP proxy: "
+            f"`{redaction.redacted(str(configuration.proxy))}`",
+            hint="It looks like http://proxy:3128; a SOCKS proxy cannot be used.",
+        )
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ClusterError(
             f"{source}: the server of context `{context}` is not a URL: `{configuration.host}`",

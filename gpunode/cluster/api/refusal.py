@@ -32,7 +32,8 @@ MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A field of an object, in the API server's words, and the field manager that set it last."""
+    """A field of an object, in the API server's words, and the field manager that set it last; "" where it does not
+    know that one."""
 
     field: str
     manager: str
@@ -196,8 +197,8 @@ def status(access: Access, answer: Object) -> HttpError:
         message = f"another field manager set the same fields: {detail}"
         hint = "Set the value there, or remove the field there first."
     elif code == 415:
-        message = f"this Kubernetes has no server-side apply ({access.server})"
-        hint = "gpunode's cluster side needs Kubernetes 1.20 or newer."
+        message = f"this Kubernetes has server-side apply switched off ({access.server})"
+        hint = "Take ServerSideApply=false out of the API server's --feature-gates; it is on by itself since 1.16."
     elif code == 422:
         message = f"the Kubernetes API finds the object invalid: {detail}"
     elif code == 429 or code >= 500:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from gpunode.cluster.api import Api
+from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.nodes import cordon
 from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
@@ -48,8 +48,9 @@ class Node:
     resources: Mapping[str, Resource]  # each extended resource
     kubelet: str
     runtime: str
-    # field manager → labels it has applied
+    # writer → labels it has applied, by the API server's books or by its own note
     applied: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    noted: frozenset[str] = frozenset()  # writers with a note in the node
     plugin_status: str = ""  # the annotation with the device plugin's status; "" where there is none
     images: tuple[str, ...] = ()  # names of those of its runtime; () where the kubelet may not report all
     machine_id: str = ""  # these three as the kubelet reports them, "" where it does not
@@ -137,6 +138,7 @@ def parse(item: Object) -> Node:
     """The node in a Node object."""
     meta, status = item["metadata"], item.get("status", {})
     condition: Object = next((one for one in status.get("conditions") or [] if one["type"] == "Ready"), {})
+    wishes = notes.read(item)
     info, images = status.get("nodeInfo") or {}, status.get("images") or []
     return Node(
         name=meta["name"],
@@ -162,7 +164,11 @@ def parse(item: Object) -> Node:
             entry["manager"]: frozenset(_labels(entry))
             for entry in meta.get("managedFields") or []
             if entry.get("operation") == "Apply"
+        }
+        | {
+            writer: frozenset(wish.get("metadata", {}).get("labels") or {}) for writer, wish in wishes.items()
         },
+        noted=frozenset(wishes),
         plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
         images=tuple(name for one in images for name in one.get("names") or [])
         if len(images) < LISTED

@@ -1,4 +1,4 @@
-"""Labels of nodes: written by server-side apply, each writer's own."""
+"""Labels of nodes: applied, each writer's own."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def write(
     if annotations:
         wish["metadata"]["annotations"] = dict(annotations)
     try:
-        result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run)
+        result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
     except HttpError as error:
         if error.code == 409 and "Apply failed" in error.message:
             held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
             held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)
             other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
-            by = ", ".join(sorted({claim.manager for claim in error.claims}))
+            by = ", ".join(sorted({claim.manager for claim in error.claims if claim.manager}))
             raise ClusterError(
                 f"{node.name}: somebody else set {held_labels}{f' (field manager {by})' if by else ''}",
                 hint=f"Take it off (`kubectl label node {node.name} {off}`), or {other}.",

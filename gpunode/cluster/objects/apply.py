@@ -1,6 +1,6 @@
 """Manifests applied to the cluster and removed from it, each with a dry run.
 
-Server-side apply by the field manager `gpunode`. Only objects with the label
+Applied by the field manager `gpunode`. Only objects with the label
 `app.kubernetes.io/managed-by: gpunode` are forced or removed; others of the same name belong to other users.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gpunode.cluster import rights
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
 from gpunode.cluster.api.kinds import Object, ours, title
 from gpunode.cluster.api.refusal import Claim, HttpError, excused
 from gpunode.cluster.api.watch import OnProgress, follow
@@ -42,6 +42,7 @@ def diff(
     Where the server cannot dry-run a change, the manifest is compared with the current object. Unless `strict`, so it
     is where this user may read but not write.
     """
+    manifests = _fitted(api, manifests)
     namespaces = [one for one in manifests if one["kind"] == "Namespace"]
     would = [_would(api, one, frozenset(), strict=strict) for one in namespaces]
     # A dry run creates no namespace, so objects inside a new one cannot be dry-run.
@@ -60,12 +61,12 @@ def diff(
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
     """Apply the manifests. A second apply of the same changes nothing."""
     done: list[Difference] = []
-    for manifest in _ordered(manifests):
+    for manifest in _ordered(_fitted(api, manifests)):
         live = _live(api, manifest)
         if live is not None and not ours(live):
             done.append(_foreign(manifest, live))
             continue
-        result = api.apply(manifest, force=live is not None)
+        result = api.apply(manifest, force=live is not None, noted=_noted(live))
         done.append(difference.created(manifest) if live is None else difference.changed(live, result))
     return tuple(done)
 
@@ -167,18 +168,19 @@ def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool)
 
 def _dry_run(api: Api, manifest: Object, live: Object | None) -> Difference:
     """What applying would change by a dry run, with the fields that others have set since."""
+    untried = api.served.untried
     if live is None:
         api.apply(manifest, dry_run=True)
-        return difference.created(manifest)
+        return difference.created(manifest, untried)
     claims: tuple[Claim, ...] = ()
     try:
-        result = api.apply(manifest, dry_run=True)
+        result = api.apply(manifest, dry_run=True, noted=_noted(live))
     except HttpError as error:
         if error.reason != "Conflict":
             raise
         claims = error.claims
-        result = api.apply(manifest, force=True, dry_run=True)
-    return difference.changed(live, result, claims)
+        result = api.apply(manifest, force=True, dry_run=True, noted=_noted(live))
+    return difference.changed(live, result, claims, untried)
 
 
 def _foreign(manifest: Object, live: Object) -> Difference:
@@ -195,6 +197,16 @@ def _foreign(manifest: Object, live: Object) -> Difference:
             hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",
         )
     return Difference(title(manifest), "foreign")
+
+
+def _fitted(api: Api, manifests: Sequence[Object]) -> list[Object]:
+    """The manifests as this API server can keep them, without kinds that it does not have."""
+    every = (api.served.fitted(manifest) for manifest in manifests)
+    return [one for one in every if one is not None]
+
+
+def _noted(live: Object | None) -> bool:
+    return live is not None and MANAGER in notes.read(live)
 
 
 def _ordered(manifests: Sequence[Object]) -> list[Object]:

@@ -12,19 +12,14 @@ import yaml
 
 from gpunode import redaction
 from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.api.merge import KEYS
+from gpunode.cluster.api.notes import PREFIX
 from gpunode.cluster.api.refusal import Claim
 
 # The API server and kubectl keep these for themselves.
 BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
 NOTES = (GENERATION, "kubectl.kubernetes.io/last-applied-configuration")
-KEYS = {
-    "containers": "name",
-    "env": "name",
-    "ports": "containerPort",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
 SECRET = ("(a secret changes)",)
 
 
@@ -54,9 +49,9 @@ def removed(live: Object) -> Difference:
     return Difference(title(live), "removed", _all("-", wished(live)))
 
 
-def changed(live: Object, result: Object, claims: tuple[Claim, ...] = ()) -> Difference:
-    """An object before, and as the API server returned it."""
-    return _between(title(live), wished(live), wished(result), claims)
+def changed(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
+    """An object before, and as the API server returned it, or would where there is no dry run."""
+    return _between(title(live), wished(live), wished(result), claims, untried)
 
 
 def compared(live: Object | None, manifest: Object, untried: str) -> Difference:
@@ -80,7 +75,11 @@ def labelled(node: str, labels: Mapping[str, tuple[str | None, str | None]], unt
 def wished(found: Object) -> Object:
     """The object as a manifest: without status and the API server's bookkeeping."""
     meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
-    notes = {key: value for key, value in meta.pop("annotations", {}).items() if key not in NOTES}
+    notes = {
+        key: value
+        for key, value in meta.pop("annotations", {}).items()
+        if key not in NOTES and not key.startswith(PREFIX)
+    }
     shown = {key: value for key, value in found.items() if key != "status"}
     return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
 

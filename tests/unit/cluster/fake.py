@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpunode.cluster.api.kinds import KINDS as OURS
-from gpunode.cluster.api.kinds import Kind
+from gpunode.cluster.api.kinds import OLDER, Kind
 
 Object = dict[str, Any]
 # What gpunode reads by name, and what others may have, of Kubernetes' own groups and of others.
@@ -42,11 +42,19 @@ def path(kind: str, namespace: str | None = None, name: str = "") -> str:
     return KINDS[kind].path(namespace, name)
 
 
-def discovered(where: str) -> Object | None:
+# The minor that has a version of a group first, of those that not every one has.
+SINCE = {"node.k8s.io/v1": 20, "node.k8s.io/v1beta1": 14, "apps/v1": 9, "apps/v1beta2": 8, "policy/v1": 21,
+         "coordination.k8s.io/v1": 14, "coordination.k8s.io/v1beta1": 12}  # fmt: skip
+NEWER = {old.api: KINDS[name].api for name, every in OLDER.items() for old in every}
+
+
+def discovered(where: str, minor: int = 36) -> Object | None:
     """What the API has, as it tells that itself."""
     if where == "/apis":
         groups: Object = {}
-        for api in dict.fromkeys(kind.api for kind in KINDS.values() if "/" in kind.api):
+        every = [kind.api for kind in KINDS.values() if "/" in kind.api]
+        every += [] if minor > 21 else NEWER
+        for api in dict.fromkeys(one for one in every if minor >= SINCE.get(one, 0)):
             one = {"groupVersion": api, "version": api.partition("/")[2]}
             groups[api] = {"name": api.partition("/")[0], "versions": [one], "preferredVersion": one}
         return {"kind": "APIGroupList", "groups": list(groups.values())}
@@ -95,6 +103,7 @@ class FakeApi:
         self.changed = threading.Condition(threading.RLock())
         self.history: list[tuple[int, str, str, Object]] = []
         self.version = 1
+        self.minor = 36  # of Kubernetes; below 20 there is no server-side apply, below 13 no dry run
         self._wishes: dict[tuple[str, str], Object] = {}
         self._reactions: list[tuple[str, Callable[[Object], None]]] = []
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -201,12 +210,16 @@ class FakeApi:
         if not dry:
             self._wishes[where, manager] = copy.deepcopy(manifest)
             if result != live:
-                if result["kind"] == "DaemonSet" and (live is None or result["spec"] != live["spec"]):
-                    notes = result["metadata"].setdefault("annotations", {})
-                    key = "deprecated.daemonset.template.generation"
-                    notes[key] = str(int(notes.get(key, 0)) + 1)
-                self.put(result)
+                self.changed_template(live, result)
         return result
+
+    def changed_template(self, live: Object | None, result: Object) -> Object:
+        """Store it, and count a DaemonSet's templates."""
+        if result["kind"] == "DaemonSet" and (live is None or result["spec"] != live["spec"]):
+            notes = result["metadata"].setdefault("annotations", {})
+            key = "deprecated.daemonset.template.generation"
+            notes[key] = str(int(notes.get(key, 0)) + 1)
+        return self.put(result)
 
 
 def _merged(into: Object, fields: Object) -> Object:
@@ -291,9 +304,12 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
 
         def resource(self, method: str, where: str, query: dict[str, str], body: bytes) -> Object:
             if where == "/version":
-                return {"gitVersion": "v1.36.3"}
-            if method == "GET" and (known := discovered(where)):
+                return {"gitVersion": f"v1.{api.minor}.3"}
+            if method == "GET" and (known := discovered(where, api.minor)):
                 return known
+            for old, new in NEWER.items():
+                where = where.replace(f"/{old}/", f"/{new}/")
+            dry = query.get("dryRun") == "All" and api.minor >= 13
             last = where.rsplit("/", 1)[-1]
             if last in KIND_OF and method == "GET":
                 return self.items(KIND_OF[last], where, query)
@@ -301,9 +317,16 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 return {**json.loads(body), "status": {"allowed": True}}
             if method == "POST":
                 item = json.loads(body)
-                return api.put(item)
+                return item if dry else api.changed_template(None, item)
             if method == "PATCH" and "merge-patch" in self.headers["Content-Type"]:
-                return api.put(_merged(copy.deepcopy(api.objects[where]), json.loads(body)))
+                live, fields = api.objects[where], json.loads(body)
+                seen = fields["metadata"].get("resourceVersion", live["metadata"]["resourceVersion"])
+                if seen != live["metadata"]["resourceVersion"]:
+                    raise Fault(409, "Conflict", "the object has been modified")
+                after = _merged(copy.deepcopy(live), fields)
+                return after if dry else api.changed_template(live, after)
+            if method == "PATCH" and api.minor < 16:
+                raise Fault(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
             if method == "PATCH":
                 return api.apply(where, json.loads(body), query)
             if where not in api.objects:

@@ -194,7 +194,7 @@ FORBIDDEN = (
             "another field manager set the same fields",
             "remove the field there",
         ),
-        (Fault(415, "UnsupportedMediaType", "no"), "has no server-side apply", "1.20"),
+        (Fault(415, "UnsupportedMediaType", "no"), "server-side apply switched off", "ServerSideApply=false"),
         (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
         (Fault(503, "ServiceUnavailable", "starting"), "starting", "try again"),
         (

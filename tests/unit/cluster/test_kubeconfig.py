@@ -30,6 +30,17 @@ def written(folder: Path, **changes: object) -> str:
     return str(folder / "config")
 
 
+def plugin(command: str, *arguments: str) -> dict[str, object]:
+    """A user with a credential plugin."""
+    run = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": arguments}
+    return {"users": [{"name": "u", "user": {"exec": {**run, "interactiveMode": "Never"}}}]}
+
+
+def proxied(address: str) -> dict[str, object]:
+    """A cluster behind a proxy."""
+    return {"clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443", "proxy-url": address}}]}
+
+
 def refused(source: str, context: str | None = None) -> str:
     with pytest.raises(ClusterError) as caught:
         kubeconfig.load(Cluster(kubeconfig=source, context=context))
@@ -103,11 +114,30 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
             },
             "the credential plugin of context `prod` failed",
         ),
+        (plugin("/none/aws"), "failed: [Errno 2] No such file or directory: '/none/aws'"),
+        (
+            plugin("/bin/echo", "hello"),
+            "the credential plugin of context `prod` failed: exec: failed to decode",
+        ),
+        (plugin("/bin/echo", '{"kind": "ExecCredential", "status": {}}'), "the credential plugin of context"),
+        (
+            {"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]},
+            "an auth-provider that cannot",
+        ),
+        ({"users": [{"name": "u", "user": {"tokenFile": "/none"}}]}, "no such file or directory"),
+        (proxied("socks5://proxy:1080"), "is not that of an HTTP proxy: `socks5://proxy:1080`"),
+        (proxied("proxy"), "is not that of an HTTP proxy: `proxy`"),
     ],
 )
 def test_a_kubeconfig_with_holes_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
     """Each hole is named: no context, no user, a name that YAML read otherwise, no server, files that are not there."""
     assert words in refused(written(tmp_path, **changes))
+
+
+def test_an_http_proxy_is_gone_through(tmp_path: Path) -> None:
+    """As kubectl goes."""
+    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **proxied("http://proxy:3128"))))
+    assert access.configuration.proxy == "http://proxy:3128"
 
 
 def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path: Path) -> None:

@@ -1,0 +1,7 @@
+// Package lab names what the lab builds, so that `go mod vendor` copies exactly that.
+package lab
+
+import (
+	_ "k8s.io/kube-openapi/cmd/openapi-gen" // its results are in no module
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+)

@@ -1,0 +1,207 @@
+"""API servers without server-side apply, and without dry runs: the same changes, differences and owners."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster import lease, nodes
+from gpunode.cluster.api import Api, notes
+from gpunode.cluster.nodes import labels
+from gpunode.cluster.objects import apply
+from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.plugin.manifests import everything, manifests
+from gpunode.errors import ClusterError
+from gpunode.model import PluginConfig, PluginImage
+
+from .conftest import NS, add_node, has
+from .fake import FakeApi, Fault
+
+IMAGE, CONFIG = PluginImage("gpunode/device-plugin:0.1.0"), PluginConfig("version: v1")
+ALL = manifests(NS, IMAGE, CONFIG)
+NEXT = manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"))
+MINORS = (8, 9, 12, 16, 19)
+
+
+@pytest.fixture(params=MINORS, ids=lambda minor: f"1.{minor}")
+def old(request: pytest.FixtureRequest, fake: FakeApi) -> FakeApi:
+    fake.minor = request.param
+    return fake
+
+
+def edited(fake: FakeApi) -> None:
+    """As somebody edits the DaemonSet by hand."""
+    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
+    live["spec"]["template"]["spec"]["hostNetwork"] = True
+
+
+def story(api: Api, fake: FakeApi) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What a plugin's life shows, change by change."""
+    shown: list[Difference] = [*apply.diff(api, ALL), *apply.apply(api, ALL), *apply.diff(api, ALL)]
+    edited(fake)
+    shown += [*apply.diff(api, ALL), *apply.apply(api, ALL), *apply.apply(api, ALL)]
+    shown += [*apply.diff(api, NEXT, everything(NS)), *apply.apply(api, NEXT)]
+    shown += apply.prune(api, NEXT, everything(NS))
+    return [
+        (one.what, one.action, tuple(line for line in one.lines if line[0] in "+-"))
+        for one in shown
+        if one.action != "same"
+    ]
+
+
+def test_the_differences_are_those_of_a_new_one(api: Api, fake: FakeApi) -> None:
+    """Created, edited by hand, another image, a configuration less: the same objects, with and without dry runs line by
+    line. (tests/lab/test_api_servers.py has real ones.)"""
+    seen = {}
+    for minor in (36, 19, 12):
+        fake.objects.clear()
+        fake.minor = minor
+        api.__dict__.pop("served", None)
+        seen[minor] = [one for one in story(api, fake) if one[1] != "created"]
+    assert seen[19] == seen[12]
+    assert [one[:2] for one in seen[19]] == [one[:2] for one in seen[36]]
+    assert [one[2] for one in seen[19] if one[0].startswith("Config")] == [
+        one[2] for one in seen[36] if one[0].startswith("Config")
+    ]
+
+
+def test_applying_twice_changes_nothing_the_second_time(api: Api, old: FakeApi) -> None:
+    """What the API server does not know is not wished of it, so nothing looks as if it had been taken off."""
+    assert {one.action for one in apply.apply(api, ALL)} == {"created"}
+    version = old.version
+    assert {one.action for one in (*apply.diff(api, ALL), *apply.apply(api, ALL))} == {"same"}
+    assert old.version == version
+
+
+def test_a_plan_writes_nothing(api: Api, old: FakeApi) -> None:
+    """Below 1.13 a dry run would write: none is sent, and it is said."""
+    would = apply.diff(api, ALL)
+    assert {one.action for one in would} == {"created"}
+    assert old.objects == {}
+    apply.apply(api, ALL)
+    edited(old)
+    old.requests.clear()
+    untried = {one.untried for one in apply.diff(api, ALL)}
+    assert untried == ({""} if old.minor >= 13 else {f"Kubernetes v1.{old.minor}.3 has no dry run"})
+    writes = [query.get("dryRun") for method, _, query in old.requests if method != "GET"]
+    assert writes == (["All"] if old.minor >= 13 else [])
+
+
+def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi) -> None:
+    """What gpunode wishes; the rest of the edit is its author's."""
+    apply.apply(api, ALL)
+    edited(old)
+    (would,) = [one for one in apply.diff(api, ALL) if one.lines]
+    assert [claim.field for claim in would.claims] == [
+        '.spec.template.spec.containers[name="device-plugin"].image'
+    ]
+    assert "-        image: evil:1" in would.lines
+    apply.apply(api, ALL)
+    spec = old.all("DaemonSet")[0]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == IMAGE.reference
+    assert spec["hostNetwork"] is True
+    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+
+
+def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi) -> None:
+    """No RuntimeClass, no field of one; where it is a beta, the beta."""
+    apply.apply(api, ALL)
+    paths = {where for _, where, _ in old.requests if "runtimeclasses" in where}
+    assert all("/node.k8s.io/v1beta1/" in where for where in paths)
+    assert has(old, "RuntimeClass", "nvidia") == bool(paths) == (old.minor >= 14)
+    for one in old.all("DaemonSet"):
+        assert one["apiVersion"] == ("apps/v1" if old.minor >= 9 else "apps/v1beta2")
+        spec = one["spec"]["template"]["spec"]
+        assert ("runtimeClassName" in spec) == (
+            old.minor >= 14 and one["metadata"]["name"].endswith("-class")
+        )
+        assert ("seccompProfile" in spec["containers"][0]["securityContext"]) == (old.minor >= 19)
+        assert ("priorityClassName" in spec) == (old.minor >= 17)
+
+
+def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi) -> None:
+    """Each writer's note is its own; nobody's label is taken, and what each leaves out goes."""
+    add_node(old, "a", labels={"zone": "x"})
+
+    def now() -> nodes.Node:
+        return nodes.every(api)[0]
+
+    labels.write(api, now(), {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
+    assert labels.write(api, now(), {"pool": "ml"}) == {"pool": (None, "ml")}
+    assert now().applied == {labels.PROVISION: {"pool"}, labels.ACCELERATOR: {"accelerator"}}
+    assert labels.holds(now(), {"pool": "ml"})
+    with pytest.raises(ClusterError, match="somebody else set zone=x") as caught:
+        labels.write(api, now(), {"zone": "y"})
+    assert "field manager" not in caught.value.message
+    assert labels.write(api, now(), {"zone": "y"}, overwrite=True) == {
+        "pool": ("ml", None),
+        "zone": ("x", "y"),
+    }
+    assert labels.write(api, now(), {}, writer=labels.ACCELERATOR) == {"accelerator": ("nvidia-l4", None)}
+    assert labels.write(api, now(), {}) == {"zone": ("y", None)}
+    assert not old.all("Node")[0]["metadata"].get("annotations")
+
+
+def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: FakeApi) -> None:
+    """As with server-side apply."""
+    add_node(old, "a")
+    (node,) = nodes.every(api)
+    old.drop("/api/v1/nodes/a")
+    with pytest.raises(ClusterError, match="Node a was deleted since it was read"):
+        labels.write(api, node, {"pool": "ml"})
+    assert old.all("Node") == []
+
+
+def test_a_change_in_between_is_merged_again(api: Api, old: FakeApi) -> None:
+    """Kubelets write their nodes all the time: a Conflict is no failure."""
+    add_node(old, "a")
+    (node,) = nodes.every(api)
+    old.fail("PATCH", "/nodes/a", Fault(409, "Conflict", "the object has been modified"))
+    assert labels.write(api, node, {"pool": "ml"}) == {"pool": (None, "ml")}
+
+
+def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi) -> None:
+    """The new API server knows nobody who set these fields: the note does. A label that was ours still goes."""
+    fake.minor = 19
+    add_node(fake, "a")
+    labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"})
+    apply.apply(api, ALL)
+    fake.minor = 36
+    api.__dict__.pop("served")
+    assert labels.write(api, nodes.every(api)[0], {"tier": "1"}) == {"pool": ("ml", None)}
+    assert {one.action for one in apply.diff(api, ALL)} <= {"same", "changed"}
+    apply.apply(api, ALL)
+    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+
+
+def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi) -> None:
+    """Then only what is wished now is known to be ours."""
+    fake.minor = 16
+    add_node(fake, "a")
+    labels.write(api, nodes.every(api)[0], {"pool": "ml"})
+    fake.update("Node", "a", metadata={"annotations": {notes.PREFIX + "gpunode": "{"}})
+    assert labels.write(api, nodes.every(api)[0], {"tier": "1"}) == {"tier": (None, "1")}
+
+
+def test_an_api_server_below_the_floor_is_refused_by_version(api: Api, fake: FakeApi) -> None:
+    """With the floor; before anything is written."""
+    fake.minor = 7
+    with pytest.raises(
+        ClusterError, match=r"this Kubernetes is v1\.7\.3; gpunode's cluster side needs 1\.8 or"
+    ):
+        apply.apply(api, ALL)
+    assert fake.objects == {}
+
+
+@pytest.mark.parametrize(("minor", "api_version"), [(36, "v1"), (14, "v1"), (12, "v1beta1"), (11, "")])
+def test_the_lease_is_that_of_its_version(
+    api: Api, fake: FakeApi, told: list[str], minor: int, api_version: str
+) -> None:
+    """Before 1.12 there is none, which is said."""
+    fake.minor = minor
+    with lease.hold(api, "me", told.append):
+        pass
+    paths = {where for _, where, _ in fake.requests if "leases" in where}
+    assert all(f"/coordination.k8s.io/{api_version}/" in where for where in paths)
+    assert bool(paths) == bool(api_version)
+    assert (told == []) == bool(api_version)
