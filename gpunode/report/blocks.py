@@ -75,6 +75,12 @@ def chain(host: str, links: Sequence[Link]) -> Iterator[Part]:
         yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
 
 
+def chain_in_short(host: str, links: Sequence[Link]) -> Iterator[Part]:
+    """A chain that holds, in one line."""
+    kept = f" {len(links)} links hold, {links[0].layer} to {links[-1].layer}" if links else ""
+    yield from (" ", (host, "bold"), "  ", SIGNS["ok"], f"{kept}\n")
+
+
 def shown(value: object) -> str:
     """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
     if isinstance(value, float):

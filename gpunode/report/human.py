@@ -14,7 +14,7 @@ from rich.table import Table
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report import disturbs
-from gpunode.report.blocks import alike, chain, failure, plan_lines, shown, summed
+from gpunode.report.blocks import alike, chain, chain_in_short, failure, plan_lines, shown, summed
 from gpunode.report.line import Line
 from gpunode.report.live import Live
 from gpunode.report.objects import planned
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
 
 
+MANY = 8  # hosts; of more, those that are right have a line each
 PIPED = 100  # assumed columns of a file or a pipe
 
 
@@ -38,11 +39,13 @@ class Human:
         self._quiet = quiet
         self._live: Live | None = None
         self._start = time.monotonic()
+        self._visited = 0  # hosts
         self._moments: list[Moment] = []
         self._line = Line(self._err)
 
     @contextmanager
     def live(self, hosts: Sequence[Host]) -> Iterator[None]:
+        self._visited = max(self._visited, len(hosts))
         if self._quiet:
             yield
             return
@@ -93,7 +96,8 @@ class Human:
         self._print(parts, self._err)
 
     def links(self, host: str, links: Sequence[Link]) -> None:
-        self._print(chain(host, links))
+        whole = all(link.status == "ok" for link in links)
+        self._print(chain_in_short(host, links) if whole and self._visited > MANY else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
         if not rows:

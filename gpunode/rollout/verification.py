@@ -22,7 +22,8 @@ def verify(session: Session, *, run: bool) -> int:
     found = chains(inventory, members, listener, run=run)
     if run:
         found = _with_containers(session, members, found)
-    for host, links in found.items():
+    bad = set(coverage.broken(found))
+    for host, links in sorted(found.items(), key=lambda one: one[0] in bad):  # last: what is read first
         listener.links(host, links)
     for one in members:
         for restart in one.outcome.facts.unconfirmed if one.outcome and one.outcome.facts else ():

@@ -482,3 +482,19 @@ def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
         "                 `gpunode verify inventory.yaml --limit a`",
         "                 once more.",
     ]
+
+
+def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """And a broken one is shown whole."""
+    report = make(json=False, quiet=True)
+    with report.live([Host(f"gpu-{number}", Ssh("x")) for number in range(9)]):
+        pass
+    report.links("gpu-1", [Link("PCI", "ok", "2 GPUs"), Link("module", "ok", "580")])
+    report.links("gpu-2", [Link("PCI", "ok", "2 GPUs"), Link("module", "broken", "none", cause="not loaded")])
+    assert capsys.readouterr().out.splitlines() == [
+        " gpu-1  ✓ 2 links hold, PCI to module",
+        " gpu-2",
+        "   ✓ PCI       2 GPUs",
+        "   ✗ module    none",
+        "       cause     not loaded",
+    ]
