@@ -18,6 +18,7 @@
     - ApiConnectionLost        1    it cannot be reached, or the connection broke (cluster.api)
     - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
     - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
+  + WrongKey                   4    a key is not the one of the tables (keys)
   + DemoFailed                 1    the simulation could not start (sim)
   + Declined                   4    the user answered no
 
