@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +21,19 @@ class Agent:
         if not self._keys:
             return
         self._process = subprocess.Popen(["ssh-agent", "-D", "-a", self._place], stdout=subprocess.DEVNULL)
-        while not self._place.exists():
-            assert self._process.poll() is None
-        self._monkeypatch.setenv("SSH_AUTH_SOCK", str(self._place))
-        subprocess.run(["ssh-add", "-q", *self._keys], check=True)
+        try:
+            while not self._listens():
+                assert self._process.poll() is None
+            self._monkeypatch.setenv("SSH_AUTH_SOCK", str(self._place))
+            subprocess.run(["ssh-add", "-q", *self._keys], check=True)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _listens(self) -> bool:
+        """Its socket is there a moment before it listens."""
+        with socket.socket(socket.AF_UNIX) as one:
+            return one.connect_ex(str(self._place)) == 0
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
