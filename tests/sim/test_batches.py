@@ -208,6 +208,7 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
     assert disturbs["gpu-1"] is None
     assert disturbs["gpu-2"] == {
         "reboot": False,
+        "reload": False,
         "restarts": ["docker.service"],
         "modules": False,
         "packages": [],

@@ -322,7 +322,7 @@ def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 1.14. The user is told to see to it."""
+    """Before 1.12. The user is told to see to it."""
     monkeypatch.setattr(
         discovery, "KINDS", {name: kind for name, kind in discovery.KINDS.items() if name != "Lease"}
     )
@@ -330,7 +330,7 @@ def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytes
     with lease.hold(api, "ada", told.append) as held:
         assert held.sure(0, told.append, lambda: False) == ""
     assert told == [
-        "this Kubernetes has no Leases (it is older than 1.14): make sure that nobody else changes its nodes"
+        "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
     ]
 
 
