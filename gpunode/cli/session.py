@@ -109,11 +109,22 @@ def session(common: options.Common, html: Path | None = None) -> Iterator[Sessio
 
 def _page(listener: Listener, path: Path, inventory: Inventory) -> Page:
     """The report as a file. Raises UsageError where none can be written, before anything is contacted."""
-    from gpunode.report.page import Page
+    from gpunode.report.page import Page, replaceable
 
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
             f"--html {path}: no file can be written there", hint="Name a file in a folder that is there."
+        )
+    try:
+        free = replaceable(path)
+    except OSError as error:
+        raise UsageError(
+            f"--html {path}: cannot be read: {error.strerror}", hint="Name another file."
+        ) from error
+    if not free:
+        raise UsageError(
+            f"--html {path}: there is a file that gpunode did not write",
+            hint="Name another file, or remove that one.",
         )
     return Page(listener, path, f"gpunode {sys.argv[1] if sys.argv[1:] else ''} · {inventory.path}")
 

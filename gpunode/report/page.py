@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
     from gpunode.rollout.listener import Listener
 
+BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 renders
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
+
+
+def replaceable(path: Path) -> bool:
+    """Whether nothing but an earlier page is lost when a page is written there. Raises OSError."""
+    if not path.exists():
+        return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BEGINS)) == BEGINS
 
 
 class Page:

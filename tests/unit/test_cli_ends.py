@@ -278,3 +278,22 @@ def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command)
     assert ran.exit_code == 3
     assert "no host could be judged" in ran.output
     assert "nothing is known" not in ran.output
+
+
+@pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
+@pytest.mark.parametrize("text", [None, "", "<!doctype html>\n<html>\nof somebody's\n"])
+def test_a_report_replaces_only_a_report(command: Command, words: tuple[str, ...], text: str | None) -> None:
+    """Not the inventory, nor another page; known before a host is asked. An earlier report is replaced."""
+    place = Path("inventory.yaml" if text is None else "other.html")
+    if text is not None:
+        place.write_text(text)
+    done = command(*words, "--html", str(place))
+    assert isinstance(done.exception, UsageError)
+    assert f"--html {place}: there is a file that gpunode did not write" in done.exception.message
+    assert done.stdout == ""
+    assert place.read_text() == (BARE if text is None else text)
+
+    code = command(*words, "--html", "report.html").exit_code
+    first = Path("report.html").stat().st_ino
+    assert command(*words, "--html", "report.html").exit_code == code
+    assert Path("report.html").stat().st_ino != first
