@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import session
+from gpunode.cli.session import in_cluster, session
+
+Name = Literal["notebook", "mnist", "cuda", "vectoradd", "binpack"]  # gpunode/cluster/samples.py
 
 app = typer.Typer(help="Run sample workloads on the nodes' GPUs.", no_args_is_help=True)
 
@@ -60,3 +62,73 @@ def nvidia_smi(
     with session(common) as work:
         code = prove.shown_by_nvidia_smi(work, image=image)
     raise typer.Exit(code)
+
+
+@app.command(short_help="Jupyter with TensorFlow on a GPU.")
+@options.visits_hosts
+def notebook(
+    *,
+    common: options.InCluster,
+    image: Annotated[str | None, typer.Option(help="Another image with Jupyter on port 8888.")] = None,
+    node_port: Annotated[
+        bool, typer.Option("--node-port", help="Also reach it by a port of every node's address.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete it, with its files.")] = False,
+) -> None:
+    """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it.
+
+    It stays, with its GPU, until --remove deletes it: it holds what its user writes. One that does not start within 15
+    minutes, or that Ctrl-C stops before it is ready, is deleted at once, and why is one sentence. A kubeconfig is enough;
+    then --limit and --exclude take nodes.
+
+    Example: gpunode run notebook --limit gpu-01
+    """
+    from gpunode import report
+    from gpunode.rollout import notebook as notebooks
+
+    if remove:
+        code = notebooks.remove(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
+        raise typer.Exit(code)
+    with session(common) as work:
+        code = notebooks.start(work, image=image or "", node_port=node_port)
+    raise typer.Exit(code)
+
+
+@app.command(short_help="Print a sample workload for kubectl.")
+def manifest(
+    name: Annotated[Name, typer.Argument(help="Which one; docs/workloads.md says what each does.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where its objects go.")] = "default",
+    image: Annotated[str, typer.Option(help="Another image than the usual one; cuda needs yours.")] = "",
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option("--node-selector", help="Only nodes with this label.", metavar="LABEL=VALUE"),
+    ] = None,
+    runtime_class: Annotated[
+        str, typer.Option(help="nvidia, where the inventory has `runtime: class`.", metavar="NAME")
+    ] = "",
+    json: options.Json = False,
+) -> None:
+    """Print the manifest of a sample workload. It asks no cluster and changes nothing; kubectl applies it.
+
+    Example: gpunode run manifest vectoradd --node-selector accelerator=nvidia-tesla-p100 | kubectl apply -f -
+    """
+    from gpunode.cluster import samples
+    from gpunode.errors import UsageError
+
+    pairs = [one.partition("=") for one in node_selector or ()]
+    for label, sign, value in pairs:
+        if not (label and sign):
+            raise UsageError(f"--node-selector {label}{sign}{value}: expected LABEL=VALUE")
+    selector = {label: value for label, _, value in pairs}
+    text = samples.SAMPLES[name].text(
+        namespace, image=image, node_selector=selector, runtime_class=runtime_class
+    )
+    if json:
+        import yaml
+
+        from gpunode import report
+
+        objects = [(one,) for one in yaml.safe_load_all(text)]
+        report.make(json=True, quiet=True).rows("manifest", ("object",), objects)
+    else:
+        typer.echo(text.rstrip())

@@ -59,6 +59,16 @@ def of_proof(namespace: str) -> tuple[Right, ...]:
     )
 
 
+def of_notebook(namespace: str) -> tuple[Right, ...]:
+    """What a notebook takes, in its namespace."""
+    return (
+        *_each("deployments.apps", "get", "create", "delete", namespace=namespace),
+        *_each("services", "get", "create", "delete", namespace=namespace),
+        *_each("pods", "list", "watch", namespace=namespace),
+        *_events(namespace),
+    )
+
+
 def of_deletion(found: Iterable[Object]) -> tuple[Right, ...]:
     """What deleting these objects takes."""
     return tuple(right for one in found for right in _on(one, "delete"))

@@ -22,13 +22,23 @@ def _environment() -> jinja2.Environment:
     )
 
 
+def text(template: str, /, **values: object) -> str:
+    """The YAML in `templates/cluster/<template>` with these values."""
+    try:
+        return _environment().get_template(template).render(**values)
+    except jinja2.TemplateError as error:
+        raise _unusable(template, error) from error
+
+
 def rendered(template: str, /, **values: object) -> list[Object]:
     """The objects in `templates/cluster/<template>` with these values."""
     try:
-        text = _environment().get_template(template).render(**values)
-        return [one for one in yaml.safe_load_all(text) if one]
-    except (jinja2.TemplateError, yaml.YAMLError) as error:
-        raise TemplateError(
-            f"{folder()}/cluster/{template}: {error}",
-            hint="Fix the template, or reinstall gpunode.",
-        ) from error
+        return [one for one in yaml.safe_load_all(text(template, **values)) if one]
+    except yaml.YAMLError as error:
+        raise _unusable(template, error) from error
+
+
+def _unusable(template: str, error: Exception) -> TemplateError:
+    return TemplateError(
+        f"{folder()}/cluster/{template}: {error}", hint="Fix the template, or reinstall gpunode."
+    )

@@ -236,8 +236,9 @@ def _merged(into: Object, fields: Object) -> Object:
 def _selected(item: Object, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels") or {}
     for clause in filter(None, query.get("labelSelector", "").split(",")):
-        key, value = re.split("!?=", clause)
-        if (labels.get(key) == value) == ("!=" in clause):
+        key, *value = re.split("!?=", clause)
+        wrong = (labels.get(key) == value[0]) == ("!=" in clause) if value else key not in labels
+        if wrong:
             return False
     for clause in filter(None, query.get("fieldSelector", "").split(",")):
         key, value = clause.split("=")

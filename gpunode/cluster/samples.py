@@ -1,0 +1,59 @@
+"""Sample workloads as manifests: what `gpunode run manifest` prints, and `gpunode run notebook` creates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpunode.cluster.objects import manifests
+from gpunode.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A template in templates/cluster/samples. `image` is the usual one; "" where only the user can name one."""
+
+    name: str
+    image: str
+
+    def text(
+        self,
+        namespace: str,
+        *,
+        image: str = "",
+        node_selector: Mapping[str, str] = MappingProxyType({}),
+        nodes: Sequence[str] = (),
+        runtime_class: str = "",
+        node_port: bool = False,
+    ) -> str:
+        """The manifest as YAML. `nodes`: names, of which its pods get one; (): any. Raises UsageError without an image."""
+        if not (image or self.image):
+            raise UsageError(
+                f"{self.name} runs an image of yours, and none is named",
+                hint="Name it with --image; docs/workloads.md has a Dockerfile to begin with.",
+            )
+        return manifests.text(
+            f"samples/{self.name}.yaml.j2",
+            name=f"gpunode-{self.name}",
+            namespace=namespace,
+            image=image or self.image,
+            node_selector=dict(node_selector),
+            nodes=list(nodes),
+            runtime_class=runtime_class,
+            node_port=node_port,
+        )
+
+
+SAMPLES = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Sample("notebook", "tensorflow/tensorflow:latest-gpu-jupyter"),
+            Sample("mnist", "chainer/chainer:v5.4.0-python3"),
+            Sample("cuda", ""),
+            Sample("vectoradd", "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"),
+            Sample("binpack", "nvidia/cuda:12.4.1-base-ubuntu22.04"),
+        )
+    }
+)
