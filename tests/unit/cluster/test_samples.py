@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from gpunode.render import templates
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Store
 from gpunode.sim.controllers.scheduler import schedule
+from tests.unit.test_articles import ROOT, options
 
 OWN = {"cuda": "registry.example/me/app:1"}  # the one that has no usual image
 MODEL = "accelerator"
@@ -157,3 +159,17 @@ def test_programs_get_an_object_a_line() -> None:
     done = CliRunner().invoke(app, ["run", "manifest", "notebook", "--json"])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(line["type"], line["object"]["kind"]) for line in lines] == [("manifest", "Deployment"), ("manifest", "Service")]  # fmt: skip
+
+
+def test_the_document_has_every_manifest_with_its_image_and_commands_that_exist() -> None:
+    """docs/workloads.md."""
+    text = (ROOT / "docs/workloads.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", text))
+    assert rows == {
+        one.name: f"`{one.image}`" if one.image else "yours, by `--image`" for one in SAMPLES.values()
+    }
+    spans = [*re.findall(r"(?m)^gpunode (.*)$", text), *re.findall(r"`gpunode ([^`]+)`", text)]
+    assert len(spans) > 9
+    for span in spans:
+        given, there = options(span.partition(" |")[0].split())
+        assert {word for word in given if word.startswith("-")} <= there
