@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from gpunode.cluster import notebook, rights
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory
@@ -35,8 +37,14 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
         listener.problem(ClusterError(f"{notebook.NAME}{where}: {done.why}", hint=left))
         return 1
     listener.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
-    context = api.access.context
-    kubectl = f"kubectl{f' --context {context}' if context else ''} -n {namespace}"
+    cluster = session.inventory.cluster
+    named = (
+        ("--kubeconfig", cluster.kubeconfig),
+        ("--context", api.access.context),
+        ("--namespace", namespace),
+    )
+    options = shlex.join(word for name, value in named if value for word in (name, str(value)))
+    kubectl = f"kubectl {options}"
     if not done.made:
         listener.note("It was there before and is as it was.")
     listener.note(
@@ -46,7 +54,11 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
         listener.note(f"Every node answers on port {done.port} for it, too.")
     listener.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
     listener.note(
-        Advice("It keeps its GPU until `", Command("run notebook", "--remove"), "`; its files go with it.")
+        Advice(
+            "It keeps its GPU until `",
+            Command("run notebook", f"--remove {options}"),
+            "`; its files go with it.",
+        )
     )
     return 0
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from gpunode.cli import app
 from gpunode.cluster import notebook, pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.objects import dependents
 from gpunode.errors import ClusterError
 
 from .conftest import GPU_NODE, NS, add_node, has
@@ -76,16 +77,17 @@ def there(fake: FakeApi) -> bool:
     return has(fake, "Deployment", notebook.NAME, NS) or has(fake, "Service", notebook.NAME, NS)
 
 
-def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi) -> None:
-    """On a GPU node, with one GPU; the commands name namespace and context."""
+def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path: Path) -> None:
+    """On a GPU node, with one GPU; the commands name this cluster."""
     controller(fake, RUNS)
     done = command()
     assert done.exit_code == 0, done.output
     assert lines(done, "notebook") == [{"type": "notebook", "node": "gpu-1", "namespace": NS, "name": notebook.NAME, "port": None}]  # fmt: skip
     notes = " ".join(line["message"] for line in lines(done, "note"))
-    assert f"`kubectl --context test -n {NS} port-forward service/{notebook.NAME} 8888`" in notes
-    assert f"`kubectl --context test -n {NS} logs deployment/{notebook.NAME}`" in notes
-    assert "`gpunode run notebook --remove`" in notes
+    where = f"--kubeconfig {tmp_path / 'kubeconfig'} --context test --namespace {NS}"
+    assert f"`kubectl {where} port-forward service/{notebook.NAME} 8888`" in notes
+    assert f"`kubectl {where} logs deployment/{notebook.NAME}`" in notes
+    assert f"`gpunode run notebook --remove {where}`" in notes
     (deployment,) = fake.all("Deployment")
     spec = deployment["spec"]["template"]["spec"]
     assert spec["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
@@ -214,3 +216,12 @@ def test_the_plugins_of_kubectl_start_and_ask_the_cluster(
     assert "Traceback" not in done.stderr
     assert ("GET", "/api/v1/nodes") in [(method, where) for method, where, _ in fake.requests]
     assert all(json.loads(line)["type"] for line in done.stdout.splitlines())
+
+
+def test_the_plugins_namespace_stays_while_a_notebook_is_in_it(
+    command: Command, fake: FakeApi, api: Api
+) -> None:
+    """`plugin remove` does not delete what its user wrote."""
+    controller(fake, RUNS)
+    assert command().exit_code == 0
+    assert f"Deployment/{notebook.NAME}" in dependents.in_namespace(api, NS, ())
