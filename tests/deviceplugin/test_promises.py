@@ -149,6 +149,17 @@ def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(scene:
     scene(api, act)
 
 
+def test_memory_of_several_gpus_that_nobody_promised_is_refused(scene: Any) -> None:
+    """Here the promised GPU has no room left: a limit that holds on each GPU would give more than was asked for."""
+    api = Bound(pod("a", 6, on="n", **{INDEX: "1"}))
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
+            await chosen(kubelet, 6, *(f"GPU-b:1024:{one}" for one in range(4)))
+
+    scene(api, act)
+
+
 def test_a_pod_that_the_kubelet_knew_first_is_waited_for(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin's watch may be behind the kubelet's."""
     monkeypatch.setattr(promised, "LATE", 30.0)

@@ -178,7 +178,8 @@ class Service:
                 links=self._state.links,
                 promised=places,
             )
-            self._preferred = frozenset(ids if places else ())
+            of_gpus = Counter(offered[one].device.uuid for one in ids if one in offered)
+            self._preferred = frozenset(ids if frozenset(of_gpus.items()) in places else ())
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
