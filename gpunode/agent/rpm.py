@@ -36,7 +36,8 @@ def read_rpms(patterns: Iterable[str]) -> Dict[str, Dict[str, Any]]:
             key = name + "-" + version
         if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
             there = found.get(key, {}).get("version", version)
-            if there != version and "-kmp-" not in key:  # SUSE has those side by side, as kernels
+            # SUSE has those side by side, as kernels; "(none)" are the keys that were imported, all of one name
+            if there != version and "-kmp-" not in key and arch != "(none)":
                 sentence = "rpm has %s in two versions, %s and %s: a transaction was cut off (`dnf remove --duplicates`)"
                 raise OSError(sentence % (key, there, version))
             held = name in by_name or is_locked(locks, name, version, arch)

@@ -9,7 +9,7 @@ from gpunode.agent.dialects import DNF5, dialect, spoken
 from gpunode.agent.dnf import dnf, no_repositories, unavailable, words_of
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
-from gpunode.agent.rpm import change_locks, toml_locks, write_locks
+from gpunode.agent.rpm import change_locks, read_rpms, toml_locks, write_locks
 from gpunode.agent.system import Message, last, run, text_of
 
 KERNEL = re.compile(r"kernel(-\w+)*-core$|kernel(-uek)?$|kernel\d[\d.]*$")
@@ -261,7 +261,9 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
 def hold(this: Run, names: List[str]) -> None:
     """Lock the installed versions."""
     if dialect() is DNF5:
-        entries = toml_locks()
-        version_lock(this, "add", [n for n in names if not any(e.startswith(n + "-") for e in entries)])
+        there = read_rpms(names)
+        free = [name for name in names if not there.get(name, {}).get("held")]
+        lift(this, free)  # entries of other versions
+        version_lock(this, "add", free)
     else:
         change_locks(this.name, names, add=True)

@@ -86,13 +86,13 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
         return (
             f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
         )
-    branch = compat.branches()[wish.branch]
+    branch = compat.branches().get(wish.branch)  # a distribution's may be newer than the table
     behind = all(spec.name in facts.packages for spec in wish.ahead_headers)
     if wish.ahead and behind:
         return (
             f"Kernel {wish.ahead} boots next and has no nvidia module, though its headers are there: see `dkms status`.",
         )
-    if host.driver == "auto" or branch.alive:
+    if host.driver == "auto" or branch is None or branch.alive:
         return ()
     return (
         f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}.",

@@ -20,7 +20,9 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
     if host.driver_from == "nvidia" and system.NAME != "zypper":
         return False
     there = any(row.module in facts.packages for row in rows)
-    needed = bool(facts.secure_boot) and "nvidia" not in facts.modules
+    # NVIDIA's own driver may be signed by a key of the host's: dkms has it, and only its module is away for now
+    theirs = system.NAMES.from_nvidia(origin.parts(facts, system.NAMES))
+    needed = bool(facts.secure_boot) and "nvidia" not in facts.modules and not theirs
     return there or needed or host.driver_from == "distribution" or system.NAME == "zypper"
 
 

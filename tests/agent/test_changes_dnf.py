@@ -372,6 +372,7 @@ def test_a_transaction_that_was_cut_off_is_named(rocky: Rocky) -> None:
     """rpm has the old and the new version of a package then; kernels' are so on purpose."""
     rocky.rpms(
         "kernel-devel\t5.14.0-570.el9\tx86_64\nkernel-devel\t5.14.0-611.el9\tx86_64\n"
+        "gpg-pubkey\t350d275d-6279464b\t(none)\ngpg-pubkey\td42d0685-62589a51\t(none)\n"
         "libnvidia-ml\t3:570.195.03-1.el9\tx86_64\nlibnvidia-ml\t3:580.178.04-1.el9\tx86_64\n"
     )
     facts = rocky.host.probe(packages=("*nvidia*", "kernel*-devel"))
@@ -380,4 +381,4 @@ def test_a_transaction_that_was_cut_off_is_named(rocky: Rocky) -> None:
         "rpm has libnvidia-ml in two versions, 3:570.195.03-1.el9 and 3:580.178.04-1.el9"
         in facts["errors"]["packages"]
     )
-    assert rocky.host.probe(packages=("kernel*-devel",))["packages"]
+    assert rocky.host.probe(packages=("kernel*-devel", "gpg-pubkey"))["packages"]

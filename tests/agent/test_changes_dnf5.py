@@ -78,10 +78,17 @@ def test_locks_are_its_own_commands(fedora: Fedora) -> None:
 
 
 def test_what_is_locked_is_not_locked_again(fedora: Fedora) -> None:
-    """The other is."""
-    fedora.host.write("/etc/dnf/versionlock.toml", LOCK)
-    assert fedora.host.apply(Packages("why", hold=NAMES))[-1]["ok"]
-    assert asked(fedora) == ["versionlock add kmod-nvidia-open-dkms"]
+    """The other is, and one that is locked at an earlier version; a package's name may begin another's."""
+    fedora.host.write("/etc/dnf/versionlock.toml", LOCK + LOCK.replace("cuda", "cuda-libs"))
+    fedora.rpms("nvidia-driver-cuda\t3:570.195.03-1.fc42\tx86_64\n")
+    assert fedora.host.apply(Packages("why", hold=(*NAMES, "nvidia-driver")))[-1]["ok"]
+    assert asked(fedora) == ["versionlock add kmod-nvidia-open-dkms nvidia-driver"]
+    fedora.rpms("nvidia-driver-cuda\t3:570.211.01-1.fc42\tx86_64\n")
+    assert fedora.host.apply(Packages("why", hold=("nvidia-driver-cuda",)))[-1]["ok"]
+    assert asked(fedora)[1:] == [
+        "versionlock delete nvidia-driver-cuda",
+        "versionlock add nvidia-driver-cuda",
+    ]
 
 
 def test_a_lock_that_was_lifted_comes_back_when_dnf_fails(fedora: Fedora) -> None:

@@ -10,6 +10,7 @@ from gpunode.packages.dnf import openpgp
 from gpunode.packages.dnf.repos import Repo, repos
 from gpunode.planning import CannotPlan, files, packaging
 from gpunode.render import template
+from gpunode.versions import is_installed
 
 KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
 OSTREE = "/run/ostree-booted"
@@ -35,9 +36,13 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
         )
     # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
-    _reachable(facts, desired)
     whole = desired.driver is not None and desired.driver.version != "" and _family(facts) == "dnf"
-    return tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
+    changes = tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
+    wish = desired.driver
+    specs = (*desired.toolkit, *((*wish.modules, *wish.packages) if wish else ()))
+    if changes or not all(is_installed(facts.packages, spec) for spec in specs):
+        _reachable(facts, desired)
+    return changes
 
 
 def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
