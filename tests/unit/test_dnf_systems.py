@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import re
 from typing import Any
@@ -185,9 +187,63 @@ def test_a_fingerprint_is_gpgs() -> None:
         KEY[:80] + "\n-----END",
         KEY.replace("\nm", "\n*", 1),
         cases.KEY,
+        KEY.replace("KEY BLOCK-----\n\n", "KEY BLOCK-----\n"),
     ],
 )
 def test_what_is_no_key_has_no_fingerprint(text: str) -> None:
     """With a reason."""
     with pytest.raises(ValueError, match=r"key|armour"):
+        openpgp.fingerprint(text)
+
+
+def armoured(data: bytes, text: str = "") -> str:
+    """As gpg writes it."""
+    lines = base64.encodebytes(data).decode()
+    return f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n{text}\n{lines}-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+def packet(tag: int, body: bytes, *, new: bool = False) -> bytes:
+    """With a length of two bytes, or of five in the new format."""
+    if new:
+        return bytes([0xC0 | tag, 255]) + len(body).to_bytes(4, "big") + body
+    return bytes([0x80 | tag << 2 | 1]) + len(body).to_bytes(2, "big") + body
+
+
+OURS, EVIL = b"\x04NVIDIA" * 60, b"\x04somebody" * 60
+# Key, name, its signature, two subkeys for signing: as the toolkit's key (NVIDIA/nvidia-docker: gpgkey) has them.
+WHOLE = b"".join(packet(tag, OURS if tag == 6 else b"\x04") for tag in (6, 13, 2, 14, 2, 14, 2))
+PRINT = hashlib.sha1(b"\x99" + len(OURS).to_bytes(2, "big") + OURS).hexdigest().upper()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        armoured(WHOLE),
+        armoured(WHOLE, "Version: GnuPG v2\nComment: a: b\n").replace("\n", "\r\n"),
+        armoured(packet(6, OURS, new=True)),
+    ],
+)
+def test_a_key_of_any_shape_has_a_fingerprint(text: str) -> None:
+    assert openpgp.fingerprint(text) == PRINT
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (armoured(WHOLE) + armoured(packet(6, EVIL)), "2 armoured blocks"),
+        (armoured(WHOLE) + armoured(packet(6, EVIL)).replace("PUBLIC KEY BLOCK", "MESSAGE"), "2 armoured"),
+        (armoured(WHOLE + packet(6, EVIL)), f"2 keys, expected one: {PRINT}, "),
+        (armoured(WHOLE + packet(6, EVIL, new=True)), "2 keys, expected one"),
+        (armoured(WHOLE + packet(5, EVIL)), "packets of type 5"),
+        (armoured(WHOLE + b"\x9b" + EVIL), "unknown length"),
+        (armoured(WHOLE + b"\xc6\xe9" + EVIL), "unknown length"),
+        (armoured(WHOLE)[:-41] + ":" + armoured(packet(6, EVIL))[37:], "damaged"),  # gpg skips the colon
+        (armoured(WHOLE[:90]) + "\n" + armoured(WHOLE)[37:], "cut off|damaged"),
+        (armoured(WHOLE).replace("\n", "\n\n", 5), "damaged"),  # apt begins at the first empty line
+        ("\u0186" + armoured(WHOLE), "damaged"),  # gpg takes it for the first byte of a binary key
+    ],
+)
+def test_a_text_with_another_key_beside_the_right_one_is_refused(text: str, words: str) -> None:
+    """dnf and apt would trust every key in the file."""
+    with pytest.raises(ValueError, match=words):
         openpgp.fingerprint(text)
