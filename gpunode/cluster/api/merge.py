@@ -82,6 +82,10 @@ def _map(live: Object, last: Object, wish: Object, place: str, taken: list[str])
             result[key] = _map(live[key], last[key], {}, f"{place}.{key}", taken)
             if not result[key]:
                 del result[key]
+        elif key in KEYS and isinstance(live[key], list) and isinstance(last[key], list):
+            result[key] = _items(live[key], last[key], [], f"{place}.{key}", KEYS[key], taken)
+            if not result[key]:
+                del result[key]
         elif covers(live[key], last[key]):
             del result[key]
     for key, value in wish.items():

@@ -6,6 +6,7 @@ after an upgrade of the API server: its fields have no other owner there that co
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Protocol
 
@@ -85,12 +86,43 @@ def wanted(live: Object | None, manifest: Object, manager: str, *, force: bool) 
     wish = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "uid"}}
     if live is None:
         return _noted(wish, wish, manager)
-    result, taken = merged(live, read(live).get(manager, {}), wish)
+    last = read(live).get(manager, {})
+    result, taken = merged(live, _known(live, last), wish)
     if taken and not force:
         claims = tuple(Claim(field, "") for field in taken)
         many = "s" if len(taken) > 1 else ""
         raise _conflict(f"Apply failed with {len(taken)} conflict{many}: {', '.join(taken)}", claims)
-    return _noted(result, wish, manager)
+    return _noted(result, _ours(live, last, wish), manager)
+
+
+def _ours(live: Object, last: Object, wish: Object) -> Object:
+    """The wish without labels and annotations that others had set before, with the same value: they stay theirs."""
+    there, before, meta = live["metadata"], last.get("metadata") or {}, dict(wish["metadata"])
+    for name in ("labels", "annotations"):
+        have, noted = there.get(name) or {}, before.get(name) or {}
+        if name in meta:
+            meta[name] = {
+                key: value for key, value in meta[name].items() if key in noted or have.get(key) != value
+            }
+    return {**wish, "metadata": meta}
+
+
+def _known(live: Object, last: Object) -> Object:
+    """The last wish, with the values of a Secret that are still as they were noted."""
+    if live.get("kind") != "Secret" or "data" not in last:
+        return last
+    have = live.get("data") or {}
+    return {
+        **last,
+        "data": {
+            key: have[key] if key in have and _hash(have[key]) == value else value
+            for key, value in last["data"].items()
+        },
+    }
+
+
+def _hash(value: str) -> str:
+    return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
 def _noted(result: Object, wish: Object, manager: str) -> Object:
@@ -99,6 +131,8 @@ def _noted(result: Object, wish: Object, manager: str) -> Object:
     notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key != PREFIX + manager}
     of = {key: value for key, value in wish["metadata"].items() if key not in ("name", "namespace") and value}
     kept = {key: value for key, value in wish.items() if key not in BARE} | ({"metadata": of} if of else {})
+    if wish["kind"] == "Secret" and "data" in kept:  # who may read annotations may not read Secrets
+        kept["data"] = {key: _hash(value) for key, value in kept["data"].items()}
     if kept:
         notes[PREFIX + manager] = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     bare = {key: value for key, value in meta.items() if key != "annotations"}

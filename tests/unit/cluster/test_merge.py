@@ -59,6 +59,20 @@ CASES: dict[str, tuple[Object, Object, Object, Object, tuple[str, ...]]] = {
         containers({**C, "policy": "Always"}),
         (),
     ),
+    "a list that leaves the wish leaves others' items": (
+        containers({**C, "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "x"}]}),
+        containers({**C, "env": [{"name": "A", "value": "1"}]}),
+        containers(C),
+        containers({**C, "env": [{"name": "B", "value": "x"}]}),
+        (),
+    ),
+    "a list that leaves the wish goes where all of it is ours": (
+        containers({**C, "env": [{"name": "A", "value": "edited"}]}),
+        containers({**C, "env": [{"name": "A", "value": "1"}]}),
+        containers(C),
+        containers(C),
+        (),
+    ),
     "a field of ours goes with its defaults": (
         {"spec": {"probe": {"port": 1, "scheme": "HTTP"}, "other": 1}},
         {"spec": {"probe": {"port": 1}}},

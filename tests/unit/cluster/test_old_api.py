@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpunode.cluster import lease, nodes
@@ -140,6 +142,38 @@ def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi)
     assert labels.write(api, now(), {}, writer=labels.ACCELERATOR) == {"accelerator": ("nvidia-l4", None)}
     assert labels.write(api, now(), {}) == {"zone": ("y", None)}
     assert not old.all("Node")[0]["metadata"].get("annotations")
+
+
+def test_a_label_that_somebody_had_set_alike_stays(api: Api, old: FakeApi) -> None:
+    """With the same value, before gpunode wished it: it is theirs when gpunode's go."""
+    add_node(old, "a", labels={"pool": "ml"})
+    assert labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"}) == {"tier": (None, "1")}
+    version = old.version
+    assert labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"}) == {}
+    assert old.version == version
+    assert labels.write(api, nodes.every(api)[0], {}) == {"tier": ("1", None)}
+    assert old.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
+
+
+def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi) -> None:
+    """Their hashes are: an edit is named all the same, and a value that is wished no more goes."""
+
+    def secret(**data: str) -> dict[str, object]:
+        meta = {"name": "tls", "namespace": NS, "labels": {"app.kubernetes.io/managed-by": "gpunode"}}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+
+    def live() -> dict[str, Any]:
+        (found,) = old.all("Secret")
+        return found
+
+    api.apply(secret(key="aGlkZGVu", cert="b3Blbg=="))
+    assert "aGlkZGVu" not in str(live()["metadata"])
+    api.apply(secret(key="bmV4dA==", cert="b3Blbg=="))  # no Conflict: the value before was ours
+    live()["data"]["key"] = "ZWRpdGVk"
+    with pytest.raises(ClusterError, match=r"data\.key"):
+        api.apply(secret(key="bmV4dA==", cert="b3Blbg=="))
+    api.apply(secret(key="bmV4dA=="), force=True)
+    assert live()["data"] == {"key": "bmV4dA=="}
 
 
 def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: FakeApi) -> None:
