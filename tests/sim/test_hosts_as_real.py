@@ -33,8 +33,9 @@ def twin(seen: Facts) -> Machine:
     """A simulated machine that is what the real one is."""
     bus = {device.address: device for device in seen.pci}
     gpus = tuple(
-        SimGpu(gpu.uuid, gpu.name, bus[gpu.pci].device, gpu.pci, gpu.memory_mib, bus[gpu.pci].numa_node)
+        SimGpu(gpu.uuid, gpu.name, at.device, gpu.pci, gpu.memory_mib, at.numa_node, at.subsystem)
         for gpu in seen.gpus
+        for at in [bus[gpu.pci]]
     )
     assert seen.kubelet
     kind = "docker" if seen.docker else "containerd"

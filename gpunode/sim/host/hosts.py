@@ -107,6 +107,8 @@ def _bus(root: Path, machine: Machine) -> None:
             "class": "0x030200",
             "numa_node": str(gpu.numa),
         }
+        if gpu.subsystem:
+            facts["subsystem_device"] = f"0x{gpu.subsystem}"
         for name, text in facts.items():
             (device / name).write_text(f"{text}\n", encoding="utf-8")
 

@@ -20,6 +20,7 @@ class SimGpu:
     address: str
     memory_mib: int
     numa: int = 0
+    subsystem: str = ""  # the PCI id of its board, in hex
 
 
 @dataclass(frozen=True, slots=True)
