@@ -19,7 +19,7 @@ from gpunode.deviceplugin.logfmt import log_to_stderr
 from gpunode.deviceplugin.settings.config import GPU_MEM
 
 from .follow import kinds
-from .lease import RENEW, Lease
+from .lease import ANSWER, RENEW, Lease
 from .ledger import Ledger
 from .probes import Probes
 from .protocol import Extender
@@ -29,18 +29,24 @@ log = logging.getLogger("gpunode.share")
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LEASE = "gpunode-share"
+LEAVING = 10 * ANSWER  # seconds for the binds that are under way: three requests each
 STANDBY, STARTING = "another replica leads", "nodes and pods are not known yet"
 
 
 class Replica:
     """Serves while it leads. `why_not`: why it does not."""
 
-    def __init__(self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster) -> None:
+    def __init__(
+        self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster, quick: InCluster
+    ) -> None:
+        """`api`: to follow; `quick`, with deadlines of ANSWER: to bind."""
         self.why_not = STANDBY
         self.stop = threading.Event()
         self._options = options
         self._tls = tls
         self._api = api
+        self._quick = quick
+        self._settled = True  # every bind that was begun has ended
 
     def run(self, lease: Lease) -> None:
         """Until `stop`."""
@@ -51,7 +57,8 @@ class Replica:
                 self._lead(lease)
             self.stop.wait(RENEW / 4)
         tending.join(RENEW * 2)
-        lease.release()
+        if self._settled:  # else the Lease runs out, once they have ended
+            lease.release()
 
     def _tend(self, lease: Lease) -> None:
         while not self.stop.is_set():
@@ -73,7 +80,13 @@ class Replica:
         log.info("not leading any more")
 
     def _serve(self, lease: Lease, ledger: Ledger) -> None:
-        extender = Extender(ledger, self._api, packed=self._options.policy == "packed")
+        over = threading.Event()  # of this term: a later one has another ledger
+        extender = Extender(
+            ledger,
+            self._quick,
+            packed=self._options.policy == "packed",
+            leads=lambda: lease.leads and not over.is_set(),
+        )
         with Server(("", self._options.port), extender, self._tls) as server:
             thread = threading.Thread(target=server.serve_forever, name="server", daemon=True)
             thread.start()
@@ -81,7 +94,8 @@ class Replica:
             while lease.leads and not self.stop.wait(RENEW / 4):
                 pass
             self.why_not = STANDBY
-            server.shutdown()
+            over.set()
+            self._settled = server.leave(LEAVING)
 
 
 @contextmanager
@@ -117,9 +131,10 @@ def main() -> int:
     log_to_stderr()
     log.setLevel(logging.INFO)
     api = InCluster(os.environ, ACCOUNT)
-    lease = Lease(api, os.environ["POD_NAMESPACE"], LEASE, os.environ["POD_NAME"])
+    quick = InCluster(os.environ, ACCOUNT, ANSWER)
+    lease = Lease(quick, os.environ["POD_NAMESPACE"], LEASE, os.environ["POD_NAME"])
     try:
-        replica = Replica(options, trust(options.tls), api)
+        replica = Replica(options, trust(options.tls), api, quick)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replica.stop.set())
         with Probes(("", options.probe_port), lambda: replica.why_not) as probes:

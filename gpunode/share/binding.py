@@ -7,7 +7,7 @@ The API server merges a Binding's annotations into its pod in the transaction th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from gpunode.deviceplugin.promises import demand
 from . import notes
 from .api import Api
 from .fit import Refused
+from .lease import ANSWER
 from .ledger import Ledger
 
 
@@ -24,8 +25,25 @@ class NotBound(Exception):
     """The pod is not bound, or nobody knows whether it is; the message says why."""
 
 
-def bind(ledger: Ledger, api: Api, namespace: str, name: str, uid: str, node: str, *, packed: bool) -> None:
-    """Bind the pod to the node with its place in it. Raises NotBound.
+class NotLeading(Exception):
+    """Another replica may lead: only its ledger knows what is promised."""
+
+    def __init__(self) -> None:
+        super().__init__("this replica of the extender does not lead; the scheduler asks again")
+
+
+def bind(
+    ledger: Ledger,
+    api: Api,
+    namespace: str,
+    name: str,
+    uid: str,
+    node: str,
+    *,
+    packed: bool,
+    leads: Callable[[], bool] = lambda: True,
+) -> None:
+    """Bind the pod to the node with its place in it, while this replica `leads`. Raises NotBound, NotLeading.
 
     After a refusal nothing is reserved. Where the answer is lost and the pod is not bound yet, its memory stays reserved
     until an event of the pod, or the scheduler's next try, shows what became of it.
@@ -44,8 +62,12 @@ def bind(ledger: Ledger, api: Api, namespace: str, name: str, uid: str, node: st
             written = notes.of(node, wanted, parts, gpus, time.time_ns())
     except (ApiError, demand.Malformed, Refused) as error:
         raise NotBound(f"{namespace}/{name} cannot be bound to {node}: {error}") from None
+    if not leads():
+        ledger.release(pod["metadata"]["uid"])
+        raise NotLeading
     try:
-        api.send("POST", f"{path}/binding", _binding(pod["metadata"], node, written))
+        # The API server drops a request that it has not finished by then, so it is over before another replica lists.
+        api.send("POST", f"{path}/binding?timeout={ANSWER:.0f}s", _binding(pod["metadata"], node, written))
     except ApiError as error:
         if _bound_after(ledger, api, path, pod, error) != node:
             raise NotBound(f"{namespace}/{name} is not bound to {node}: {error}") from None

@@ -17,7 +17,10 @@ from .api import Api
 log = logging.getLogger(__name__)
 
 SECONDS = 20  # without renewal, until another may take it
-SURE = 8.0  # seconds after a renewal in which this one leads; its last binding has as long again to arrive
+SURE = 8.0  # seconds after a renewal in which this one leads
+# Seconds for each part of a binding that it began then: connection, TLS, answer, and the API server's own work. All of it
+# ends before another may lead: SURE + 4 * ANSWER <= SECONDS.
+ANSWER = 3.0
 RENEW = 2.0
 
 

@@ -48,9 +48,13 @@ class Ledger:
             ledger.pod_seen(pod)
         return ledger
 
-    def book(self, node: str) -> Book | None:
-        """The node's book; None for an unknown node."""
-        return self._books.get(node)
+    def book(self, node: str, uid: str = "") -> Book | None:
+        """The node's book, without what is reserved there for the pod `uid`; None for an unknown node."""
+        if self._nodes.get(uid) != node:
+            return self._books.get(node)
+        with self._lock:
+            book, held = self._books.get(node), self._promises.get(node, {}).get(uid)
+            return book.plus((held,), -1) if book is not None and held is not None and held.reserved else book
 
     def books(self) -> dict[str, Book]:
         """All books, by node."""

@@ -6,14 +6,14 @@ either, and so does this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.demand import Demand, Malformed
 
 from .api import Api
-from .binding import NotBound, bind
+from .binding import NotBound, NotLeading, bind
 from .fit import LASTING, Refused, find, score
 from .ledger import Ledger
 
@@ -25,24 +25,27 @@ class BadRequest(Exception):
 
 
 class Extender:
-    """Answers the scheduler out of the ledger. `packed`: GPUs and nodes are filled one after the other."""
+    """Answers the scheduler out of the ledger, while it `leads`. `packed`: GPUs and nodes are filled one after the other."""
 
-    def __init__(self, ledger: Ledger, api: Api, *, packed: bool = True) -> None:
+    def __init__(
+        self, ledger: Ledger, api: Api, *, packed: bool = True, leads: Callable[[], bool] = lambda: True
+    ) -> None:
         self._ledger = ledger
         self._api = api
         self._packed = packed
+        self._leads = leads
 
     def filter(self, body: object) -> Answer:
         """ExtenderFilterResult of ExtenderArgs."""
         try:
-            wanted, names, nodes = self._read(body)
-        except BadRequest as error:
+            wanted, uid, names, nodes = self._read(body)
+        except (BadRequest, NotLeading) as error:
             return {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": str(error)}
         fit, failed, lasting = [], {}, {}
         for name in names:
             try:
                 if wanted.units:
-                    find(self._ledger.book(name), wanted, packed=self._packed)
+                    find(self._ledger.book(name, uid), wanted, packed=self._packed)
                 fit.append(name)
             except Refused as refused:
                 failed[name] = refused.reason.words
@@ -55,9 +58,9 @@ class Extender:
         return answer | {"FailedAndUnresolvableNodes": lasting}
 
     def prioritize(self, body: object) -> list[Answer]:
-        """HostPriorityList of ExtenderArgs. Raises BadRequest: the protocol has no place for an error here."""
-        wanted, names, _ = self._read(body)
-        return [{"Host": name, "Score": self._score(name, wanted)} for name in names]
+        """HostPriorityList of ExtenderArgs. Raises BadRequest or NotLeading: the protocol has no place for an error here."""
+        wanted, uid, names, _ = self._read(body)
+        return [{"Host": name, "Score": self._score(name, uid, wanted)} for name in names]
 
     def bind(self, body: object) -> Answer:
         """ExtenderBindingResult of ExtenderBindingArgs."""
@@ -66,16 +69,23 @@ class Extender:
             namespace, name, uid, node = (
                 _text(fields, key) for key in ("PodNamespace", "PodName", "PodUID", "Node")
             )
-            bind(self._ledger, self._api, namespace, name, uid, node, packed=self._packed)
-        except (BadRequest, NotBound) as error:
+            self._lead()
+            bind(self._ledger, self._api, namespace, name, uid, node, packed=self._packed, leads=self._leads)
+        except (BadRequest, NotBound, NotLeading) as error:
             return {"Error": str(error)}
         return {"Error": ""}
 
-    def _score(self, name: str, wanted: Demand) -> int:
-        return score(self._ledger.book(name), wanted, packed=self._packed) if wanted.units else 0
+    def _lead(self) -> None:
+        """A ledger that is followed no more promises a GPU twice."""
+        if not self._leads():
+            raise NotLeading
 
-    def _read(self, body: object) -> tuple[Demand, list[str], dict[str, Any] | None]:
-        """What the pod asks for, the nodes' names, and the nodes themselves if the scheduler sent them."""
+    def _score(self, name: str, uid: str, wanted: Demand) -> int:
+        return score(self._ledger.book(name, uid), wanted, packed=self._packed) if wanted.units else 0
+
+    def _read(self, body: object) -> tuple[Demand, str, list[str], dict[str, Any] | None]:
+        """What the pod asks for, its UID, the nodes' names, and the nodes themselves if the scheduler sent them."""
+        self._lead()
         fields = _fields(body)
         pod, names, nodes = (fields.get(key) for key in ("pod", "nodenames", "nodes"))
         if not isinstance(pod, Mapping):
@@ -84,15 +94,16 @@ class Extender:
             wanted = demand.of(pod, self._ledger.resource)
         except Malformed as error:
             raise BadRequest(str(error)) from None
+        uid = str((pod.get("metadata") or {}).get("uid") or "")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            return wanted, names, None
+            return wanted, uid, names, None
         if not isinstance(nodes, Mapping):
             raise BadRequest("expected NodeNames or Nodes")
         try:
             by_name = {str(node["metadata"]["name"]): node for node in nodes.get("items") or []}
         except (LookupError, TypeError) as error:
             raise BadRequest(f"Nodes: expected a list of nodes: {error!r}") from None
-        return wanted, list(by_name), by_name
+        return wanted, uid, list(by_name), by_name
 
 
 def _fields(body: object) -> dict[str, Any]:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import ssl
+import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from .binding import NotLeading
 from .protocol import BadRequest, Extender
 
 log = logging.getLogger(__name__)
@@ -26,7 +30,7 @@ BACKLOG = 1024  # connections that wait to be accepted: binds come in hundreds
 
 
 class Server(ThreadingHTTPServer):
-    """Serves an extender on (host, port) from `serve_forever` to `shutdown`; by TLS where there is a context."""
+    """Serves an extender on (host, port) from `serve_forever` to `leave`; by TLS where there is a context."""
 
     daemon_threads = True
     request_queue_size = BACKLOG
@@ -37,6 +41,35 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, Handler)
         self.extender = extender
         self._tls = tls
+        self._open: dict[Any, socket.socket] = {}  # TLS takes the accepted socket over: here is a copy
+        self._changed = threading.Condition()
+
+    def leave(self, seconds: float) -> bool:
+        """Take no more requests, on kept connections neither. Whether those under way were answered in so many seconds."""
+        self.shutdown()
+        with self._changed:
+            self._close(socket.SHUT_RD)
+            done = self._changed.wait_for(lambda: not self._open, seconds)
+            self._close(socket.SHUT_RDWR)
+        return done
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._open[request] = request.dup()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._changed:
+                self._open.pop(request).close()
+                self._changed.notify_all()
+
+    def _close(self, how: int) -> None:
+        for one in self._open.values():
+            with suppress(OSError):  # its client was faster
+                one.shutdown(how)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's thread: a client that is slow to greet delays no other."""
@@ -81,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             self._answer(200, ask(_json(text)))
+        except NotLeading as error:
+            self._answer(503, str(error))
         except BadRequest as error:
             # filter and bind have a field for it, which the scheduler reads only of status 200.
             self._answer(*((400, str(error)) if verb == "prioritize" else (200, {"Error": str(error)})))

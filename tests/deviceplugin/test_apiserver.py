@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import json
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -193,6 +195,24 @@ def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes
     """Nothing, something else, or a refusal that breaks off."""
     with answering(account, answer) as api:
         assert "cannot be reached" in str(refused(api))
+
+
+def test_a_request_that_misses_its_deadline_is_dropped(account: Path) -> None:
+    """By a reset: the kernel would go on to deliver it for minutes."""
+    context, certificate = tls.server(account / "slow.pem")
+    (account / "ca.crt").write_text(certificate)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        place = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(server.getsockname()[1]),
+        }
+        error = pool.submit(refused, InCluster(place, account, deadline=2.0))
+        connection, _ = server.accept()
+        connection.settimeout(20)
+        raw = connection.dup()
+        with raw, context.wrap_socket(connection, server_side=True):
+            assert "timed out" in str(error.result(20))
+            assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
 
 
 def test_a_strict_python_takes_an_old_clusters_ca(api: InCluster) -> None:

@@ -74,7 +74,7 @@ class Pods:
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         self.fail(method, path)
         assert method == "POST"
-        assert path.endswith("/binding")
+        assert path.partition("?")[0].endswith("/binding")
         assert body is not None
         with self._lock:
             found = self.pods.get(body["metadata"]["name"])

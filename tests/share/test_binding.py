@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.promises import placement
-from gpunode.share.binding import NotBound, bind
+from gpunode.share.binding import NotBound, NotLeading, bind
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, Pods, node, pod
 
@@ -171,6 +171,16 @@ def test_the_api_server_away_for_both_requests_keeps_the_reservation() -> None:
     assert "gone" in ask(ledger, api, "a")
     assert free(ledger) == (6,)
     ledger.pod_gone("uid-a")
+    assert free(ledger) == (10,)
+
+
+def test_a_lead_that_is_lost_meanwhile_binds_nothing() -> None:
+    """Between the read and the write; nothing stays reserved."""
+    api = Pods(pod("a", 4))
+    ledger = Ledger.of(MEM, [node("n", 10)], [])
+    with pytest.raises(NotLeading):
+        bind(ledger, api, "default", "a", "uid-a", "n", packed=True, leads=lambda: False)
+    assert api.bindings == 0
     assert free(ledger) == (10,)
 
 

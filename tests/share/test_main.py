@@ -9,7 +9,9 @@ import json
 import socket
 import ssl
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ import pytest
 
 from gpunode.cluster.extender import certificates
 from gpunode.deviceplugin.cluster import follow
+from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.share import __main__ as program
 from gpunode.share.__main__ import STANDBY, Replica, trust
-from gpunode.share.lease import Lease
+from gpunode.share.lease import SURE, Lease
 from gpunode.share.probes import Probes
 from tests.share.objects import Pods, node, pod
 from tests.share.test_follow import until
-from tests.share.test_lease import Leases
+from tests.share.test_lease import Clock, Leases
 
 
 class Cluster(Leases, Pods):
@@ -77,13 +80,40 @@ def client(files: Path, *, known: bool = True) -> ssl.SSLContext:
     return context
 
 
-def ask(port: int, context: ssl.SSLContext, verb: str, body: Any) -> Any:
+@contextmanager
+def connected(port: int, context: ssl.SSLContext) -> Iterator[http.client.HTTPConnection]:
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)
     with context.wrap_socket(plain, server_hostname=certificates.SERVER) as secure:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.auto_open = 0
         connection.sock = secure
-        connection.request("POST", f"/share/{verb}", json.dumps(body))
-        return json.loads(connection.getresponse().read())
+        yield connection
+
+
+def on(connection: http.client.HTTPConnection, verb: str, body: Any) -> Any:
+    connection.request("POST", f"/share/{verb}", json.dumps(body))
+    return json.loads(connection.getresponse().read())
+
+
+def ask(port: int, context: ssl.SSLContext, verb: str, body: Any) -> Any:
+    with connected(port, context) as connection:
+        return on(connection, verb, body)
+
+
+@contextmanager
+def running(api: Any, files: Path, lease: Lease) -> Iterator[tuple[int, Replica, threading.Thread]]:
+    """One replica, once it leads."""
+    port = free_port()
+    options = argparse.Namespace(resource="aliyun.com/gpu-mem", policy="packed", port=port)
+    replica = Replica(options, trust(files), api, api)
+    thread = threading.Thread(target=replica.run, args=(lease,), daemon=True)
+    thread.start()
+    try:
+        until(lambda: replica.why_not == "")
+        yield port, replica, thread
+    finally:
+        replica.stop.set()
+        thread.join(20)
 
 
 def test_one_replica_serves_the_scheduler_and_nobody_else(
@@ -97,7 +127,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
     replicas, threads = {}, {}
     for name in "xy":
         options = argparse.Namespace(resource="aliyun.com/gpu-mem", policy="packed", port=ports[name])
-        replicas[name] = Replica(options, trust(files), api)  # type: ignore[arg-type]
+        replicas[name] = Replica(options, trust(files), api, api)  # type: ignore[arg-type]
         lease = Lease(api, "gpunode", "share", name)
         threads[name] = threading.Thread(target=replicas[name].run, args=(lease,), daemon=True)
         threads[name].start()
@@ -125,6 +155,73 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
             one.stop.set()
         for thread in threads.values():
             thread.join(20)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Lease is tended often."""
+    monkeypatch.setattr(program, "RENEW", 0.1)
+    monkeypatch.setattr(follow, "RETRY", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a connection that the scheduler keeps neither: its ledger is old."""
+    api, clock = Cluster(pod("a", 6)), Clock()
+    lease = Lease(api, "gpunode", "share", "x", clock)
+    args = {"Pod": pod("a", 6), "NodeNames": ["n"]}
+    with (
+        running(api, files, lease) as (port, replica, _),
+        connected(port, client(files)) as kept,
+    ):
+        assert on(kept, "filter", args)["NodeNames"] == ["n"]
+        monkeypatch.setattr(api, "fail", ApiError(0, "away"))
+        while lease.leads:  # a renewal under way counts from its beginning
+            clock.now += SURE
+        until(lambda: replica.why_not == STANDBY)
+
+        def closed() -> bool:
+            try:
+                assert "does not lead" in on(kept, "filter", args)["Error"]
+            except (OSError, http.client.HTTPException):
+                return True
+            return False
+
+        until(closed)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_lead_is_not_handed_over_before_a_bind_has_ended(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one's list would not have it."""
+    api = Cluster(pod("a", 6))
+    begun, go, holders = threading.Event(), threading.Event(), []
+    send = api.send
+
+    def slow(method: str, path: str, body: Any = None) -> None:
+        if "/binding" in path:
+            begun.set()
+            assert go.wait(20)
+            assert api.lease is not None
+            holders.append(api.lease["spec"]["holderIdentity"])
+        send(method, path, body)
+
+    monkeypatch.setattr(api, "send", slow)
+    lease = Lease(api, "gpunode", "share", "x")
+    body = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "n"}
+    with running(api, files, lease) as (port, replica, thread), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, port, client(files), "bind", body)
+        assert begun.wait(20)
+        replica.stop.set()
+        until(lambda: replica.why_not == STANDBY)
+        thread.join(1)
+        go.set()
+        assert answer.result(20) == {"Error": ""}
+        thread.join(20)
+    assert holders == ["x"]
+    assert api.lease is not None
+    assert api.lease["spec"]["holderIdentity"] == ""
 
 
 def test_the_kubelet_is_told_why_it_is_not_ready() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.server import Server
@@ -111,6 +112,40 @@ def test_a_bind_is_made_or_refused(server: Server, api: Pods) -> None:
 
 
 GOOD: Object = {"Pod": pod("p0", 4), "NodeNames": NAMES}
+
+
+def test_a_replica_that_does_not_lead_promises_nothing(api: Pods) -> None:
+    """Whatever its ledger says."""
+    ledger = Ledger.of(MEM, [node("room", 10, 10)], [])
+    body = {"PodName": "p0", "PodNamespace": "default", "PodUID": "uid-p0", "Node": "room"}
+    with Server(("127.0.0.1", 0), Extender(ledger, api, leads=lambda: False)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert "does not lead" in ask(server, "filter", GOOD)[1]["Error"]
+        assert ask(server, "prioritize", GOOD)[0] == 503
+        assert "does not lead" in ask(server, "bind", body)[1]["Error"]
+        server.shutdown()
+    assert api.bindings == 0
+
+
+def test_a_pod_whose_bind_failed_is_not_in_its_own_way(server: Server, api: Pods) -> None:
+    """What is reserved for it counts against others only."""
+    body = {"PodName": "p0", "PodNamespace": "default", "PodUID": "uid-p0", "Node": "room"}
+    api.pods["p0"] = pod("p0", 8, 8)
+
+    def away(method: str, _path: str) -> None:
+        if method == "POST":
+            raise ApiError(503, "away")
+
+    api.fail = away
+    assert "away" in ask(server, "bind", body)[1]["Error"]
+    api.fail = lambda *_: None
+    own, other = ({"Pod": one, "NodeNames": ["room"]} for one in (api.pods["p0"], pod("p1", 4)))
+    assert ask(server, "filter", other)[1]["NodeNames"] == []
+    assert ask(server, "filter", own)[1]["NodeNames"] == ["room"]
+    assert ask(server, "prioritize", own)[1] == [{"Host": "room", "Score": 8}]
+    assert ask(server, "bind", body)[1] == {"Error": ""}
+
+
 MISTAKES = [
     b"",
     b"{",

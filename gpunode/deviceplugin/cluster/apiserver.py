@@ -9,8 +9,9 @@ import http.client
 import json
 import socket
 import ssl
+import struct
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -42,12 +43,14 @@ class ApiServer(Protocol):
 class InCluster:
     """The API server at KUBERNETES_SERVICE_HOST and _PORT in `environ`. There are no retries.
 
-    `account` is the directory with the service account's `token` and the cluster's `ca.crt`.
+    `account` is the directory with the service account's `token` and the cluster's `ca.crt`. `deadline`: seconds for a
+    connection, for TLS, and for an answer. A request that missed it is not sent later.
     """
 
-    def __init__(self, environ: Mapping[str, str], account: Path) -> None:
+    def __init__(self, environ: Mapping[str, str], account: Path, deadline: float = DEADLINE) -> None:
         self._environ = environ
         self._account = account
+        self._deadline = deadline
 
     def get(self, path: str) -> Object:
         with closing(self._connect()) as connection:
@@ -68,7 +71,7 @@ class InCluster:
         with closing(self._connect()) as connection:
             answer = self._ask(connection, "GET", f"{path}&watch=true&timeoutSeconds={seconds}", None)
             if connection.sock is not None:
-                connection.sock.settimeout(seconds + DEADLINE)
+                connection.sock.settimeout(seconds + self._deadline)
             try:
                 for line in answer:
                     event = json.loads(line)
@@ -91,7 +94,7 @@ class InCluster:
             raise ApiError(0, f"{self._account}/ca.crt cannot be read: {error}") from None
         # Python 3.13 rejects CAs without a key identifier; some clusters have such CAs.
         trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return http.client.HTTPSConnection(host, int(port or 443), timeout=DEADLINE, context=trust)
+        return http.client.HTTPSConnection(host, int(port or 443), timeout=self._deadline, context=trust)
 
     def _ask(
         self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | None
@@ -117,11 +120,19 @@ class InCluster:
                 return answer
             body_text = answer.read()
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no token for a header
+            _abandon(connection.sock)
             place = f"{connection.host}:{connection.port}"
             raise ApiError(
                 0, f"the API server at {place} cannot be reached: {error or repr(error)}"
             ) from None
         raise ApiError(answer.status, _message(body_text) or f"HTTP status {answer.status}")
+
+
+def _abandon(connection: socket.socket | None) -> None:
+    """Let its close drop what the kernel has not delivered, rather than try for minutes more."""
+    with suppress(OSError):
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _keep_alive(connection: Any) -> None:
