@@ -35,6 +35,11 @@ class Held:
         self.renewed = math.inf  # where there is no Lease
         self.ended = threading.Event()
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether there is a Lease, which keeps others away."""
+        return self.renewed != math.inf
+
     def sure(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
         """Why nothing new may be begun; "" where nobody else can hold the Lease. Where it could not be renewed in time,
         as without an API server, another may have taken it: this waits until that is known, for so many seconds."""

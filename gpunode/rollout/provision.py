@@ -119,7 +119,7 @@ def provision(session: Session, wish: Wish) -> int:
     )
     with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
         work.show_left(api, session.listener, members)
-        if api is not None:
+        if api is not None and held.exclusive:
             pods.sweep(api, session.inventory.cluster.namespace, progress(session.listener))
         shown = {one.host.name: acts.acts(one.changes) for one in waiting}
         run = Run(session, api, record, stop, shown, prove=wish.run)
