@@ -16,6 +16,7 @@ from gpunode.cli import completion
 
 INVENTORY = Path(completion.USUAL)
 VARIABLE = completion.VARIABLE  # names the usual inventory in the place of ./inventory.yaml
+DEFAULT, ENVIRONMENT = "DEFAULT", "ENVIRONMENT"  # click's names of where a value comes from
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 
 InventoryPath = Annotated[
@@ -78,6 +79,7 @@ class Common:
     quiet: Quiet = False
     forks: Forks = FORKS
     ask_sudo: AskSudo = False
+    origin: str = DEFAULT  # of `inventory`; no option
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +90,17 @@ class InCluster(Common):
     kubeconfig: Kubeconfig = None
     context: Context = None
     namespace: Namespace = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no inventory is named, and the usual one is not there. One that is named has to be there."""
+        return self.origin == DEFAULT and not self.inventory.exists()
+
+
+def origin(invocation: typer.Context) -> str:
+    """Where the command's inventory comes from: DEFAULT, ENVIRONMENT, or the command line."""
+    source = invocation.get_parameter_source("inventory")
+    return source.name if source else DEFAULT
 
 
 def usual() -> Path:
@@ -103,23 +116,25 @@ def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
     declares before `common` follow the inventory, the others --exclude."""
     own = list(inspect.signature(command).parameters)
     kind_of_common = get_type_hints(command)["common"]
-    names = [field.name for field in dataclasses.fields(kind_of_common)]
+    names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
     at = own.index("common")
-    order = [names[0], *own[:at], *names[1:BEFORE], *own[at + 1 :], *names[BEFORE:]]
+    order = ["invocation", names[0], *own[:at], *names[1:BEFORE], *own[at + 1 :], *names[BEFORE:]]
     hints = {
         **get_type_hints(command, include_extras=True),
         **get_type_hints(kind_of_common, include_extras=True),
+        "invocation": typer.Context,
     }
     defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
     defaults |= {name: one.default for name, one in inspect.signature(command).parameters.items()}
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        common = kind_of_common(**{name: given.pop(name) for name in names})
+    def run(invocation: typer.Context, **given: Any) -> None:
+        common = kind_of_common(**{name: given.pop(name) for name in names}, origin=origin(invocation))
         command(common=common, **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     run.__annotations__ = {name: hints[name] for name in order}
+    defaults["invocation"] = inspect.Parameter.empty  # typer gives it
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in order]
     )

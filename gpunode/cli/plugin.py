@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import in_cluster, session
+from gpunode.cli.session import in_cluster, session, tell_origin
 
 app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", no_args_is_help=True)
 
@@ -50,6 +50,7 @@ def status(*, common: options.InCluster) -> None:
 
 @app.command(short_help="Take the plugin out of the cluster.")
 def remove(
+    invocation: typer.Context,
     inventory: options.InventoryPath = options.INVENTORY,
     yes: options.Yes = False,
     json: options.Json = False,
@@ -60,12 +61,24 @@ def remove(
 ) -> None:
     """Take the plugin and everything gpunode made for it out of the cluster: of all nodes, since it is one DaemonSet.
 
-    Shows what it will delete and asks; a kubeconfig is enough. The labels that gpunode set on nodes go, too.
+    Shows what it will delete and asks; a kubeconfig is enough. With --yes and no inventory, --context or --kubeconfig
+    names the cluster. The labels that gpunode set on nodes go, too.
 
     Example: gpunode plugin remove --context prod
     """
     from gpunode import report
+    from gpunode.errors import UsageError
     from gpunode.rollout import plugin
 
-    which = options.InCluster(inventory, kubeconfig=kubeconfig, context=context, namespace=namespace)
-    plugin.remove(in_cluster(which), report.make(json=json, quiet=quiet), yes=yes)
+    origin, listener = options.origin(invocation), report.make(json=json, quiet=quiet)
+    which = options.InCluster(
+        inventory, kubeconfig=kubeconfig, context=context, namespace=namespace, origin=origin
+    )
+    if yes and which.alone and not (context or kubeconfig):
+        raise UsageError(
+            f"--yes without an inventory: nothing names the cluster, and there is no {inventory} in this folder",
+            hint="Name the inventory, --context or --kubeconfig; or leave out --yes, and the question names the context.",
+        )
+    known = in_cluster(which)
+    tell_origin(inventory, origin, listener)
+    plugin.remove(known, listener, yes=yes)

@@ -59,7 +59,7 @@ def in_cluster(common: options.InCluster) -> Inventory:
     from gpunode.rollout import uninventoried
 
     path = common.inventory
-    alone = path == options.INVENTORY and not path.exists()
+    alone = common.alone
     known = Cluster() if alone else loaded(path).cluster
     if common.kubeconfig:  # its contexts are others than those of the inventory's
         known = replace(known, kubeconfig=str(common.kubeconfig), context=None)
@@ -67,6 +67,13 @@ def in_cluster(common: options.InCluster) -> Inventory:
         known, context=common.context or known.context, namespace=common.namespace or known.namespace
     )
     return uninventoried.inventory(known) if alone else replace(loaded(path), cluster=known)
+
+
+def tell_origin(path: Path, origin: str, listener: Listener) -> None:
+    """Note which inventory is used, where the environment names another than the one in this folder."""
+    here = options.INVENTORY
+    if origin == options.ENVIRONMENT and here.exists() and not here.samefile(path):
+        listener.note(f"The inventory is {path}, named by ${options.VARIABLE}; ./{here} is not used.")
 
 
 @contextmanager
@@ -88,6 +95,7 @@ def session(common: options.Common, html: Path | None = None) -> Iterator[Sessio
     listener = report.make(json=common.json, quiet=common.quiet)
     page = _page(listener, html, inventory) if html is not None else None
     listener = page or listener
+    tell_origin(path, common.origin, listener)
     if path != options.usual():
         listener = report.Named(listener, path)
     try:

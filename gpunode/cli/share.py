@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import loaded, session
+from gpunode.cli.session import loaded, session, tell_origin
 
 app = typer.Typer(help="Let the scheduler place pods on single GPUs by their memory.", no_args_is_help=True)
 
@@ -89,6 +89,7 @@ def fsck(
 
 @app.command(short_help="Show where pods would go.")
 def simulate(
+    invocation: typer.Context,
     inventory: options.InventoryPath = options.INVENTORY,
     memory: Annotated[
         str, typer.Option("--memory", help="Units of each container: 4, or 8,4 for two.", metavar="UNITS")
@@ -112,7 +113,9 @@ def simulate(
             f"--memory {memory}: expected units as 4, or 8,4", hint="One number for each container."
         )
     units = [int(word) for word in words]
-    code = shares.simulate(loaded(inventory), report.make(json=json, quiet=quiet), units, pods)
+    known, listener = loaded(inventory), report.make(json=json, quiet=quiet)
+    tell_origin(inventory, options.origin(invocation), listener)
+    code = shares.simulate(known, listener, units, pods)
     raise typer.Exit(code)
 
 

@@ -95,7 +95,8 @@ def provision(session: Session, wish: Wish) -> int:
         drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
         rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
     if waiting or objects:
-        accepted(session.listener, rounds.question(waiting, objects), yes=wish.yes)
+        question = rounds.question(waiting, objects, session.inventory.path)
+        accepted(session.listener, question, yes=wish.yes)
     left = cordon.left(api) if api else {}
     able = [one.host for one in members if one.good or one.waits]
     order = batches(

@@ -41,11 +41,11 @@ def converged(session: Session, members: Members, accepted: Mapping[str, frozens
     return tuple(_ended(one) for one in members)
 
 
-def question(waiting: Sequence[Member], objects: int) -> str:
-    """What is asked before anything is changed."""
+def question(waiting: Sequence[Member], objects: int, inventory: str) -> str:
+    """What is asked before anything is changed; it names the inventory."""
     parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}"] if waiting else []
     parts += ["the cluster"] if objects else []
-    return f"Apply to {' and '.join(parts)}?"
+    return f"Apply {inventory} to {' and '.join(parts)}?"
 
 
 def _within(one: Member, accepted: frozenset[Act]) -> Member:

@@ -157,9 +157,12 @@ def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     assert "has no context `prd`" in wrong.stderr
 
 
-def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
-    """Last in this file. The labels that brought it go with it."""
-    done = gpunode("plugin", "remove", "--yes", "--json")
+def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: Demo) -> None:
+    """Last in this file. The labels that brought it go with it. Unasked, it is removed only from a cluster that is named."""
+    unnamed = gpunode("plugin", "remove", "--yes", "--json")
+    assert unnamed.returncode == 2
+    assert "nothing names the cluster" in unnamed.stderr
+    done = gpunode("plugin", "remove", "--yes", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
     assert done.returncode == 0, done.stdout + done.stderr
     gone = [row["object"] for row in lines(done, "object")]
     assert "Node gpu-1 label gpunode.dev/gpu" in gone

@@ -246,6 +246,61 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
     assert "(named by $GPUNODE_INVENTORY)" in str(error)
 
 
+@pytest.mark.parametrize(
+    "words", ["plugin remove --yes", "plugin status", "run vectoradd", "run nvidia-smi", "status"]
+)
+@pytest.mark.parametrize("source", ["typed", "environment"])
+def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, source: str
+) -> None:
+    """Also where its name is the usual one: without a name, the kubeconfig's current context is taken."""
+
+    def connect(*_: object) -> None:
+        raise KubeconfigUnusable("the cluster was asked")
+
+    monkeypatch.setattr(nodes, "connect", connect)
+    monkeypatch.chdir(tmp_path)
+    name = ["inventory.yaml"] if source == "typed" else []
+    if source == "environment":
+        monkeypatch.setenv("GPUNODE_INVENTORY", "inventory.yaml")
+    error = CliRunner().invoke(app, [*words.split(), *name]).exception
+    assert isinstance(error, UsageError)
+    assert (error.exit_code, error.message) == (2, "there is no inventory.yaml in this folder")
+
+    monkeypatch.delenv("GPUNODE_INVENTORY", raising=False)
+    unnamed = CliRunner().invoke(app, words.split()).exception
+    if "--yes" not in words:
+        assert isinstance(unnamed, KubeconfigUnusable)
+        return
+    assert isinstance(unnamed, UsageError)
+    assert "nothing names the cluster" in unnamed.message
+    named = CliRunner().invoke(app, [*words.split(), "--context", "prod"]).exception
+    assert isinstance(named, KubeconfigUnusable)
+
+
+@pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
+def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Not where the command line names it, nor where both are one."""
+    note = "The inventory is mine.yaml, named by $GPUNODE_INVENTORY; ./inventory.yaml is not used."
+    Path("mine.yaml").write_text(BARE)
+    assert note not in command(*words).stderr
+    monkeypatch.setenv("GPUNODE_INVENTORY", "mine.yaml")
+    assert note in " ".join(command(*words).stderr.split())
+    assert "is not used" not in command(*words, "mine.yaml").stderr
+    monkeypatch.setenv("GPUNODE_INVENTORY", str(Path("inventory.yaml").absolute()))
+    assert "is not used" not in command(*words).stderr
+
+
+def test_the_question_names_the_inventory(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: asked.append(question))
+    Path("mine.yaml").write_text("groups: {all: {hosts: [planned]}}\n")
+    command("provision", "mine.yaml")
+    assert asked == ["Apply mine.yaml to 1 host?"]
+
+
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
 def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: tuple[str, ...]) -> None:
     """With every host, beside what is printed; a place where none can be written is found before a host is asked."""
