@@ -5,23 +5,26 @@ import re
 from typing import List
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.gpus import read_gpu_users
+from gpunode.agent.gpus import newcomers, read_gpu_users, spare_newcomers
+from gpunode.agent.guard import settling
 from gpunode.agent.record import Run
 from gpunode.agent.system import Answer, Message, below, last, run
 
 
-def kernel_module(_this: Run, change: Message) -> Message:
-    """Daemons of the driver that keep a module in use are stopped meanwhile. Where that is not enough they stay stopped: a
-    reboot, which the next plan has then, starts them. So they do where nothing is loaded: they would load the old modules again."""
+def kernel_module(this: Run, change: Message) -> Message:
+    """Daemons of the driver that keep a module in use are stopped meanwhile, but not under work: without the fabric manager
+    CUDA's jobs abort. Where nobody but the kernel keeps it they stay stopped: a reboot, which the next plan has then, starts
+    them. So they do where nothing is loaded: they would load the old modules again."""
     services = change["services"]  # of an earlier unload, where this one only loads
     if change["unload"]:
+        spare_newcomers([], 2 * settling(this), "the kernel modules stay loaded")  # planned with nobody
         services = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
-    for unit in services if change["unload"] else ():
-        run("systemctl", "stop", unit, timeout=60)
     try:
+        for unit in services if change["unload"] else ():
+            run("systemctl", "stop", unit, timeout=60)
         reload_modules(change)
-    except Failure as why:
-        if why.code == "module-in-use":
+    except (Exception, KeyboardInterrupt) as why:
+        if isinstance(why, Failure) and why.code == "module-in-use" and not newcomers([], 0, contained=False):
             why.detail += ["%s is stopped until the reboot" % unit for unit in services]
             raise
         start(services)

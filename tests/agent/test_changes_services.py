@@ -207,18 +207,57 @@ def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:
     ]
 
 
+def use_gpu(host: Host, command: str) -> None:
+    """A process with a GPU's device file open."""
+    host.write("/dev/nvidia0", "")
+    host.write("/proc/77/cmdline", f"{command}\0")
+    host.path("/proc/77/fd").mkdir()
+    host.path("/proc/77/fd/4").symlink_to("/dev/nvidia0")
+
+
+IN_USE = 'echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1'
+COMES = (
+    'mkdir -p "$GPUNODE_ROOT/proc/77/fd"; printf python3 > "$GPUNODE_ROOT/proc/77/cmdline"\n'
+    'ln -s /dev/nvidia0 "$GPUNODE_ROOT/proc/77/fd/4"\n'
+)
+
+
 @pytest.mark.parametrize(
     ("modprobe", "started"),
     [
-        ('echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1', False),
+        (IN_USE, False),
+        (COMES + IN_USE, True),
         ('[ "$1" = -r ] || { echo "No such device" >&2; exit 1; }', True),
+        ('[ "$1" = -r ] || kill -TERM $PPID', True),
     ],
+    ids=["the kernel holds it", "somebody began", "it does not load", "aborted"],
 )
 def test_a_reload_that_fails_leaves_daemons_stopped_only_for_a_reboot(
     host: Host, modprobe: str, started: bool
 ) -> None:
-    """Else the next plan would be the same reload."""
+    """Where nobody but the kernel holds the module: else the next plan would be the same reload."""
+    host.write("/dev/nvidia0", "")
     assert ("systemctl start nvidia-persistenced.service" in stopping(host, modprobe)) == started
+
+
+@pytest.mark.parametrize(("command", "calls"), [("python3", 0), ("nv-fabricmanager", 4)])
+def test_no_daemon_is_stopped_where_somebody_began_to_use_the_gpus(
+    host: Host, command: str, calls: int
+) -> None:
+    """Without the fabric manager CUDA's jobs abort, and their modules would not be unloaded anyway."""
+    use_gpu(host, command)
+    assert len(stopping(host, "")) == calls
+
+
+def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host) -> None:
+    """It goes on."""
+    use_gpu(host, "python3")
+    failed = host.fail(KernelModule("why", unload=("nvidia",)))
+    assert failed["code"] == "gpus-in-use"
+    assert (
+        failed["error"]
+        == "the kernel modules stay loaded: since the plan these use the GPUs: python3 (pid 77)"
+    )
 
 
 def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
@@ -383,10 +422,7 @@ def test_a_reboot_ends_nobody_who_came_after_the_plan(
     host: Host, ends: tuple[str, ...] | None, command: str, rebooted: bool
 ) -> None:
     """Packages may have taken minutes; the driver's own daemons are nobody."""
-    host.write("/dev/nvidia0", "")
-    host.write("/proc/77/cmdline", f"{command}\0")
-    host.path("/proc/77/fd").mkdir()
-    host.path("/proc/77/fd/4").symlink_to("/dev/nvidia0")
+    use_gpu(host, command)
     *_, last, end = [{}, *host.apply(Reboot("why", ends))]
     assert end["ok"] == rebooted
     if not rebooted:
