@@ -26,6 +26,14 @@ def has_label(labels: Collection[str]) -> bool:
     return not LABELS.isdisjoint(labels)
 
 
+def schedulers(api: Api) -> set[str]:
+    """The nodes that have a scheduler: by their pods, and all of the control plane."""
+    pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
+    nodes, _ = api.find("Node")
+    there = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
+    return there | {_name(node) for node in nodes if _of_it(node)}
+
+
 def problem(api: Api, but: Collection[str] = ()) -> str:
     """Why API server or etcd are not healthy on every node of the control plane `but` these; "" where they are."""
     try:

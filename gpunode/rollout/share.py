@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
+import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Literal, TypeVar
 
 from gpunode import converge
-from gpunode.cluster import plugin, pods
+from gpunode.cluster import control_plane, lease, plugin, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment as extender
+from gpunode.cluster.lease import Held
 from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.planning.cannot_plan import CannotPlan
@@ -21,20 +26,30 @@ from gpunode.rollout.session import Session
 from gpunode.schedulers import manifest
 from gpunode.schedulers import plan as schedulers
 from gpunode.visit import Visit
+from gpunode.wording import few
 
 LEADS = 180.0  # seconds for a replica of the extender to lead
 Made = TypeVar("Made")
 BACK = 180.0  # seconds for a scheduler to be back with another configuration
 LOOK = 1.0
+API_SECONDS = 60.0  # for which the API server may be away before a host is begun
+NAMED = 5
 STEP = "scheduler"
 
 
 def enable(session: Session, *, yes: bool) -> int:
     """Deploy the extender, then tell the schedulers of it; the exit code."""
+    _wish(session.inventory)
+    nodes.image_of(session.inventory)
+    api = nodes.connect(session.inventory)
+    with _alone(api, session.listener) as held:
+        return _enable(session, api, held, yes=yes)
+
+
+def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, inventory = session.listener, session.inventory
-    wish = _wish(inventory)
+    wish, tell = _wish(inventory), progress(listener)
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
-    api, tell = nodes.connect(inventory), progress(listener)
     found, code = _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
     differences = [*plugin.plan(api, spec), *extender.plan(api, wanted)]
@@ -53,7 +68,7 @@ def enable(session: Session, *, yes: bool) -> int:
     for one in found:
         changed, volume = _planned(one, lambda files: schedulers.enabling(files, minor, secret))
         plans[one.host.name] = changed, volume
-    done = _change(session, api, found, plans, yes=yes)
+    done = _change(session, api, held, found, plans, yes=yes)
     listener.total(
         f"the extender leads, and {done} of {len(found)} schedulers ask it",
         {"schedulers": len(found), "asking": done},
@@ -63,12 +78,23 @@ def enable(session: Session, *, yes: bool) -> int:
 
 def disable(session: Session, *, yes: bool) -> int:
     """Take it out of the schedulers, then out of the cluster; the exit code."""
-    listener, inventory = session.listener, session.inventory
-    api, tell = nodes.connect(inventory), progress(listener)
-    namespace = inventory.cluster.namespace
+    api = nodes.connect(session.inventory)
+    with _alone(api, session.listener) as held:
+        return _disable(session, api, held, yes=yes)
+
+
+def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
+    """As the only one that changes the cluster's nodes."""
+    holder = f"share {secrets.token_hex(2)} of {getpass.getuser()}@{socket.gethostname()}"
+    return lease.hold(api, holder, progress(listener))
+
+
+def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
+    listener, tell = session.listener, progress(session.listener)
+    namespace = session.inventory.cluster.namespace
     found, code = _schedulers(session, api)
     plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
-    _change(session, api, found, plans, yes=yes)
+    _change(session, api, held, found, plans, yes=yes)
     there = extender.removable(api, namespace, tell=tell)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
@@ -108,7 +134,9 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     members = session.probed(story)
     unseen = [one for one in members if one.facts is None]
     session.listener.failures(outcomes(unseen))
-    found = [one for one in members if _files(one).get(manifest.PATH, _NONE).exists]
+    seen = [replace(one, reason=None) for one in members if one.facts]
+    placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
+    found = [one for one in placed if _files(one).get(manifest.PATH, _NONE).exists]
     if not found:
         raise ClusterError(
             f"none of these hosts has {manifest.PATH}",
@@ -121,10 +149,13 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
                 "it is of the control plane, and its scheduler would start again",
                 hint="Set `control_plane: true` for it in the inventory.",
             )
-    placed = nodes.located(
-        api, [replace(one, reason=None) for one in found], seconds=0, tell=session.listener.note
-    )
-    return list(placed), exit_codes.worst(unseen)
+    if others := sorted(control_plane.schedulers(api) - {one.node.name for one in placed if one.node}):
+        raise ClusterError(
+            f"the schedulers of {few(others, NAMED)} were not inspected: nothing was changed",
+            hint="Add these nodes of the control plane to the inventory, make them reachable, and leave out --limit: all "
+            "schedulers ask the extender, or none.",
+        )
+    return found, exit_codes.worst(unseen)
 
 
 _NONE = File("", exists=False)
@@ -148,6 +179,7 @@ def _minor(api: Api) -> int:
 def _change(
     session: Session,
     api: Api,
+    held: Held,
     found: Sequence[Member],
     plans: Mapping[str, tuple[tuple[Change, ...], str]],
     *,
@@ -164,6 +196,8 @@ def _change(
             listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
         )
     for one in todo:
+        if why := held.sure(API_SECONDS, progress(listener), lambda: False):
+            raise ClusterError(f"{one.host.name}: not begun: {why}", hint="Run this again.")
         _apply(session, api, one, plans[one.host.name][1])
     return len(found)
 
@@ -176,22 +210,47 @@ def _with(one: Member, changes: tuple[Change, ...]) -> Member:
 
 
 def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
-    """Make the changes; where the scheduler does not come back, they are taken back. Raises GpunodeError."""
-    after = _made(session, one)
+    """Make the changes; where the scheduler does not come back, or this ends before, they are taken back. Raises GpunodeError."""
     node = one.node.name if one.node else one.host.name
-    why = _came_back(api, node, volume, session.listener)
-    if not why:
-        return
-    back = "it was left so"
-    if volume:
-        changes = _planned(after, schedulers.disabling)
-        _made(session, _with(after, changes))
-        back = "its earlier configuration was put back"
-    raise AgentFailed(
-        one.host.name,
-        f"the scheduler did not come back within {BACK:.0f} s: {why}; {back}",
-        hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
-    )
+    try:
+        _made(session, one)
+        why = _came_back(api, node, volume, session.listener)
+    except BaseException:
+        session.listener.note(f"{one.host.name}: {_put_back(session, one)}.")
+        raise
+    if why:
+        raise AgentFailed(
+            one.host.name,
+            f"the scheduler did not come back within {BACK:.0f} s: {why}; {_put_back(session, one)}",
+            hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
+        )
+
+
+def _put_back(session: Session, one: Member) -> str:
+    """What became of putting the scheduler's files back as they were."""
+    session.listener.note(f"{one.host.name}: putting the scheduler's earlier configuration back.")
+    try:
+        now = _again(session, one)
+        changes = schedulers.restoring(_files(one), _files(now))
+        if changes:
+            _made(session, _with(now, changes))
+    except GpunodeError as error:
+        return f"its earlier configuration could not be put back: {error.message}"
+    return "its earlier configuration was put back" if changes else "its configuration is as it was"
+
+
+def _again(session: Session, one: Member) -> Member:
+    """The member with its files as they are now. Raises AgentFailed."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(one)))
+        return converge.look(visit, tell)
+
+    (now,) = session.probed(story, [one])
+    if now.facts is None:
+        why = now.outcome.error if now.outcome else None
+        raise AgentFailed(one.host.name, why or "it cannot be inspected")
+    return now
 
 
 def _made(session: Session, one: Member) -> Member:

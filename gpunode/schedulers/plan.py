@@ -84,6 +84,23 @@ def disabling(files: Mapping[str, File]) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+def restoring(files: Mapping[str, File], now: Mapping[str, File]) -> tuple[Change, ...]:
+    """The changes from what is there `now` back to `files`, byte for byte; the manifest first."""
+    why = "the scheduler gets its earlier configuration back"
+    changes: list[Change] = []
+    for path in dict.fromkeys((manifest.PATH, *files)):
+        text = files[path].content if path in files else None
+        there = now[path].content if path in now else None
+        if text == there:
+            continue
+        if text is not None:
+            mode = 0o600 if path.startswith(FOLDER) else 0o644
+            changes.append(WriteFile(path, text, why, before=there, mode=mode))
+        elif there is not None:
+            changes.append(RemoveFile(path, there, why))
+    return tuple(changes)
+
+
 def volumes(files: Mapping[str, File]) -> bool:
     """Whether the manifest has gpunode's lines."""
     found = files.get(manifest.PATH)
