@@ -60,6 +60,7 @@ TOOLS: Dict[str, Dict[str, List[str]]] = {
         "remove": ["podman", "rm", "--force", NAME],
     },
 }
+CTR_DELETE = ("ctr", "--namespace=k8s.io", "containers", "delete", NAME)
 # Of the runtime that the kubelet uses, first: another one may not know the GPUs.
 ORDER = {"docker": ("docker", "podman"), "containerd": ("nerdctl", "ctr", "podman")}
 SOCKETS = {
@@ -76,9 +77,13 @@ def trial(runtime: str, reference: str) -> Message:
     for tool in tools:
         image = chosen(run(*TOOLS[tool]["images"]).out.split(), reference)
         if image is not None:
+            if tool == "ctr":  # one that an earlier run left, which keeps its name
+                run(*CTR_DELETE)
             answer = run(*(word.format(image=image) for word in TOOLS[tool]["run"]), timeout=SECONDS)
             if answer.status == 124:
                 run(*TOOLS[tool]["remove"])
+                if tool == "ctr":  # its task was all that this removed
+                    run(*CTR_DELETE)
             seen = sorted(set(re.findall(r"GPU-[0-9a-f-]+", answer.out)))
             found = {"tool": tool, "image": image, "status": answer.status, "uuids": seen}
             return dict(found, words=last(answer.words, 5))

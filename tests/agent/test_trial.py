@@ -89,3 +89,17 @@ def test_a_container_that_fails_is_told_in_its_own_words(host: Host) -> None:
     answer = ask(host, "docker")
     assert (answer["status"], answer["uuids"]) == (125, [])
     assert answer["words"] == ["unknown or invalid runtime name: nvidia"]
+
+
+def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:
+    """One that did not end kept its name, and every later one failed; 124 is a tool that ran out of time."""
+    tool(host, "ctr", PLUGIN, runs='case "$*" in *" run "*) exit 124;; esac')
+    assert ask(host, "containerd")["status"] == 124
+    delete, task = (
+        f"ctr {K8S} {what} gpunode-verify" for what in ("containers delete", "tasks delete --force")
+    )
+    assert [call for call in host.calls() if "images" not in call and " run " not in call] == [
+        delete,
+        task,
+        delete,
+    ]
