@@ -15,7 +15,7 @@ from gpunode.agent.systemd import journal
 def service(this: Run, change: Message) -> Message:
     """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work.
 
-    Where files were changed for it, the host must also be reachable from outside. It ends no container on a GPU that came
+    Where files were changed for it, the host must also be reachable from outside. It ends no user of a GPU that came
     after the plan.
     """
     unit = change["unit"]
@@ -29,7 +29,9 @@ def service(this: Run, change: Message) -> Message:
         answer = run("systemctl", "enable", unit, timeout=60)
         if answer.status:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
-    spare_newcomers(change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=True)
+    spare_newcomers(
+        change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=unit == "docker.service"
+    )
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
     if not lost:
         detail = judged(this, unit) if guarded else {}

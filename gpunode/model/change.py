@@ -85,8 +85,8 @@ class Service:
     """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
     the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before.
 
-    `ends`: where containers end with it, those users of the GPUs that it was planned with, as a Reboot has them; a container
-    that came since prevents it. None: it ends none, or whichever there are."""
+    `ends`: where work ends with it, those users of the GPUs that it was planned with, as a Reboot has them; one that came
+    since prevents it, of docker a container. None: it ends none, or whichever there are."""
 
     unit: str
     why: str

@@ -44,7 +44,8 @@ class Disturbance:
     @property
     def ends_gpu_work(self) -> bool:
         """True if processes that use the GPUs cannot go on through it."""
-        return self.reboot or self.modules or bool(self.packages) or "docker.service" in self.restarts
+        units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
+        return self.reboot or self.modules or bool(self.packages) or bool(units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ source: NVIDIA/gpu-driver-container (nvidia-driver: _ensure_nvlink5_prerequisite
 from __future__ import annotations
 
 from gpunode.model import Change, Desired, Facts, KernelModule, Reboot, Service, Watch
+from gpunode.planning import users
 from gpunode.steps import driver, modules
 from gpunode.versions import is_installed
 
@@ -21,7 +22,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if wish is None or not wish.switches:
         return ()
     planned = driver.module_changes(facts, desired)
-    loads = any(isinstance(change, KernelModule) for change in planned)
+    loads = any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned)
     if any(isinstance(change, Reboot) for change in planned) or not (loads or "nvidia" in facts.modules):
         return ()
     missing = wish.subnet and modules.UMAD not in facts.modules
@@ -34,4 +35,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     fault = None if runs else f"{UNIT} is not active: CUDA answers error 802 on a host with NVSwitch"
     why = "joins the GPUs over NVSwitch; without it CUDA answers error 802"
-    return (*needed, Service(UNIT, why, enable=True, restart=True, fault=fault))
+    restart = not runs or loads or not there  # it aborts CUDA's jobs
+    if not restart and stays:
+        return needed
+    ends = users.keys(facts.gpu_users) if runs and restart else None
+    return (*needed, Service(UNIT, why, enable=True, restart=restart, ends=ends, fault=fault))

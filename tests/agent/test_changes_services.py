@@ -468,6 +468,15 @@ def test_a_restart_of_docker_ends_no_container_that_came_after_the_plan(
         )
 
 
+def test_a_restart_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host: Host) -> None:
+    """It aborts CUDA's jobs outside of containers, too."""
+    unit = "nvidia-fabricmanager.service"
+    host.unit(unit, START)
+    use_gpu(host, "python3")
+    assert host.fail(Service(unit, "why", restart=True, ends=()))["code"] == "gpus-in-use"
+    assert f"systemctl restart {unit}" not in host.calls()
+
+
 def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
     """The `end` is sent before the attempt, so the failure follows it."""
     host.program(

@@ -130,6 +130,7 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         ([LoadImage("x", "sha256:1", "x.tar", "docker", "why")], False, False),
         ([Reboot("why")], True, True),
         ([Service("docker.service", "why", restart=True)], True, True),
+        ([Service("nvidia-fabricmanager.service", "why", restart=True)], True, True),
         ([Service("containerd.service", "why", restart=True)], True, False),
         ([Service("kubelet.service", "why", enable=True)], False, False),
         ([KernelModule("why", load=("nvidia",))], False, False),
