@@ -88,6 +88,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     written = _drop_in(facts, default=desired.runtime_mode == "default")
     reason = _restart(facts, changed=bool(written))
     if not reason:
+        _taken(facts, default=desired.runtime_mode == "default")
         return written
     guards, fault = tuple(change.path for change in written), "" if written else None
     note = "pods go on running; kubelet and containerd start again with it"
@@ -123,6 +124,16 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
+
+
+def _taken(facts: Facts, *, default: bool) -> None:
+    """Raise CannotPlan where k0s was started with a drop-in that is right, and made something else of it."""
+    merged, name = _merged(facts), unit(facts)
+    if merged and not is_right(merged, MERGED, default=default):
+        raise CannotPlan(
+            f"{name} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
+            hint=f"See `journalctl -u {name} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
+        )
 
 
 def _merged(facts: Facts) -> Mapping[str, Any]:

@@ -45,6 +45,7 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
+from gpunode.runtimes import k0s
 from gpunode.versions import upstream
 from tests.cases import rancher
 
@@ -185,6 +186,17 @@ def image(data: Mapping[str, Any] | None) -> PluginImage | None:
 # --- A pretended host ------------------------------------------------------------------------------------
 
 
+RUNC = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+
+
+def _merged(seen: Facts, unit: str) -> Facts:
+    """The host after a start of this unit, where it is k0s': the last drop-in beside its own runc."""
+    texts = [file.content for path, file in sorted(seen.files.items()) if path.startswith(k0s.FOLDER)]
+    if unit not in k0s.UNITS or not texts:
+        return seen
+    return replace(seen, files={**seen.files, k0s.MERGED: _file(k0s.MERGED, f"{texts[-1]}\n{RUNC}")})
+
+
 def applied(seen: Facts, changes: tuple[Change, ...]) -> Facts:
     """What a probe would find after these changes were made, as far as gpunode looks."""
     for change in changes:
@@ -303,7 +315,7 @@ def _banner(version: str | None, open_one: bool) -> str:
 def _restarted(seen: Facts, name: str) -> Facts:
     unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
     seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
-    seen = rancher.restarted(seen, name)
+    seen = _merged(rancher.restarted(seen, name), name)
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
