@@ -8,7 +8,9 @@ from dataclasses import replace
 from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.extender import findings, picture, simulation
+from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.extender.picture import Real, Row
 from gpunode.cluster.plugin import other_plugins
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
@@ -50,14 +52,12 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
             f"{other.product.way}."
         )
     fixable = [one for one in found if one.repair]
+    fixed = 0
     if repair and fixable:
         accepted(
             listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
         )
-        for one in fixable:
-            namespace, _, name = one.pod.partition("/")
-            api.merge("Pod", name, {"metadata": {"annotations": dict(one.repair)}}, namespace)
-    fixed = len(fixable) if repair else 0
+        fixed = sum(_repaired(api, one, pods, listener) for one in fixable)
     checked = f"{len(real)} of {len(there)} nodes compared with their kubelets"
     listener.total(
         f"{len(found)} findings, {fixed} repaired; {checked}" if found else f"nothing is wrong; {checked}",
@@ -121,6 +121,25 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
         both[1] += one.total or 0
     words = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
     listener.total(words or "no node offers GPUs", {"resources": sums})
+
+
+def _repaired(api: Api, finding: Finding, pods: Sequence[Object], listener: Listener) -> bool:
+    """Write a pod's annotations; not those of another pod that has its name by now."""
+    namespace, _, name = finding.pod.partition("/")
+    (seen,) = [
+        pod["metadata"]
+        for pod in pods
+        if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name)
+    ]
+    meta = {key: seen[key] for key in ("uid", "resourceVersion")} | {"annotations": dict(finding.repair)}
+    try:
+        api.merge("Pod", name, {"metadata": meta}, namespace)
+    except HttpError as error:
+        if error.reason not in ("Conflict", "NotFound"):
+            raise
+        listener.note(f"{finding.pod} has changed since: it is left as it is, look once more.")
+        return False
+    return True
 
 
 def _state(api: Api) -> tuple[list[Object], list[Object]]:

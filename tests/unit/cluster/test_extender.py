@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
+from gpunode import report
+from gpunode.cluster.api import Api
 from gpunode.cluster.extender import certificates
 from gpunode.cluster.extender.deployment import NAME, Spec
+from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
 from gpunode.model import PluginImage, Share
+from gpunode.rollout import shares
+
+from .conftest import pod
+from .fake import FakeApi
 
 
 @pytest.mark.parametrize("archive", [None, "plugin.tar"])
@@ -52,3 +61,17 @@ def test_a_plan_shows_no_key() -> None:
     text = "\n".join(line for each in shown for line in each.lines)
     assert NAME in text
     assert not any(value in text for value in one["data"].values())
+
+
+def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: Api, fake: FakeApi) -> None:
+    """A StatefulSet makes its pods again by the same names."""
+    fake.put(pod("train-0", node="a", namespace="ml", gpus=1))
+    (before,) = fake.all("Pod")
+    finding = Finding("a", "ml/train-0", "elsewhere", "", {"x": "1"})
+    shown = report.make(json=False, quiet=True)
+    seen = [deepcopy(before)]
+    seen[0]["metadata"] |= {"uid": "another", "resourceVersion": "0"}
+    assert not shares._repaired(api, finding, seen, shown)
+    assert shares._repaired(api, finding, [deepcopy(before)], shown)
+    (now,) = fake.all("Pod")
+    assert now["metadata"]["annotations"] == {"x": "1"}
