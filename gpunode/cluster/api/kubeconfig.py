@@ -121,7 +121,7 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
     if not found:
         raise KubeconfigUnusable(
             f"no kubeconfig at {source}",
-            hint="Name it with cluster.kubeconfig in the inventory or with $KUBECONFIG.",
+            hint="Name it with --kubeconfig where the command has it, with cluster.kubeconfig in the inventory, or with $KUBECONFIG.",
         )
     for path in found:
         data = _read(path)
