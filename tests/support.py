@@ -138,7 +138,7 @@ def system(family: compat.Family, release: str, directory: str, arch: str) -> tu
 
 def archives() -> Iterator[tuple[str, ...]]:
     """Each release whose own archive has a driver, with what a P100 and an H100 get there."""
-    yield "system", "branches", "components", "P100", "H100", "proof"
+    yield "system", "branches", "components, or repository", "P100", "H100", "proof"
     for name in ("debian", "ubuntu"):
         for version in compat.table("archives")[name]["releases"]:
             point, kernel = KERNELS[f"{name} {version}"]
@@ -158,16 +158,34 @@ def archives() -> Iterator[tuple[str, ...]]:
             yield f"{found.name} {version}", branches, " ".join(parts), *gpus, how
 
 
-def archived(facts: Mapping[str, Any], device: str) -> str:
+def mirrors() -> Iterator[tuple[str, ...]]:
+    """Those whose distribution keeps a repository of NVIDIA's packages, in the same columns."""
+    for release, row in compat.table("repositories")["mirrors"].items():
+        name, version = release.split()
+        point, kernel = KERNELS[release]
+        facts = {"os": {"id": name, "version": point, "pretty": release}, "kernel": kernel}
+        gpus = (archived(facts, "15f8", "rocky"), archived(facts, "2330", "rocky"))
+        brings = f"{row['repository']}, by `{row['package']}`; {', '.join(row['architectures'])}"
+        yield (
+            f"{NAMES[name]} {version}",
+            "production and long-term ones",
+            brings,
+            *gpus,
+            proof(f"own {release}"),
+        )
+
+
+def archived(facts: Mapping[str, Any], device: str, base: str = "modern") -> str:
     """The modules that a bare host gets for a GPU out of the archive, and the package that has them; else why none."""
-    host = cases.host("modern", {"driver_from": "distribution"})
-    seen = cases.facts("modern", {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
+    host = cases.host(base, {"driver_from": "distribution"})
+    seen = cases.facts(base, {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
     try:
         wish = desired.decide(host, seen, None).driver
     except Refused as refused:
         return f"refused: {refused.message.splitlines()[0]}"
     assert wish is not None
-    first = (*wish.modules[1:], *wish.modules, *wish.packages)[0]
+    built = [spec for spec in wish.packages if spec.name.endswith("-dkms")]
+    first = (*wish.modules[1:], *wish.modules, *built, *wish.packages)[0]
     return f"{wish.branch} {wish.flavour}: `{first.name}`"
 
 
@@ -291,7 +309,7 @@ def text() -> str:
     ]
     return TEMPLATE.format(
         systems=table(*systems()),
-        archives=table(*archives()),
+        archives=table(*archives(), *mirrors()),
         signed=table(*signed()),
         machines=table(*machines()),
         refused=table(("system", "why gpunode installs nothing there"), *refused),

@@ -61,6 +61,22 @@ def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirror:
+    """A repository of the distribution's own with NVIDIA's packages, new branches excepted, and the package that brings it."""
+
+    package: str
+    repository: str
+
+
+def mirror(os: Os) -> Mirror | None:
+    """The host's; None where its distribution has none."""
+    row = table("repositories")["mirrors"].get(f"{os.id} {os.version.partition('.')[0]}")
+    if row is None or os.arch not in row["architectures"]:
+        return None
+    return Mirror(row["package"], row["repository"])
+
+
+@dataclass(frozen=True, slots=True)
 class Signed:
     """A repository of NVIDIA's: its address, where its key is, and how that key's fingerprint ends (upper case)."""
 

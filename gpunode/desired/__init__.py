@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import archive, driver, machines, node, signed
+from gpunode.desired import archive, driver, machines, mirror, node, signed
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import (
@@ -62,6 +62,8 @@ def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevi
     machines.check_driver(host, facts, gpus)
     if signed.fits(host, facts, system):
         return _with_subnet(host, facts, system, signed.wish(host, facts, system, gpus))
+    if mirror.fits(host, facts, system):
+        return _with_subnet(host, facts, system, mirror.wish(host, facts, system, gpus))
     by_archive = host.driver_from == "distribution" or archive.is_needed(host, facts, system)
     choose = archive.wish if by_archive else driver.wish
     return _with_subnet(host, facts, system, choose(host, facts, system, gpus))
@@ -175,7 +177,7 @@ def _sources(
         (
             "driver",
             (*wish.pin, *wish.headers, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)
-            if wish
+            if wish and not wish.brings
             else (),
             host.driver_repository,
         ),

@@ -20,7 +20,10 @@ STREAM = "/etc/dnf/modules.d/nvidia-driver.module"
 
 
 def keeps(facts: Facts) -> bool:
-    """Whether a stream is enabled; where there are none, whether gpunode's repository is there."""
+    """Whether a stream is enabled; where there are none, whether gpunode's repository or the distribution's is there."""
+    mirror = compat.mirror(facts.os)
+    if mirror is not None and mirror.package in facts.packages:
+        return True
     file, repository = facts.files.get(STREAM), facts.files.get(REPOSITORY)
     enabled = file is not None and _enabled(file.content or "") is not None
     return enabled or (repository is not None and repository.exists)
@@ -28,7 +31,7 @@ def keeps(facts: Facts) -> bool:
 
 def plan(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     """The stream's file, unless that stream is enabled in it, with whatever profiles."""
-    if wish.archive:
+    if wish.archive or wish.brings:
         before = files.text(facts, STREAM)
         hides = before is not None and _enabled(before) is not None
         why = "dnf hides the distribution's packages while a stream of NVIDIA's repository is enabled"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, PackageSpec, Source
-from gpunode.packages.dnf import openpgp
+from gpunode.packages.dnf import branch, openpgp
 from gpunode.packages.dnf.repos import Repo, repos
 from gpunode.planning import CannotPlan, files, packaging
 from gpunode.render import template
@@ -38,6 +38,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
     whole = desired.driver is not None and desired.driver.version != "" and _family(facts) == "dnf"
     changes = tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
+    if desired.driver is not None and desired.driver.brings:
+        changes = (*changes, *_without_nvidias(facts))
     wish = desired.driver
     specs = (*desired.toolkit, *((*wish.modules, *wish.packages) if wish else ()))
     if changes or not all(is_installed(facts.packages, spec) for spec in specs):
@@ -52,7 +54,7 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     changes: list[Change] = [*_epel(facts, desired)]
     brings = desired.driver.brings if desired.driver else ""
     if brings and brings not in facts.packages:
-        why = "its repository has the distribution's signed modules"
+        why = "its repository has the distribution's build of the driver"
         changes.append(packaging.change(facts, why, install=(PackageSpec(brings),)))
     family = _family(facts)
     holds = compat.PackageNames(family).holds
@@ -89,6 +91,14 @@ def _reachable(facts: Facts, desired: Desired) -> None:
 def _nvidias(facts: Facts, repo: Repo) -> bool:
     purposes: tuple[compat.Purpose, ...] = ("driver", "toolkit")
     return any(compat.offers(_family(facts), purpose, uri) for purpose in purposes for uri in repo.uris)
+
+
+def _without_nvidias(facts: Facts) -> Iterator[Change]:
+    """Away with gpunode's repository of NVIDIA's driver: its streams hide what the distribution has."""
+    before = files.text(facts, branch.REPOSITORY)
+    if before is not None:
+        why = "the driver comes from the distribution's own repository"
+        yield files.remove(branch.REPOSITORY, before, why)
 
 
 def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
