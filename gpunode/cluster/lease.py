@@ -81,6 +81,11 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
             _release(api, holder)
 
 
+def holder(api: Api) -> str:
+    """Who holds the cluster's Lease now, by the API server; "" where nobody does."""
+    return _by(api.get("Lease", NAME, NAMESPACE))
+
+
 def clock() -> float:
     """Seconds that only go forward, also while this computer sleeps (on macOS they do so without the other clock)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -92,7 +97,7 @@ def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
     while True:
         held.renewed = clock()  # before it is asked for: nobody else can have it for SECONDS from then
         live = api.get("Lease", NAME, NAMESPACE)
-        by = str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
+        by = _by(live)
         try:
             if live is None:
                 return api.create(_lease(holder, {}))
@@ -127,7 +132,7 @@ def _renewed(api: Api, lease: Object, held: Held) -> None:
                 continue
             with suppress(ClusterError):
                 live = api.get("Lease", NAME, NAMESPACE)
-                by = str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
+                by = _by(live)
                 if live is not None and by == held.holder:  # an answer of ours was lost on its way
                     lease = live
                     continue
@@ -140,8 +145,12 @@ def _renewed(api: Api, lease: Object, held: Held) -> None:
 def _release(api: Api, holder: str) -> None:
     with suppress(ClusterError):
         live = api.get("Lease", NAME, NAMESPACE)
-        if live is not None and (live.get("spec") or {}).get("holderIdentity") == holder:
+        if live is not None and _by(live) == holder:
             api.replace(_lease("", live))
+
+
+def _by(live: Object | None) -> str:
+    return str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
 
 
 def _lease(holder: str, live: Object) -> Object:

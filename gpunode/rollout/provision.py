@@ -121,7 +121,7 @@ def provision(session: Session, wish: Wish) -> int:
     with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
         work.show_left(api, session.listener, members)
         if api is not None and held.exclusive:
-            pods.sweep(api, session.inventory.cluster.namespace, progress(session.listener))
+            pods.sweep(api, namespace, progress(session.listener), holder=record.owner)
         shown = {one.host.name: acts.acts(one.changes) for one in waiting}
         run = Run(session, api, record, stop, shown, prove=wish.run)
         judged = {
@@ -146,6 +146,10 @@ def provision(session: Session, wish: Wish) -> int:
             after = {one.host.name: one for one in now}
             members = tuple(after.get(one.host.name, one) for one in members)
     record.end()
+    if held.lost:  # perhaps within the last batch
+        session.listener.note(
+            f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods."
+        )
     if api is not None and able:
         prove.verdicts(members, session.listener)
     session.listener.summary(outcomes(members), cluster=0 if wanted else None)

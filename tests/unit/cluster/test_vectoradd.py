@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from gpunode.cluster import pods
+from gpunode.cluster import lease, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.vectoradd import left as left_pods
 from gpunode.cluster.vectoradd import run as vectoradd
@@ -234,13 +234,35 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
         fake.put(one)
     assert len(left) == 4
 
-    left_pods.sweep(api, NS, told.append)
+    fake.put(lease._lease("run 2 of root@host", {}))
+    left_pods.sweep(api, NS, told.append, holder="run 2 of root@host")
 
     assert [one["metadata"]["name"] for one in fake.all("Pod")] == [
         one["metadata"]["name"] for one in left[2:]
     ]
     names = ", ".join(one["metadata"]["name"] for one in left[:2])
     assert told == [f"deleting pods of a run that was killed: {names}"]
+
+
+def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+) -> None:
+    """Run 1 was paused after it had taken the lease; run 2 took the lease and proves its nodes."""
+
+    def of_run_2(sentence: str) -> None:
+        before = {one["metadata"]["name"] for one in fake.all("Pod")}
+        assert len(before) == 2
+        left_pods.sweep(api, NS, told.append, holder="run 1")
+        assert {one["metadata"]["name"] for one in fake.all("Pod")} == before
+        raise KeyboardInterrupt(sentence)
+
+    kubelet.stuck["a"] = {"phase": "Pending"}
+    fake.put(lease._lease("run 2", {}))
+    with pytest.raises(KeyboardInterrupt):
+        vectoradd.run(
+            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, tell=of_run_2, holder="run 2"
+        )
+    assert told == []
 
 
 def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
