@@ -31,7 +31,7 @@ from gpunode.rollout import (
 from gpunode.rollout.batch import Run
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
-from gpunode.rollout.listener import accepted, progress
+from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.record import BAD, BEGUN, DONE, Record, RecordedRun
 from gpunode.rollout.session import Session
@@ -122,8 +122,14 @@ def provision(session: Session, wish: Wish) -> int:
         work.show_left(api, session.listener, members)
         if api is not None and held.exclusive:
             pods.sweep(api, namespace, progress(session.listener), holder=record.owner)
-        shown = {one.host.name: acts.acts(one.changes) for one in waiting}
-        run = Run(session, api, record, stop, shown, prove=wish.run)
+        run = Run(
+            session,
+            api,
+            record,
+            stop,
+            {one.host.name: acts.acts(one.changes) for one in waiting},
+            prove=wish.run,
+        )
         judged = {
             one.name for one in (session.hosts if wish.max_fail is not None else able)
         } | wish.begun.keys()
@@ -161,6 +167,12 @@ def _operator(api: Api | None, session: Session, record: Record) -> AbstractCont
     if api is None:
         return nullcontext(Held(record.owner))
     return lease.hold(api, record.owner, progress(session.listener))
+
+
+def _tell_lost(held: Held, listener: Listener) -> None:
+    """What may have become of the test pods, where the lease was lost; perhaps within the last batch."""
+    if held.lost:
+        listener.note(f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods.")
 
 
 def _unhealthy(members: Members) -> str:
