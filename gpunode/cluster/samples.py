@@ -50,7 +50,7 @@ SAMPLES = MappingProxyType(
         one.name: one
         for one in (
             Sample("notebook", "tensorflow/tensorflow:latest-gpu-jupyter"),
-            Sample("mnist", "chainer/chainer:v5.4.0-python3"),
+            Sample("mnist", "chainer/chainer:v5.3.0-python3"),  # in public Dockerfiles; never pulled here
             Sample("cuda", ""),
             Sample("vectoradd", "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"),
             Sample("binpack", "nvidia/cuda:12.4.1-base-ubuntu22.04"),

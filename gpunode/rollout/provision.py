@@ -84,11 +84,9 @@ def provision(session: Session, wish: Wish) -> int:
         session.inventory, stake.disturbed(api, namespace, members, found, strict=True)
     )
     session.listener.plans(outcomes(members))
-    objects = 0
     if api is None:
         session.listener.note(nodes.WITHOUT_PLUGIN)
-    elif found:
-        objects = planned.plan(api, session.inventory, found, session.listener).objects
+    objects = planned.plan(api, session.inventory, found, session.listener).objects if api and found else 0
     gate.show(session.inventory, session.listener)
     waiting = [one for one in members if one.waits]
     if api is not None:
