@@ -1,0 +1,308 @@
+"""A cluster with the scheduler extender, day by day: evictions, lost nodes, restarts, an extender or API server that is away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+
+import pytest
+
+from gpunode.deviceplugin.promises.placement import INDEX
+
+from . import cluster, test_share
+from .api import Lab
+from .conftest import Ran
+from .hosts import CONTROL_PLANE
+from .pods import NAMESPACE, Pods
+from .progress import wait
+from .test_share import MEM, notes
+
+pytestmark = [pytest.mark.lab, pytest.mark.matrix]
+
+inventory, enabled, made = test_share.inventory, test_share.enabled, test_share.made  # its fixtures
+
+UNITS = {"legacy": 16, "modern": 79}  # of each GPU
+GPUS = {"legacy": 2, "modern": 4}
+IDX = "ALIYUN_COM_GPU_MEM_IDX"
+OWN = "/api/v1/namespaces/gpunode/pods"
+EXTENDER, PLUGIN = "gpunode-share", "gpunode-device-plugin"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/gpunode/deployments/{EXTENDER}"
+NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+
+Share = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def share(gpunode: Callable[..., Ran], inventory: Path) -> Share:
+    """Rows of a `gpunode share` command: words, and the kind of rows."""
+
+    def run(words: str, kind: str) -> list[dict[str, Any]]:
+        ran = gpunode(f"share {words}", "--json", inventory=inventory)
+        assert ran.code in (0, 1), ran
+        return ran.of(kind)
+
+    return run
+
+
+def running(lab: Lab, name: str, node: str = "") -> list[dict[str, Any]]:
+    """The pods of the extender or the plugin that nobody deletes."""
+    where = {"labelSelector": f"app.kubernetes.io/name={name}"}
+    found = lab.request("GET", f"{OWN}?{urlencode(where)}")["items"]
+    return [
+        one
+        for one in found
+        if "deletionTimestamp" not in one["metadata"] and node in ("", one["spec"].get("nodeName"))
+    ]
+
+
+def leaders(lab: Lab) -> list[dict[str, Any]]:
+    return [one for one in running(lab, EXTENDER) if _is(one["status"], "Ready")]
+
+
+def _is(status: dict[str, Any], condition: str) -> bool:
+    return any((one["type"], one["status"]) == (condition, "True") for one in status.get("conditions", []))
+
+
+@pytest.fixture
+def leader_on(lab: Lab, enabled: None) -> Callable[[str], None]:
+    """Lets the replica of this node lead."""
+
+    def leads(node: str) -> None:
+        wait("a leader", lambda: len(leaders(lab)) == 1, 90)
+        (now,) = leaders(lab)
+        if now["spec"]["nodeName"] != node:
+            lab.request("DELETE", f"{OWN}/{now['metadata']['name']}")
+        wait(f"a leader on {node}", lambda: [one["spec"]["nodeName"] for one in leaders(lab)] == [node], 90)
+        wait("two replicas", lambda: len(running(lab, EXTENDER)) == 2, 60)
+
+    return leads
+
+
+def bound(made: Pods, name: str) -> str:
+    return str(made.get(name)["spec"].get("nodeName", ""))
+
+
+def events(lab: Lab, name: str, reason: str = "FailedScheduling") -> list[str]:
+    query = urlencode({"fieldSelector": f"involvedObject.name={name},reason={reason}"})
+    return [one["message"] for one in lab.request("GET", f"{NAMESPACE}/events?{query}")["items"]]
+
+
+def allocatable(lab: Lab, node: str, resource: str = MEM) -> int:
+    return int(lab.request("GET", f"/api/v1/nodes/{node}")["status"]["allocatable"].get(resource, 0))
+
+
+def as_noted(made: Pods, *names: str) -> None:
+    """Each pod's GPU is the noted one; names of one size are interchangeable."""
+    seen = made.seen(*names)
+    assert sorted(one.env[IDX] for one in seen) == sorted(notes(made, name)[INDEX] for name in names)
+
+
+def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(
+    lab: Lab, enabled: None, made: Pods
+) -> None:
+    """Not while its container still uses the GPU."""
+    full = [made.make(f"full-{n}", "legacy", 12, MEM, terminationGracePeriodSeconds=8) for n in range(2)]
+    seen = made.seen(*full)
+    large = made.make("large", "legacy", 6, MEM)
+    assert "no single GPU has 6 units of memory free" in made.unschedulable(large)
+    meta = {"name": full[0], "namespace": "default"}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+    lab.request("POST", f"{NAMESPACE}/pods/{full[0]}/eviction", eviction)
+
+    waited: list[bool] = []
+
+    def there() -> bool:
+        try:
+            return bool(made.get(full[0])["status"]["phase"] == "Running")
+        except HTTPError:
+            return False
+
+    def taken() -> bool:
+        if bound(made, large):
+            return True
+        waited.append(there())
+        return False
+
+    wait("the waiting pod to be bound", taken, 60)
+    assert waited[0]
+    assert not there()
+    (one,) = made.seen(large)
+    assert one.env[IDX] == seen[0].env[IDX] == notes(made, large)[INDEX]
+
+
+@pytest.mark.parametrize("node", ["legacy", "modern"])
+def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
+    lab: Lab, made: Pods, leader_on: Callable[[str], None], share: Share, node: str
+) -> None:
+    """With the leader on it, and with containers that go on there: the other replica leads, and pods are placed elsewhere. When the
+    node is back, a pod of the same name gets what it was promised."""
+    leader_on(node)
+    other = "modern" if node == "legacy" else "legacy"
+    size = UNITS[node] - 2
+    kept, lost = made.make("kept", node, 9, MEM), made.make("web-0", node, size, MEM)
+    as_noted(made, kept)
+    as_noted(made, lost)
+    before = made.get(kept)["status"]["containerStatuses"][0]["containerID"]
+    host = lab.node(node)
+    host.exec(["systemctl", "stop", "kubelet"])
+    try:
+        wait(
+            f"{node} to be NotReady",
+            lambda: not _is(lab.request("GET", f"/api/v1/nodes/{node}")["status"], "Ready"),
+            120,
+        )
+        wait("a leader elsewhere", lambda: [one["spec"]["nodeName"] for one in leaders(lab)] == [other], 120)
+        as_noted(made, made.make("elsewhere", other, 4, MEM))
+
+        def promised() -> int:
+            rows = share(f"inspect --limit {other}", "share")
+            return sum(row["promised"] for row in rows if (row["node"], row["resource"]) == (node, MEM))
+
+        assert promised() == 9 + size
+        lab.request("DELETE", f"{NAMESPACE}/pods/{lost}", NOW)
+        wait("its memory to be free", lambda: promised() == 9, 30)
+        made.make("web-0", node, size, MEM, tolerations=[])
+        assert "untolerated taint" in made.unschedulable("web-0")
+    finally:
+        host.exec(["systemctl", "start", "kubelet"])
+    host.wait_ready()
+    wait("web-0 to be bound", lambda: bound(made, "web-0") == node, 120)
+    as_noted(made, "web-0")
+    assert made.get(kept)["status"]["containerStatuses"][0]["containerID"] == before
+    assert share("fsck", "fsck") == []
+
+
+@pytest.mark.parametrize("node", ["legacy", "modern"])
+def test_promises_are_kept_over_restarts_of_kubelet_and_plugin(
+    lab: Lab, enabled: None, made: Pods, share: Share, node: str
+) -> None:
+    """Pods go on; what comes next is put beside them, where it was promised."""
+    size = UNITS[node] // 2
+    first = [made.make(f"first-{n}", node, size, MEM) for n in range(GPUS[node])]
+    as_noted(made, *first)
+    before = [made.get(name)["status"]["containerStatuses"][0]["containerID"] for name in first]
+
+    host = lab.node(node)
+    host.exec(["systemctl", "restart", "kubelet"])
+    (plugin,) = (one["metadata"]["name"] for one in running(lab, PLUGIN, node))
+    lab.request("DELETE", f"{OWN}/{plugin}")
+
+    def back() -> bool:
+        now = running(lab, PLUGIN, node)
+        return bool(now) and now[0]["metadata"]["name"] != plugin and _is(now[0]["status"], "Ready")
+
+    wait("another plugin", back, 120)
+    host.wait_ready()
+    wait("its units", lambda: allocatable(lab, node) == GPUS[node] * UNITS[node], 60)
+    later = [made.make(f"later-{n}", node, size, MEM) for n in range(GPUS[node])]
+    as_noted(made, *later)
+    assert [made.get(name)["status"]["containerStatuses"][0]["containerID"] for name in first] == before
+    assert share("fsck", "fsck") == []
+    rows = [row for row in share("inspect", "share") if (row["node"], row["resource"]) == (node, MEM)]
+    assert [(row["promised"], row["used"]) for row in rows] == [(2 * size, 2 * size)] * GPUS[node]
+
+
+def test_pods_wait_while_no_extender_runs_and_say_why(lab: Lab, enabled: None, made: Pods) -> None:
+    """Others do not."""
+    lab.request("PATCH", DEPLOYMENT, {"spec": {"replicas": 0}})
+    try:
+        wait("no extender", lambda: running(lab, EXTENDER) == [], 60)
+        waits = made.make("waits", "modern", 4, MEM)
+        wait("its event", lambda: bool(events(lab, waits)), 60)
+        assert "connect" in events(lab, waits)[-1], events(lab, waits)
+        box = {"name": "c", "image": lab.table["images"]["busybox"], "imagePullPolicy": "Never"}
+        spec = {"containers": [box | {"command": ["sleep", "600"]}], "terminationGracePeriodSeconds": 0}
+        spec["nodeSelector"] = {"kubernetes.io/hostname": "modern"}
+        plain = made.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": spec})
+        wait("a pod without GPUs to be bound", lambda: bound(made, plain) == "modern", 60)
+        assert not bound(made, waits)
+    finally:
+        lab.request("PATCH", DEPLOYMENT, {"spec": {"replicas": 2}})
+    wait("the waiting pod to be bound", lambda: bound(made, waits) == "modern", 180)
+    as_noted(made, waits)
+
+
+def test_an_api_server_that_hangs_leads_to_no_double_promise(
+    lab: Lab, enabled: None, made: Pods, share: Share
+) -> None:
+    """With pods under way, for so long that the leader gives up its lead."""
+    wait("a leader", lambda: len(leaders(lab)) == 1, 90)
+    (leader,) = leaders(lab)
+    meta, host = leader["metadata"], lab.node(leader["spec"]["nodeName"])
+    logs = f"cat /var/log/pods/gpunode_{meta['name']}_*/share/*.log"
+    names = [made.make(f"many-{n}", "modern", 30 + n % 2, MEM) for n in range(8)]
+    control = lab.node(CONTROL_PLANE.name)
+    control.exec(["pkill", "-STOP", "-x", "kube-apiserver"])
+    try:
+        host.wait_until("the leader to give up", ["sh", "-c", f"{logs} | grep 'not leading any more'"], 60)
+    finally:
+        control.exec(["pkill", "-CONT", "-x", "kube-apiserver"])
+    cluster.wait_ready(lab.slot)
+    seen = made.seen(*names)
+    got = sorted((30 + n % 2, one.env[IDX]) for n, one in enumerate(seen))
+    assert got == sorted((30 + n % 2, notes(made, name)[INDEX]) for n, name in enumerate(names))
+    assert share("fsck", "fsck") == []
+
+
+def test_a_quota_of_a_namespace_counts_before_the_extender_is_asked(
+    lab: Lab, enabled: None, made: Pods
+) -> None:
+    """Beyond it no pod is made; what is within it is placed."""
+    quotas = f"{NAMESPACE}/resourcequotas"
+    hard = {f"requests.{MEM}": "8"}
+    lab.request("POST", quotas, {"metadata": {"name": "gpu"}, "spec": {"hard": hard}})
+    try:
+        wait("the quota", lambda: "hard" in lab.request("GET", f"{quotas}/gpu").get("status", {}), 60)
+        as_noted(made, *(made.make(f"within-{n}", "legacy", 4, MEM) for n in range(2)))
+        with pytest.raises(HTTPError) as refused:
+            made.make("beyond", "legacy", 1, MEM)
+        assert "exceeded quota: gpu" in json.loads(refused.value.read())["message"]
+    finally:
+        lab.request("DELETE", f"{quotas}/gpu")
+    as_noted(made, made.make("freed", "legacy", 1, MEM))
+
+
+@pytest.fixture
+def disabled(
+    lab: Lab, enabled: None, gpunode: Callable[..., Ran], inventory: Path
+) -> Iterator[Callable[[], None]]:
+    """Takes the extender away; in the end it is back."""
+
+    def disable() -> None:
+        ran = gpunode("share disable", "--yes", "--json", inventory=inventory)
+        assert ran.code == 0, ran
+
+    yield disable
+    ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
+    assert ran.code == 0, ran
+
+
+def test_disabling_and_enabling_touches_no_running_pod(
+    lab: Lab,
+    made: Pods,
+    disabled: Callable[[], None],
+    gpunode: Callable[..., Ran],
+    inventory: Path,
+    share: Share,
+) -> None:
+    """Without the extender the plugin chooses; with it again, those pods count, and are noted by fsck."""
+    first = made.make("first", "legacy", 9, MEM)
+    as_noted(made, first)
+    disabled()
+    meanwhile = made.make("meanwhile", "legacy", 5, MEM)
+    (chosen,) = made.seen(meanwhile)
+    assert INDEX not in made.get(meanwhile)["metadata"].get("annotations", {})
+    ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
+    assert ran.code == 0, ran
+    assert made.get(first)["status"]["phase"] == "Running"
+    assert [(row["pod"], row["code"]) for row in share("fsck", "fsck")] == [
+        ("default/meanwhile", "not-noted")
+    ]
+    assert share("fsck --repair --yes", "fsck")
+    assert notes(made, meanwhile)[INDEX] == chosen.env[IDX]
+    assert share("fsck", "fsck") == []
+    as_noted(made, made.make("last", "legacy", 16, MEM))  # the other GPU, whole
