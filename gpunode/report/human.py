@@ -40,6 +40,7 @@ class Human:
         self._live: Live | None = None
         self._start = time.monotonic()
         self._visited = 0  # hosts
+        self._known: dict[str, Outcome] = {}  # how each host stands
         self._moments: list[Moment] = []
         self._line = Line(self._err)
 
@@ -50,7 +51,7 @@ class Human:
             yield
             return
         self._line.clear()
-        with Live(self._err, [host.name for host in hosts]) as self._live:
+        with Live(self._err, [host.name for host in hosts], self._known) as self._live:
             yield
         self._live = None
 

@@ -1,29 +1,41 @@
-"""The live view: a line per host with stage, action and elapsed time. Without a terminal, a line per event."""
+"""The live view: failed hosts first, a line per host at work, and one that sums up the rest. Without a terminal, a line per
+event."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.table import Table
+from rich.text import Text
 
 from gpunode.model import Event, Outcome
-from gpunode.report.screen import words
+from gpunode.report.blocks import WORDS
+from gpunode.report.plain import lines
+from gpunode.report.screen import words, wrapped
+from gpunode.report.spent import WORK
 
-SHOWN = 20  # hosts shown at once; more would scroll
+BAD = ("failed", "refused", "unreachable")
+STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
 
 
 class Live:
-    def __init__(self, console: Console, hosts: Sequence[str]) -> None:
+    """`known`: the last outcome of every host of the run; what finishes here is added."""
+
+    def __init__(
+        self, console: Console, hosts: Sequence[str], known: dict[str, Outcome] | None = None
+    ) -> None:
         self._console = console
         self._width = max((len(host) for host in hosts), default=0)
         self._start = time.monotonic()
-        self._total = len(hosts)
-        self._ended = 0
+        self._left = dict.fromkeys(hosts)  # that are not done
+        self._known = {} if known is None else known
         self._doing: dict[str, tuple[float, str]] = {}
+        self._stage: dict[str, str] = {}
         self._detail: dict[str, str] = {}
         self._view = RichLive(
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
@@ -47,31 +59,68 @@ class Live:
             return
         step = f"{event.data['n'] + 1}/{event.data['of']} " if "of" in event.data else ""  # type: ignore[operator]
         self._doing[host] = (time.monotonic(), step + event.message)
+        kind = str(event.data.get("kind", ""))
+        self._stage[host] = WORK.get(kind, "") or STAGES.get(event.message, "waits")
         self._detail.pop(host, None)
         if not self._console.is_terminal:
             self._console.print(words(f" {host:<{self._width}}  {step}{event.message}"))
 
     def finished(self, outcome: Outcome) -> None:
-        self._ended += 1
-        self._doing.pop(outcome.host, None)
-        self._detail.pop(outcome.host, None)
+        self._known[outcome.host] = outcome
+        self._left.pop(outcome.host, None)
+        for told in (self._doing, self._stage, self._detail):
+            told.pop(outcome.host, None)
 
     def _render(self) -> Group:
+        """Never higher than the terminal: of failed hosts and of those at work as many as there is room for."""
+        width, height = self._console.size
+        end = wrapped(words((f" {self._sum()}", "dim")), width)
+        room = max(height - 2 - end.plain.count("\n"), 1)
+        bad = [one for one in self._known.values() if one.status in BAD]
+        shown = bad[: max(room - len(self._doing), room // 2)]
+        return Group(*(self._failed(one, width) for one in shown), self._table(room - len(shown)), end)
+
+    def _failed(self, outcome: Outcome, width: int) -> Text:
+        why = " ".join(lines(outcome.error or "")[:1])
+        line = words(f" {outcome.host:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
+        line.truncate(width, overflow="ellipsis")
+        return line
+
+    def _table(self, room: int) -> Table:
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True, width=self._width + 1)
         table.add_column(no_wrap=True, width=5)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
-        for host, (since, doing) in list(self._doing.items())[:SHOWN]:
-            elapsed = int(time.monotonic() - since)
-            detail = self._detail.get(host, "")
+        doing = list(self._doing.items())
+        if len(doing) > room:  # those that take longest are what is waited for
+            doing = sorted(doing, key=lambda one: one[1][0])[:room]
+        for host, (since, text) in doing:
             table.add_row(
                 words(f" {host}"),
-                words((f"{elapsed // 60:02d}:{elapsed % 60:02d}", "dim")),
-                words(doing),
-                words((detail, "dim")),
+                words((_clock(since), "dim")),
+                words(text),
+                words((self._detail.get(host, ""), "dim")),
             )
-        hidden = len(self._doing) - SHOWN
-        more = f", {hidden} more running" if hidden > 0 else ""
-        done = f" {self._ended}/{self._total} done{more}, {time.monotonic() - self._start:.0f} s"
-        return Group(table, words((done, "dim")))
+        return table
+
+    def _sum(self) -> str:
+        """`01:23 · 64 at work (packages 40, reboots 24) · 12 to come · 200 hosts: 4 changed, 2 failed`."""
+        parts = [_clock(self._start)]
+        if self._doing:
+            stages = Counter(self._stage.values()).most_common()
+            parts.append(
+                f"{len(self._doing)} at work ({', '.join(f'{name} {count}' for name, count in stages)})"
+            )
+        if waiting := len(self._left.keys() - self._doing.keys()):
+            parts.append(f"{waiting} to come")
+        count = len(self._known.keys() | self._left.keys())
+        hosts = f"{count} host{'' if count == 1 else 's'}"
+        ends = Counter(WORDS[one.status] for one in self._known.values())
+        done = ", ".join(f"{number} {word}" for word, number in ends.items())
+        return " · ".join([*parts, f"{hosts}: {done}" if done else hosts])
+
+
+def _clock(since: float) -> str:
+    seconds = int(time.monotonic() - since)
+    return f"{seconds // 60:02d}:{seconds % 60:02d}"

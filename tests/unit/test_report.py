@@ -51,6 +51,64 @@ def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     assert "Installing" in lines[0]
 
 
+@pytest.mark.parametrize("height", [8, 24])
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("count", [3, 200])
+def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_summed_up(
+    count: int, width: int, height: int
+) -> None:
+    console = Console(force_terminal=True, width=width, height=height, soft_wrap=True, color_system=None)
+    names = [f"gpu-{number:03d}" for number in range(count)]
+    live = Live(console, names)
+    for number, name in enumerate(names[:64]):
+        kind = ["Packages", "Reboot"][number % 2]
+        live.event(Event("change", name, "install cuda-drivers-580 " * 4, {"n": 2, "of": 9, "kind": kind}))
+        live.event(Event("progress", name, "Unpacking libnvidia-compute-580-server:amd64"))
+    bad = names[1:64:4]
+    for name in bad:
+        live.finished(Outcome(name, "unreachable", error="no route to host\nmore"))
+
+    lines = [
+        "".join(part.text for part in line).rstrip()
+        for line in console.render_lines(live._render(), pad=False)
+    ]
+
+    assert len(lines) < height
+    assert all(len(line) <= width for line in lines)
+    at = next(number for number, line in enumerate(lines) if line.startswith(" 00:00 · "))
+    failed = [line for line in lines[:at] if "✗" in line]
+    working = lines[len(failed) : at]
+    assert failed == [f" {name}  ✗ unreachable  no route to host" for name in bad[: len(failed)]]
+    assert all("  00:00  3/9 install" in line for line in working)
+    assert working
+    if count == 3:
+        assert (len(failed), len(working)) == (1, 2)
+        summed = "00:00 · 2 at work (packages 2) · 3 hosts: 1 unreachable"
+    else:
+        summed = "00:00 · 48 at work (packages 32, reboots 16) · 136 to come · 200 hosts: 16 unreachable"
+        assert len(failed) + len(working) >= height - 4  # the room that there is
+    assert " ".join(line.strip() for line in lines[at:]) == summed
+
+
+def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
+    """A batch is a host or two; which hosts failed before it stays in sight."""
+    console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
+    known: dict[str, Outcome] = {}
+    first = Live(console, ["a", "b", "c"], known)
+    for name, status in (("a", "planned"), ("b", "refused"), ("c", "right")):
+        first.finished(Outcome(name, status, error="Secure Boot is on" if name == "b" else ""))  # type: ignore[arg-type]
+    batch = Live(console, ["a"], known)
+    batch.event(Event("stage", "a", "waiting for ml/train"))
+
+    lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(batch._render())]
+
+    assert lines == [
+        " b  ✗ refused  Secure Boot is on",
+        " a  00:00  waiting for ml/train",
+        " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 right",
+    ]
+
+
 def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
