@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpunode.model import Checker, Expected, Facts, RemoveFile, WriteFile
 from gpunode.planning import CannotPlan
 
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"  # comes with NVIDIA's container toolkit
 # The GPU operator's toolkit container has its programs in this folder, and restores its entries at every start.
 OPERATOR = "/usr/local/nvidia/toolkit/"
 WRITES_BACK = (

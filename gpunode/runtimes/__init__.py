@@ -32,6 +32,9 @@ class ContainerRuntime(Protocol):
     def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Its changes; () where it is not the desired runtime."""
 
+    def labels(self, facts: Facts) -> bool:
+        """Whether it gives containers SELinux labels of their own."""
+
     def headline(self, facts: Facts) -> str:
         """Its name and version; "" where it is not installed."""
 

@@ -20,6 +20,7 @@ from gpunode.runtimes.containerd.config_toml import (
     parse,
     section,
 )
+from gpunode.runtimes.containerd.host import labelled
 
 UNITS = ("k0sworker.service", "k0scontroller.service")
 MAIN = "/etc/k0s/containerd.toml"
@@ -67,6 +68,11 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             f"k0s 1.{minor} reads no {FOLDER}",
             hint=f"Upgrade it to 1.{SINCE} or newer; or set `runtime: none` and write {MAIN} by hand.",
         )
+
+
+def labels(facts: Facts) -> bool:
+    """By what k0s made of all its files."""
+    return labelled(files.text(facts, MERGED) or "")
 
 
 def headline(facts: Facts) -> str:

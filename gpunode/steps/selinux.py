@@ -6,17 +6,14 @@ written below /etc gets its label by the agent.
 
 from __future__ import annotations
 
-import json
-import re
-
 from gpunode.model import Change, Desired, Facts, SelinuxBoolean, Watch
 from gpunode.planning import files
+from gpunode.runtimes import RUNTIMES
 
 ENFORCE = "/sys/fs/selinux/enforce"
 BOOLEAN = "container_use_devices"
 STATE = f"/sys/fs/selinux/booleans/{BOOLEAN}"
-DAEMON = "/etc/docker/daemon.json"
-WATCH = Watch(files=(ENFORCE, STATE, DAEMON))
+WATCH = Watch(files=(ENFORCE, STATE))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -24,20 +21,9 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.runtime_mode == "none" or (files.text(facts, ENFORCE) or "").strip() != "1":
         return ()
     state = files.text(facts, STATE)
-    if state is None or state.startswith("1") or not _labels(facts, desired):
+    if state is None or state.startswith("1") or not RUNTIMES[desired.runtime].labels(facts):
         return ()
     why = (
         "SELinux is enforced and labels containers: without it a container cannot open the GPUs' device files"
     )
     return (SelinuxBoolean(BOOLEAN, why),)
-
-
-def _labels(facts: Facts, desired: Desired) -> bool:
-    """Whether the runtime runs containers with labels of their own."""
-    if desired.runtime == "docker":
-        try:
-            return bool(json.loads(files.text(facts, DAEMON) or "{}").get("selinux-enabled"))
-        except (ValueError, AttributeError):
-            return False
-    dump = facts.containerd.dump if facts.containerd else ""
-    return re.search(r"^\s*enable_selinux\s*=\s*true", dump, re.MULTILINE) is not None

@@ -14,10 +14,11 @@ from typing import Any
 from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import CannotPlan, files
 from gpunode.render import toml
-from gpunode.runtimes.containerd.config_toml import lookup, parse
-from gpunode.runtimes.crio.step import low_level
+from gpunode.runtimes.containerd.config_toml import parse
+from gpunode.runtimes.crio.step import known, low_level
+from gpunode.versions import is_installed
 
-FILE = "/etc/nvidia-container-runtime/config.toml"
+FILE = files.TOOLKIT_CONFIG
 STRICT: Mapping[str, bool] = {
     "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
     "accept-nvidia-visible-devices-as-volume-mounts": True,
@@ -34,18 +35,20 @@ WATCH = Watch(files=(FILE,))
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Edit it where the wish or the runtime below needs that. It comes with the toolkit, so there may be none yet."""
     before = files.text(facts, FILE)
-    if before is None:
-        if desired.isolation and not desired.toolkit:
-            raise CannotPlan(
-                f"`isolation: true` needs {FILE}, which comes with the toolkit",
-                hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
-            )
+    if before is None and any(not is_installed(facts.packages, spec) for spec in desired.toolkit):
         return ()
-    data = parse(before, FILE)
-    text, reasons = before, []
+    if before is None and desired.isolation and not desired.toolkit:
+        raise CannotPlan(
+            f"`isolation: true` needs {FILE}, which comes with the toolkit",
+            hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
+        )
+    data = parse(before or "", FILE)
+    text, reasons = before or "", []
     for change, why in _edits(data, facts, desired):
         text = change(text)
         reasons.append(why)
+    if not reasons:
+        return ()
     return files.write(
         facts, FILE, text, "; ".join(dict.fromkeys(reasons)), wrong="does not have what is wished"
     )
@@ -56,10 +59,10 @@ def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[
         if data.get(key) is not value:
             yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
     below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
-    known = lookup(data, TABLE[:1]).get("runtimes") or ["runc", "crun"]
-    if below and below not in known:
-        wished = [below, *(one for one in known if one != below)]
-        why = f"NVIDIA's runtime looks for the one below it in PATH, where {below} is not"
+    there = known(files.text(facts, FILE) or "") if below else []
+    if below and below not in there:
+        wished = [below, *there]
+        why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"
         yield (lambda text: toml.put(text, TABLE, wished)), why
 
 

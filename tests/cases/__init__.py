@@ -45,6 +45,7 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
+from gpunode.planning import files as planned
 from gpunode.runtimes import k0s
 from gpunode.versions import upstream
 from tests.cases import rancher
@@ -281,7 +282,17 @@ def _installed(seen: Facts, change: Packages) -> Facts:
     for name in change.hold:
         there[name] = replace(there[name], held=True)
     seen = replace(seen, packages=there)
-    return replace(seen, library_version=_driver(seen))
+    return replace(_with_toolkit(seen), library_version=_driver(seen))
+
+
+def _with_toolkit(seen: Facts) -> Facts:
+    """With the toolkit's configuration, which its base package brings."""
+    path = planned.TOOLKIT_CONFIG
+    there = seen.files.get(path)
+    if "nvidia-container-toolkit-base" not in seen.packages or (there and there.exists):
+        return seen
+    text = '[nvidia-container-runtime]\nruntimes = ["docker-runc", "runc", "crun"]\n'
+    return replace(seen, files={**seen.files, path: _file(path, text)})
 
 
 def _driver(seen: Facts) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpunode.model import Facts, Host
 from gpunode.planning import CannotPlan, services
 from gpunode.runtimes.containerd.step import UNIT
@@ -29,6 +31,16 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             "this kubelet runs its pods with containerd, and there is no containerd on this host",
             hint="Install containerd and let the kubelet start a pod with it, then run again.",
         )
+
+
+def labels(facts: Facts) -> bool:
+    """By its dump."""
+    return labelled(facts.containerd.dump if facts.containerd else "")
+
+
+def labelled(text: str) -> bool:
+    """Whether a configuration switches labels on, in whichever section its version has them."""
+    return re.search(r"^\s*enable_selinux\s*=\s*true", text, re.MULTILINE) is not None
 
 
 def headline(facts: Facts) -> str:

@@ -32,6 +32,11 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
         )
 
 
+def labels(facts: Facts) -> bool:
+    """By `selinux` of its files; its own default is off."""
+    return read(facts).labels
+
+
 def headline(facts: Facts) -> str:
     """Its name."""
     return "CRI-O" if services.is_loaded(facts, UNIT) else ""

@@ -23,9 +23,10 @@ BELOW = ("crun", "runc")  # what it brings, the preferred one first
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`default`: the default runtime's name, "" for CRI-O's own. `setters`: the file that each option comes from, by
-    `default_runtime` or a runtime's name."""
+    `default_runtime` or a runtime's name. `labels`: containers get SELinux labels."""
 
     default: str = ""
+    labels: bool = False
     runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     setters: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,13 +46,14 @@ def paths(facts: Facts) -> tuple[str, ...]:
 
 def read(facts: Facts) -> Settings:
     """What all files come to. Raises CannotPlan for one that is not TOML."""
-    default = ""
+    default, labels = "", False
     runtimes: dict[str, Mapping[str, Any]] = {}
     setters: dict[str, str] = {}
     for path in paths(facts):
         table = lookup(parse(files.text(facts, path) or "", path), TABLE)
         if "default_runtime" in table:
             default, setters["default_runtime"] = str(table["default_runtime"]), path
+        labels = bool(table.get("selinux", labels))
         found = table.get("runtimes", {})
         if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
             raise CannotPlan(
@@ -60,4 +62,4 @@ def read(facts: Facts) -> Settings:
             )
         runtimes |= found
         setters |= dict.fromkeys(found, path)
-    return Settings(default, runtimes, setters)
+    return Settings(default, labels, runtimes, setters)

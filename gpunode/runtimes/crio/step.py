@@ -8,12 +8,14 @@ from typing import Any
 from gpunode.model import Change, Desired, Facts, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.render import template, toml
-from gpunode.runtimes.containerd.config_toml import parse
+from gpunode.runtimes.containerd.config_toml import lookup, parse
 from gpunode.runtimes.crio.settings import FOLDER, MAIN, TABLE, Settings, paths, read
+from gpunode.versions import is_installed
 
 UNIT = "crio.service"
 BINARY = "/usr/bin/nvidia-container-runtime"
 DROP_IN = f"{FOLDER}99-gpunode.conf"
+USUAL = ("docker-runc", "runc", "crun")  # what the toolkit looks for where its file names none
 # Of the runtime below: they name its own binary.
 NOT_COPIED = ("runtime_path", "platform_runtime_paths", "runtime_config_path")
 
@@ -24,7 +26,9 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Add the runtime; restart CRI-O while a file is newer than the process."""
     if desired.runtime != "crio" or desired.runtime_mode == "none":
         return ()
-    written = tuple(_files(facts, default=desired.runtime_mode == "default"))
+    default = desired.runtime_mode == "default"
+    waits = default and _waits(facts, desired)
+    written = tuple(_files(facts, default=default and not waits, waits=waits))
     reason = _restart(facts, changed=bool(written))
     if not reason:
         return written
@@ -33,10 +37,29 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return (*written, Service(UNIT, reason, restart=True, guards=guards, note=note, fault=fault))
 
 
-def _files(facts: Facts, *, default: bool) -> Iterator[WriteFile]:
+def _waits(facts: Facts, desired: Desired) -> bool:
+    """Whether NVIDIA's runtime would not find the one below it yet: every new pod of the node would fail with it.
+
+    The toolkit that this plan installs brings its configuration, where the next round names that one.
+    """
+    if read(facts).default == "nvidia" or files.text(facts, files.TOOLKIT_CONFIG) is not None:
+        return False
+    comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
+    return comes and low_level(facts) not in USUAL
+
+
+def known(config: str) -> list[str]:
+    """What NVIDIA's runtime starts below it, the first that it finds, by the toolkit's configuration."""
+    found = lookup(parse(config, files.TOOLKIT_CONFIG), ("nvidia-container-runtime",)).get("runtimes")
+    return [str(one) for one in found or USUAL]
+
+
+def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
     now = read(facts)
     texts = {path: files.text(facts, path) or "" for path in paths(facts)}
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
+    if waits:
+        why += "; as the default one once the toolkit's configuration names what is below it"
     runtime = _nvidia(now)
     there = now.runtimes.get("nvidia")
     after = dict(texts)
@@ -82,10 +105,10 @@ def _nvidia(now: Settings) -> dict[str, Any]:
 
 
 def low_level(facts: Facts) -> str:
-    """The binary that NVIDIA's runtime must start: CRI-O's own packages have it outside PATH; "" where any will do."""
+    """What NVIDIA's runtime must start: a name for PATH, or the binary that CRI-O's own packages have outside it."""
     now = read(facts)
-    path = str(now.runtimes.get(now.below, {}).get("runtime_path") or "")
-    return path if path.startswith("/") and not path.startswith(("/usr/bin/", "/usr/sbin/")) else ""
+    path = str(now.runtimes.get(now.below, {}).get("runtime_path") or now.below)
+    return path.rpartition("/")[2] if path.startswith(("/usr/bin/", "/usr/sbin/")) else path
 
 
 def _restart(facts: Facts, *, changed: bool) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.runtimes.docker.host import check, headline, in_use, serves, state, unit
+from gpunode.runtimes.docker.host import check, headline, in_use, labels, serves, state, unit
 from gpunode.runtimes.docker.step import WATCH, plan
 
-__all__ = ["WATCH", "check", "headline", "in_use", "plan", "serves", "state", "unit"]
+__all__ = ["WATCH", "check", "headline", "in_use", "labels", "plan", "serves", "state", "unit"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from gpunode import compat
 from gpunode.model import Facts, Host
-from gpunode.planning import CannotPlan, services
-from gpunode.runtimes.docker.step import SNAP, UNIT
+from gpunode.planning import CannotPlan, files, services
+from gpunode.runtimes.docker.step import FILE, SNAP, UNIT
 
 
 def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
@@ -42,6 +44,14 @@ def check(host: Host, facts: Facts) -> None:
             "`runtime: class` cannot work here: a kubelet with docker knows no handlers of RuntimeClass",
             hint="Set `runtime: default` for this host, which makes nvidia docker's default runtime.",
         )
+
+
+def labels(facts: Facts) -> bool:
+    """By its daemon.json; off where that does not parse, which its plan reports."""
+    try:
+        return bool(json.loads(files.text(facts, FILE) or "{}").get("selinux-enabled"))
+    except (ValueError, AttributeError):
+        return False
 
 
 def headline(facts: Facts) -> str:

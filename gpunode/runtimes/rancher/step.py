@@ -15,6 +15,7 @@ from gpunode.planning import CannotPlan, files, rancher, services
 from gpunode.planning.rancher import Product
 from gpunode.render import template
 from gpunode.runtimes.containerd.config_toml import binaries, default_name, lookup, parse, section
+from gpunode.runtimes.containerd.host import labelled
 from gpunode.runtimes.rancher.templates import merged
 from gpunode.versions import is_installed
 
@@ -70,6 +71,10 @@ class Brought:
                 f"{one.path}: {self.product.title} keeps its files in {one.value} (data-dir), where gpunode does not look",
                 hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
             )
+
+    def labels(self, facts: Facts) -> bool:
+        """By the configuration that it was started with: the setting `selinux`, the flag and a variable switch it on."""
+        return labelled(files.text(facts, self.generated) or "")
 
     def headline(self, facts: Facts) -> str:
         """Its name; the kubelet's version is the product's."""
