@@ -19,7 +19,17 @@ from gpunode.compat.kubernetes import (
     rancher_default_runtime_since,
     rancher_has_default_runtime,
 )
-from gpunode.compat.models import Flavour, Model, driven, fraction, gpu, gpus, managers, switches
+from gpunode.compat.models import (
+    Flavour,
+    Model,
+    driven,
+    fraction,
+    gpu,
+    gpus,
+    is_passed_through,
+    managers,
+    switches,
+)
 from gpunode.compat.packages import (
     Epel,
     Family,
@@ -75,6 +85,7 @@ __all__ = [
     "is_dead",
     "is_gone",
     "is_independent",
+    "is_passed_through",
     "kernel_version",
     "key_fingerprint",
     "managed",

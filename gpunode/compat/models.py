@@ -10,6 +10,9 @@ from typing import Any, Literal, TypeAlias
 from gpunode.compat.tables import LATEST, table
 from gpunode.model import PciDevice
 
+# Kernel drivers that hold a device for a virtual machine. source: drivers/vfio/pci, drivers/xen and drivers/pci/pci-stub.c of Linux
+PASSING = ("vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback")
+
 Flavour: TypeAlias = Literal["open", "proprietary"]
 
 
@@ -50,15 +53,24 @@ def managers(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
     return tuple(d for d in pci if d.vendor.lower() == "15b3" and d.cls[:4] == "0207")
 
 
+def is_passed_through(device: PciDevice) -> bool:
+    """Whether a GPU is held for a virtual machine."""
+    return device.driver in PASSING
+
+
 def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
     """The GPUs that NVIDIA's driver is for: not those for virtual machines, unless all are."""
     every = gpus(pci)
-    return tuple(d for d in every if d.driver != "vfio-pci") or every
+    return tuple(d for d in every if not is_passed_through(d)) or every
 
 
 def fraction(device: PciDevice) -> str:
-    """The profile of a GPU that is part of one, for a virtual machine; "" for a whole one."""
-    return str(table("gpus")["fractions"].get(f"{device.device}:{device.subsystem}".lower()) or "")
+    """What a GPU is that is part of one, for a virtual machine: its profile where that is known; "" for a whole one."""
+    ids, part = device.device.lower(), device.subsystem.lower()
+    named = table("gpus")["fractions"].get(f"{ids}:{part}")
+    ranges = (row.partition("-") for row in table("gpus")["virtual"].get(ids, ()))
+    virtual = any(low <= part <= (high or low) for low, _, high in ranges)
+    return str(named) if named else f"a vGPU ({gpu(ids).name})" if virtual else ""
 
 
 @cache

@@ -65,11 +65,12 @@ def known(host: Host, models: Sequence[compat.Model]) -> None:
 
 def passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
     """Refuse GPUs that are for virtual machines."""
-    if all(device.driver == "vfio-pci" for device in gpus):
+    if all(map(compat.is_passed_through, gpus)):
+        owners = ", ".join(sorted({str(device.driver) for device in gpus}))
         raise Refused(
             host.name,
-            f"all {len(gpus)} GPUs are bound to vfio-pci, for virtual machines",
-            hint="Give a GPU back to the host (unbind vfio-pci, remove its ids from modprobe.d), "
+            f"all {len(gpus)} GPUs are bound to {owners}, for virtual machines",
+            hint=f"Give a GPU back to the host (unbind {owners}, remove its ids from modprobe.d), "
             "or take the host out of the inventory.",
             layer="module",
         )

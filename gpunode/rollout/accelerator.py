@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.cluster.nodes import ACCELERATOR_LABEL, accelerator, labels
-from gpunode.compat import gpus
 from gpunode.errors import ClusterError
 from gpunode.rollout import exit_codes, nodes
 from gpunode.rollout.listener import Listener, problem
@@ -41,8 +40,7 @@ def _labelled(api: Api, one: Member, how: How, listener: Listener) -> tuple[str,
     if one.node is None or one.facts is None:
         problem(listener, one.host.name, one.reason)
         return None
-    devices = gpus(one.facts.pci)
-    wish = {} if how.remove else accelerator.accelerator(devices)
+    wish = {} if how.remove else accelerator.accelerator(one.facts.pci)
     try:
         changes = labels.write(
             api, one.node, wish, writer=labels.ACCELERATOR, overwrite=how.overwrite, dry_run=how.dry_run
@@ -50,7 +48,7 @@ def _labelled(api: Api, one: Member, how: How, listener: Listener) -> tuple[str,
     except ClusterError as error:
         listener.problem(error, one.host.name)
         return None
-    if wish and (others := accelerator.others(devices)):
+    if wish and (others := accelerator.others(one.facts.pci)):
         listener.note(f"{one.node.name} also has {', '.join(others)}; a node has one accelerator label")
     value = wish.get(ACCELERATOR_LABEL, "")
     before, after = changes.get(ACCELERATOR_LABEL, (value or None, value or None))

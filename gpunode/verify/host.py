@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gpunode import compat, diff, kubelets, packages, runtimes
-from gpunode.compat import gpus
+from gpunode.compat import driven, gpus
 from gpunode.model import Facts, KernelModule, Layer, Link, Outcome, StepPlan, Unit
 from gpunode.verify import mig
 from gpunode.wording import Advice, Command, lines
@@ -111,12 +111,17 @@ def _pci(_: Outcome, seen: Facts) -> Link:
     names = Counter(
         f"{compat.gpu(device.device).name} ({device.vendor}:{device.device})" for device in devices
     )
-    where = ", ".join(device.address.removeprefix("0000:") for device in devices)
+    ours = driven(devices)
+    where = ", ".join(
+        device.address.removeprefix("0000:")
+        + ("" if device in ours else f" ({device.driver}, for a virtual machine)")
+        for device in devices
+    )
     return Link("PCI", "ok", f"{', '.join(f'{n}x {name}' for name, n in names.items())} at {where}")
 
 
 def _module(outcome: Outcome, seen: Facts) -> Link:
-    owners = {device.driver for device in gpus(seen.pci)} - {None, "nvidia"}
+    owners = {device.driver for device in driven(seen.pci)} - {None, "nvidia"}
     if owners:
         owner = ", ".join(sorted(str(owner) for owner in owners))
         by_hand = (
@@ -182,12 +187,13 @@ def _nvml(outcome: Outcome, seen: Facts) -> Link:
         why = _why(outcome, "NVML", "driver")
         return Link("NVML", "broken", error, why, _fix(outcome, "NVML", LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
-    missing = [device.address for device in gpus(seen.pci) if device.address.lower()[-12:] not in there]
+    expected = driven(seen.pci)
+    missing = [device.address for device in expected if device.address.lower()[-12:] not in there]
     if missing:
         return Link(
             "NVML",
             "broken",
-            f"{len(seen.gpus)} of {len(gpus(seen.pci))} GPUs answer; missing: {', '.join(missing)}",
+            f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
             _fix(outcome, "NVML", LOST, "driver"),

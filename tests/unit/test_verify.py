@@ -57,6 +57,21 @@ def test_every_link_of_a_right_host_holds() -> None:
     assert {link.status for link in host_links(outcome)} == {"ok"}
 
 
+@pytest.mark.parametrize("owner", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
+def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) -> None:
+    """The plan is for those that NVIDIA's driver is for; so is the chain."""
+    host, seen = right()
+    beside = [
+        {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"},
+        {"address": "0000:3b:00.0", "device": "1db4", "driver": owner},
+    ]
+    outcome = converge.planned(host, cases.overlaid(seen, {"pci": beside}), None)
+    chain = host_links(outcome)
+    assert {link.status for link in chain} == {"ok"}
+    assert "1x Tesla V100-PCIE-16GB (10de:1db4)" in chain[0].text
+    assert f"3b:00.0 ({owner}, for a virtual machine)" in chain[0].text
+
+
 @pytest.mark.parametrize(
     ("then", "layer", "fix"),
     [
@@ -68,7 +83,7 @@ def test_every_link_of_a_right_host_holds() -> None:
         (
             {
                 "pci": [
-                    {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"},
+                    {"address": "0000:19:00.0", "device": "2330", "driver": "vfio-pci"},
                     {"address": "0000:3b:00.0", "device": "2330", "driver": "vfio-pci"},
                 ]
             },

@@ -9,8 +9,8 @@ from gpunode.cluster.nodes import accelerator
 from gpunode.model import PciDevice
 
 
-def gpu(slot: int, device: str) -> PciDevice:
-    return PciDevice(f"0000:{slot:02x}:00.0", "10de", device, "030200")
+def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:
+    return PciDevice(f"0000:{slot:02x}:00.0", "10de", device, "030200", driver)
 
 
 def test_a_node_is_named_after_its_gpus() -> None:
@@ -31,6 +31,13 @@ def test_of_several_models_the_most_numerous_names_the_node() -> None:
         == accelerator.accelerator(even[::-1])
         == {"accelerator": "nvidia-h100-80gb"}
     )
+
+
+def test_gpus_for_virtual_machines_do_not_name_the_node() -> None:
+    """No pod can have them."""
+    mixed = [gpu(1, "15f8", "vfio-pci"), gpu(2, "15f8", "vfio-pci"), gpu(3, "2330", "nvidia")]
+    assert accelerator.accelerator(mixed) == {"accelerator": "nvidia-h100-80gb"}
+    assert accelerator.others(mixed) == ()
 
 
 def test_every_model_has_a_value_that_a_label_can_hold() -> None:
