@@ -24,6 +24,7 @@ from .ledger import Ledger
 from .probes import Probes
 from .protocol import Extender
 from .server import Server
+from .waiting import Waiting
 
 log = logging.getLogger("gpunode.share")
 
@@ -90,12 +91,18 @@ class Replica:
         with Server(("", self._options.port), extender, self._tls) as server:
             thread = threading.Thread(target=server.serve_forever, name="server", daemon=True)
             thread.start()
+            threading.Thread(target=_tend, args=(extender.waiting, over), name="waiting", daemon=True).start()
             self.why_not = ""
             while lease.leads and not self.stop.wait(RENEW / 4):
                 pass
             self.why_not = STANDBY
             over.set()
             self._settled = server.leave(LEAVING)
+
+
+def _tend(waiting: Waiting, over: threading.Event) -> None:
+    while not over.wait(RENEW / 4):
+        waiting.tend()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from .api import Api
 from .binding import NotBound, NotLeading, bind
 from .fit import LASTING, Refused, find, score
 from .ledger import Ledger
+from .waiting import Waiting
 
 Answer: TypeAlias = dict[str, Any]
 
@@ -34,11 +35,12 @@ class Extender:
         self._api = api
         self._packed = packed
         self._leads = leads
+        self.waiting = Waiting(ledger, api, packed=packed)
 
     def filter(self, body: object) -> Answer:
         """ExtenderFilterResult of ExtenderArgs."""
         try:
-            wanted, uid, names, nodes = self._read(body)
+            wanted, uid, names, nodes = self._read(body, waits=True)
         except (BadRequest, NotLeading) as error:
             return {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": str(error)}
         fit, failed, lasting = [], {}, {}
@@ -51,6 +53,8 @@ class Extender:
                 failed[name] = refused.reason.words
                 if refused.reason.code in LASTING:
                     lasting[name] = refused.reason.words
+        if fit:
+            self.waiting.fits(uid)
         answer: Answer = {"Nodes": None, "NodeNames": fit, "FailedNodes": failed, "Error": ""}
         if nodes is not None:
             answer |= {"Nodes": {"items": [nodes[name] for name in fit]}, "NodeNames": None}
@@ -83,7 +87,9 @@ class Extender:
     def _score(self, name: str, uid: str, wanted: Demand) -> int:
         return score(self._ledger.book(name, uid), wanted, packed=self._packed) if wanted.units else 0
 
-    def _read(self, body: object) -> tuple[Demand, str, list[str], dict[str, Any] | None]:
+    def _read(
+        self, body: object, *, waits: bool = False
+    ) -> tuple[Demand, str, list[str], dict[str, Any] | None]:
         """What the pod asks for, its UID, the nodes' names, and the nodes themselves if the scheduler sent them."""
         self._lead()
         fields = _fields(body)
@@ -95,6 +101,8 @@ class Extender:
         except Malformed as error:
             raise BadRequest(str(error)) from None
         uid = str((pod.get("metadata") or {}).get("uid") or "")
+        if waits and wanted.units:
+            self.waiting.asked(pod, wanted)
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return wanted, uid, names, None
         if not isinstance(nodes, Mapping):

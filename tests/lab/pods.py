@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from .api import Lab
-from .progress import wait
+from .progress import LabError, wait
 
 NAMESPACE = "/api/v1/namespaces/default"
 LABEL = "lab.gpunode.dev/test"
@@ -101,7 +101,10 @@ class Pods:
     def seen(self, *names: str) -> list[Seen]:
         """What each pod saw, as soon as all have said it."""
         for name in names:
-            wait(f"{name} to say what it sees", lambda name=name: self._spoke(name), 60)
+            try:
+                wait(f"{name} to say what it sees", lambda name=name: self._spoke(name), 60)
+            except LabError as error:
+                raise LabError(f"{error}: {self.get(name)['status']}") from None
         return [self._seen(name) for name in names]
 
     def _spoke(self, name: str) -> bool:

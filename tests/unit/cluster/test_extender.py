@@ -43,6 +43,7 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
     assert [(one["resources"], one["verbs"]) for one in rules] == [
         (["nodes", "pods"], ["get", "list", "watch"]),
         (["pods/binding"], ["create"]),
+        (["pods/status"], ["patch"]),
     ]
 
 

@@ -1,0 +1,132 @@
+"""Pods that found no room, told to the scheduler when there is.
+
+The scheduler tries a refused pod again when another ends. Now and then it learns of that end, asks, and is refused again
+before the ledger has learned of it too; then it waits for another event, or five minutes. So a pod that has room and is
+not asked about is touched: a change of a waiting pod makes every kube-scheduler try it (scheduling_queue.go, Update).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import quote
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.promises.demand import Demand
+
+from .api import Api
+from .book import Book
+from .fit import Refused, find
+from .ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+ROOM = "gpunode.dev/gpu-memory-freed"  # annotation: when there was room again
+ITSELF = 2.0  # seconds in which the scheduler asks again by itself
+FORGET = 600.0  # seconds: it tries every pod after 300
+MOST = 20  # pods touched in a round
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A pod that was refused. `room`: since when a node has room for it; None while none is known to."""
+
+    path: str
+    wanted: Demand
+    asked: float
+    room: float | None = None
+
+
+class Waiting:
+    """The refused pods of a ledger. Safe to use from several threads; `tend` is for one."""
+
+    def __init__(
+        self, ledger: Ledger, api: Api, *, packed: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger = ledger
+        self._api = api
+        self._packed = packed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiters: dict[str, Waiter] = {}  # by UID
+        self._books: dict[str, Book] = {}  # of the last round
+
+    def asked(self, pod: Mapping[str, Any], wanted: Demand) -> None:
+        """The scheduler asks about this pod. Call it before the books are read: what grows meanwhile is then seen."""
+        meta = pod.get("metadata") or {}
+        namespace, name = (quote(str(meta.get(key) or "default"), safe="") for key in ("namespace", "name"))
+        with self._lock:
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+            self._waiters[str(meta.get("uid") or "")] = Waiter(path, wanted, self._clock())
+
+    def fits(self, uid: str) -> None:
+        """It was told of a node."""
+        with self._lock:
+            self._waiters.pop(uid, None)
+
+    def tend(self) -> None:
+        """Note who has room by now, and touch those whom the scheduler has not asked about since."""
+        now, grown = self._clock(), self._grown()
+        with self._lock:
+            self._waiters = {uid: one for uid, one in self._waiters.items() if now < one.asked + FORGET}
+            waiters = dict(self._waiters)
+        wishes = {one.wanted for one in waiters.values() if one.room is None}
+        roomy = {wanted for wanted in wishes if any(self._holds(book, wanted) for book in grown)}
+        for uid, one in waiters.items():
+            if one.room is None and one.wanted in roomy:
+                self._replace(uid, one, replace(one, room=now))
+        late = [
+            (uid, one) for uid, one in waiters.items() if one.room is not None and now >= one.room + ITSELF
+        ]
+        for uid, one in late[:MOST]:
+            if self._touch(uid, one):
+                self._replace(uid, one, None)
+
+    def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
+        """Unless the scheduler has asked meanwhile."""
+        with self._lock:
+            if self._waiters.get(uid) is not old:
+                return
+            if new is None:
+                del self._waiters[uid]
+            else:
+                self._waiters[uid] = new
+
+    def _grown(self) -> list[Book]:
+        """The books that have more room than in the last round."""
+        before, self._books = self._books, self._ledger.books()
+        return [
+            book
+            for name, book in self._books.items()
+            if book is not before.get(name) and _more(before.get(name), book)
+        ]
+
+    def _holds(self, book: Book, wanted: Demand) -> bool:
+        try:
+            find(book, wanted, packed=self._packed)
+        except Refused:
+            return False
+        return True
+
+    def _touch(self, uid: str, one: Waiter) -> bool:
+        """Whether there is nothing more to do for it."""
+        stamp = datetime.now(timezone.utc).isoformat()
+        try:
+            self._api.send("PATCH", one.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
+        except ApiError as error:
+            log.warning("%s has room, but the scheduler cannot be told: %s", one.path, error)
+            return error.code in (404, 409)  # it is gone, or another has its name
+        return True
+
+
+def _more(before: Book | None, now: Book) -> bool:
+    return (
+        before is None
+        or len(before.free) != len(now.free)
+        or any(new > old for old, new in zip(before.free, now.free, strict=True))
+    )

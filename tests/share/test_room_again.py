@@ -1,0 +1,143 @@
+"""Pods that found no room are told to the scheduler when there is room and it does not ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.share.ledger import Ledger
+from gpunode.share.protocol import Extender
+from gpunode.share.waiting import FORGET, ITSELF, ROOM, Waiting
+from tests.share.objects import MEM, node, pod
+
+
+class Touches:
+    """An API server that takes touches of pods, or answers `code`."""
+
+    def __init__(self) -> None:
+        self.touched: list[str] = []
+        self.code: int | None = None
+
+    def get(self, path: str) -> Object:
+        raise NotImplementedError
+
+    def watch(self, path: str, seconds: int) -> Any:
+        raise NotImplementedError
+
+    def send(self, method: str, path: str, body: Object | None = None) -> None:
+        assert method == "PATCH"
+        assert body is not None
+        assert set(body["metadata"]) == {"uid", "annotations"}
+        assert set(body["metadata"]["annotations"]) == {ROOM}
+        self.touched.append(path.removeprefix("/api/v1/namespaces/"))
+        if self.code is not None:
+            raise ApiError(self.code, "no")
+
+
+class Cluster:
+    """A node whose GPUs are full, and pods that wait."""
+
+    def __init__(self) -> None:
+        self.api, self.now = Touches(), 0.0
+        self.ledger = Ledger.of(
+            MEM,
+            [node("n", 10, 10)],
+            [pod("a", 8, on="n", **{INDEX: "0"}), pod("b", 8, on="n", **{INDEX: "1"})],
+        )
+        self.extender = Extender(self.ledger, self.api)
+        self.extender.waiting = self.waiting = Waiting(
+            self.ledger, self.api, packed=True, clock=lambda: self.now
+        )
+        self.waiting.tend()  # the books as they are
+
+    def ask(self, name: str, units: int = 3) -> bool:
+        """Whether the scheduler is told of a node."""
+        return bool(self.extender.filter({"Pod": pod(name, units), "NodeNames": ["n"]})["NodeNames"])
+
+    def after(self, seconds: float) -> list[str]:
+        """Which pods are touched then."""
+        self.now += seconds
+        self.waiting.tend()
+        touched, self.api.touched = self.api.touched, []
+        return touched
+
+
+def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once() -> None:
+    """The scheduler knew of the end before the ledger did, and would not ask again for five minutes."""
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.ledger.pod_gone("uid-a")
+
+    assert cluster.after(0.1) == []
+    assert cluster.after(ITSELF) == ["default/pods/large/status"]
+    assert cluster.after(ITSELF) == []
+    assert cluster.ask("large")
+
+
+def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.ledger.pod_gone("uid-a")
+    assert cluster.after(0.1) == []
+    assert cluster.ask("large")
+    assert cluster.after(ITSELF) == []
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        pytest.param(lambda one: None, id="nothing"),
+        pytest.param(lambda one: one.ledger.pod_seen(pod("c", 1, on="n", **{INDEX: "0"})), id="less-room"),
+        pytest.param(
+            lambda one: one.ledger.pod_seen(pod("a", 8, on="n", phase="Running", **{INDEX: "0"})),
+            id="it-runs",
+        ),
+        pytest.param(lambda one: one.ledger.node_gone("n"), id="the-node-is-gone"),
+    ],
+)
+def test_where_no_room_is_added_nobody_is_touched(happens: Any) -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    happens(cluster)
+    assert cluster.after(0.1) == []
+    assert cluster.after(ITSELF) == []
+
+
+def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("small", 3)
+    assert not cluster.ask("larger", 11)
+    cluster.ledger.pod_gone("uid-a")
+    cluster.after(0.1)
+    assert cluster.after(ITSELF) == ["default/pods/small/status"]
+
+
+def test_a_new_node_is_room() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.ledger.node_seen(node("m", 10))
+    cluster.after(0.1)
+    assert cluster.after(ITSELF) == ["default/pods/large/status"]
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, True), (503, True), (403, True), (404, False), (409, False)])
+def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, again: bool) -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.ledger.pod_gone("uid-a")
+    cluster.after(0.1)
+    cluster.api.code = code
+    assert len(cluster.after(ITSELF)) == 1
+    assert bool(cluster.after(1)) == again
+
+
+def test_a_pod_that_nobody_asks_about_any_more_is_forgotten() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.after(FORGET)
+    cluster.ledger.pod_gone("uid-a")
+    cluster.after(0.1)
+    assert cluster.after(ITSELF) == []
