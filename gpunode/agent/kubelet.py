@@ -74,6 +74,9 @@ def read_watched_files(
         found.update({path: file for path, file in there.items() if path not in found})
         texts.extend(file.get("content", "") for file in there.values())
     whole = "\n".join(texts)
+    for folder in re.findall(r"--?dynamic-config-dir[= ]\s*[\"']*(/[^\s\"'\\]+)", whole):
+        target = folder.rstrip("/") + "/store/meta/assigned"
+        found.setdefault(target, read_file(target))
     for kind, path, name in re.findall(
         r"(?<![\w-])--?config(-dir)?[= ]\s*[\"']*(?:(/[^\s\"'\\]+)|\$\{?(\w+))", whole
     ):

@@ -41,6 +41,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     node.check(host, facts, minor, start)
     runtime = node.runtime(host, facts, minor, start)
     gates, reasons = node.gates(host, minor, start)
+    node.check_gates(host, facts, minor, start, gates)
     toolkit = _toolkit(host, facts, system) if system and host.toolkit != "none" else ()
     return Desired(
         runtime=runtime,
@@ -51,7 +52,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         toolkit=toolkit,
         sources=_sources(host, facts, system, wish, toolkit) if system else (),
         image=image,
-        notes=(*driver.notes(host, facts, wish), *_unused(host, system), *node.notes(facts, start)),
+        notes=(*driver.notes(host, facts, wish), *_unused(host, system), *node.notes(facts, minor, start)),
         isolation=host.isolation,
         kubelet=start,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpunode import compat, runtimes
 from gpunode.errors import Refused
-from gpunode.kubelets import arguments, places
+from gpunode.kubelets import arguments, contradictions, dynamic, places
 from gpunode.model import Facts, Host, KubeletStart, Runtime
 from gpunode.planning import CannotPlan, services
 
@@ -130,6 +130,23 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     return wished, reasons
 
 
+def check_gates(
+    host: Host, facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]
+) -> None:
+    """Refuse to set gates of a kubelet whose configuration is an object of the API."""
+    path = dynamic.source(facts, start.words[1:], minor)
+    wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
+    if path and wrong:
+        raise Refused(
+            host.name,
+            f"this kubelet takes its configuration from the API ({path} names the ConfigMap), and {', '.join(wrong)} must "
+            f"change: what gpunode writes into {start.config_path} would not count",
+            hint="Set it in `featureGates` of that ConfigMap's kubelet configuration; or go back to files: `kubectl patch node "
+            'NODE --type=merge -p \'{"spec":{"configSource":null}}\'`. Kubernetes 1.24 has only files.',
+            layer="kubelet",
+        )
+
+
 def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
     gate = compat.gates().get(name)
     if gate is None:
@@ -152,9 +169,15 @@ def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
         )
 
 
-def notes(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
+def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
     found = tuple(f"{words.rstrip()}." for mark, words in compat.managed().items() if _is_there(facts, mark))
+    found += contradictions.find(facts, start)
+    if path := dynamic.source(facts, start.words[1:], minor):
+        found += (
+            f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
+            "changes neither.",
+        )
     file = facts.files.get(arguments.flag(start.words[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (*found, f"This kubelet has not joined a cluster: {file.path} is not there.")

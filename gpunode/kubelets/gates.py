@@ -131,13 +131,13 @@ def config_gates(text: str, gates: Gates) -> str:
     if "featureGates" not in text:
         return text
     for name in gates:
-        text = _config_gate(text, _gates_node(_compose(text)), name, gates[name])
+        text = _config_gate(text, _gates_node(compose(text)), name, gates[name])
     return text
 
 
 def into_config(text: str, gates: Gates) -> str | None:
     """A KubeletConfiguration with these gates too; None where it is none that can hold them."""
-    root = _compose(text)
+    root = compose(text)
     if not isinstance(root, yaml.MappingNode) or not root.value:
         return None
     if not any((key.value, value.value) == ("kind", "KubeletConfiguration") for key, value in root.value):
@@ -188,7 +188,7 @@ def _into_block(text: str, last: yaml.Node, lines: str, end: str) -> str:
     return f"{before}{lines}{end}{text[at:]}"
 
 
-def _compose(text: str) -> yaml.Node | None:
+def compose(text: str) -> yaml.Node | None:
     """The text's nodes; None where it has some that only other readers of YAML take.
 
     JSON may be indented with tabs, which are none of YAML's.

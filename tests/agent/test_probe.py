@@ -15,7 +15,7 @@ import pytest
 
 from gpunode import bootstrap, facts, kubelets, wire
 from gpunode.agent import system
-from gpunode.kubelets import places
+from gpunode.kubelets import dynamic, places
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -712,6 +712,19 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
         "/etc/k.d/sub/10-b.conf",
     }
     assert kubelets.read(seen).config_gates == {"A": True, "B": False}
+
+
+def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
+    """It is below the folder that the kubelet's flag names, and not the file itself."""
+    host.program("kubelet", "echo Kubernetes v1.16.15")
+    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
+    host.program("journalctl", "")
+    unit = "[Service]\nExecStart=/usr/bin/kubelet --dynamic-config-dir=/var/lib/kubelet/dyn/\n"
+    host.write("/etc/systemd/system/kubelet.service", unit)
+    host.write("/var/lib/kubelet/dyn/store/meta/assigned", '{"kind":"SerializedNodeConfigSource"}')
+    seen = facts.parse(host.probe())
+    assert dynamic.source(seen, kubelets.read(seen).words, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
+    assert dynamic.source(seen, kubelets.read(seen).words, 24) is None
 
 
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
