@@ -19,6 +19,8 @@
     - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
     - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
   + WrongKey                   4    a key is not the one of the tables (keys)
+  + UnusableBase             2    the base of the plugin's image does not fit (image)
+  + NoWheels                 1    pip could not bring the libraries of the plugin's image (image)
   + DemoFailed                 1    the simulation could not start (sim)
   + Declined                   4    the user answered no
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from gpunode import __version__
 from gpunode.cli import options
 from gpunode.cli.session import in_cluster, session, tell_origin
 
-app = typer.Typer(help="Deploy, inspect or remove the bundled device plugin.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write the bundled device plugin's image; deploy, inspect or remove the plugin.",
+    no_args_is_help=True,
+)
 
 
 @app.command(short_help="Run the plugin on the nodes of the inventory's hosts.")
@@ -82,3 +89,53 @@ def remove(
     known = in_cluster(which)
     tell_origin(inventory, origin, listener)
     plugin.remove(known, listener, yes=yes)
+
+
+@app.command(short_help="Write the plugin's image, without docker.")
+def image(
+    base: Annotated[
+        Path,
+        typer.Option(
+            help="The image to build on: glibc and Python 3.10 or newer. An archive (docker save, OCI) or a folder in OCI's layout.",
+            metavar="ARCHIVE",
+        ),
+    ],
+    to: Annotated[Path, typer.Option(help="The archive to write.", metavar="FILE")] = Path("plugin.tar"),
+    arch: Annotated[str, typer.Option(help="The nodes' architecture: amd64 or arm64.")] = "amd64",
+    name: Annotated[
+        str, typer.Option(help="The image's name and tag.")
+    ] = f"gpunode-deviceplugin:{__version__}",
+    wheels: Annotated[
+        Path | None,
+        typer.Option(help="Take the libraries from this folder of wheels, not by pip.", metavar="FOLDER"),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Write the image of the device plugin, which also holds the scheduler extender, as an archive for `cluster.plugin.archive`.
+
+    Needs no docker: pip fetches the pinned libraries, checked by hash. docker load and ctr images import take the archive, too.
+    The same base and gpunode make the same file, byte for byte.
+
+    Example: gpunode plugin image --base python.tar
+    """
+    from gpunode import report
+    from gpunode.errors import UsageError
+    from gpunode.image import MACHINES, REFERENCE, write
+
+    if arch not in MACHINES:
+        raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")
+    if not REFERENCE.fullmatch(name):
+        raise UsageError(
+            f"--name {name}: not a name with a tag",
+            hint="Write it like gpunode-deviceplugin:1, in lower case.",
+        )
+    if wheels and not wheels.is_dir():
+        raise UsageError(f"--wheels {wheels}: no such folder")
+    written = write(base, to, name=name, arch=arch, folder=wheels)
+    listener = report.make(json=json, quiet=False)
+    listener.rows(
+        "image",
+        ("file", "image", "platform", "python", "id"),
+        [(str(written.file), written.name, written.platform, written.python, written.digest)],
+    )
+    listener.note(f"For the inventory's `cluster`:  plugin: {{archive: {written.file}}}")

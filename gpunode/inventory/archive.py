@@ -22,7 +22,7 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
             images = read(archive, tar)
     except tarfile.ReadError:
         raise ValueError(
-            f"{archive} is no image archive; write one with `docker save -o FILE IMAGE`"
+            f"{archive} is no image archive; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
         ) from None
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror}") from None

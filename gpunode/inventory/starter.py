@@ -49,7 +49,7 @@ def _lines(known: Starter) -> Iterator[str]:
     yield _line(
         f"  context: {_scalar(known.context)}", "of $KUBECONFIG, else ~/.kube/config", known.context, "prod"
     )
-    yield "  # The device plugin's image, a `docker save` file. Without it only the hosts' part is done."
+    yield "  # The device plugin's image, by `gpunode plugin image`. Without it only the hosts' part is done."
     yield _line(f"  plugin: {{archive: {_scalar(known.archive)}}}", "", known.archive, "plugin.tar")
     yield ""
     yield "defaults:                           # every host starts from these"

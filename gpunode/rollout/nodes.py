@@ -53,8 +53,8 @@ def image_of(inventory: Inventory) -> PluginImage:
     if inventory.cluster.plugin is None:
         raise ClusterError(
             f"{inventory.path} names no image of the device plugin",
-            hint="Set cluster.plugin.image, or cluster.plugin.archive to a `docker save` file that gpunode loads "
-            "onto the nodes; docs/deviceplugin.md says how to build it.",
+            hint="Set cluster.plugin.image, or cluster.plugin.archive to the file of `gpunode plugin image` that gpunode loads "
+            "onto the nodes; docs/deviceplugin.md has more.",
         )
     return inventory.cluster.plugin
 

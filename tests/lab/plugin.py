@@ -1,4 +1,4 @@
-"""The device plugin's image, built from the project's own Dockerfile on the lab's Python."""
+"""The device plugin's image, written by `gpunode plugin image` on the lab's Python."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .docker import docker
 from .process import run
 from .slot import Slot
 
+GPUNODE = CHECKOUT / ".venv/bin/gpunode"
+
 
 def archive(slot: Slot, base: str) -> Path:
-    """The image as `docker save` writes it; its name changes with its content."""
-    source = CHECKOUT / "gpunode/deviceplugin"
-    inputs: list[str | Path] = [Path(__file__), source, CHECKOUT / "gpunode/share", base]
+    """The image's archive; its name changes with its content."""
+    parts = [CHECKOUT / "gpunode" / name for name in ("image", "deviceplugin", "share")]
+    inputs: list[str | Path] = [Path(__file__), *parts, base]
 
     def build(folder: Path) -> None:
-        name = f"gpunode-deviceplugin:{cache.key(inputs)}"
-        with tempfile.TemporaryDirectory(dir=cache.root()) as context:
-            # Debian's Python: what fills the context fetches libraries, locked by hash, with its interpreter's pip
-            run(["/usr/bin/python3", "-m", "gpunode.deviceplugin.image", context], cwd=CHECKOUT)
-            docker(slot, "build", f"--build-arg=BASE={base}", "--network=none", "-t", name, context)
-        docker(slot, "save", "-o", folder / "plugin.tar", name)
+        with tempfile.NamedTemporaryFile(dir=cache.root(), suffix=".tar") as file:
+            docker(slot, "save", "-o", file.name, base)
+            name = f"--name=gpunode-deviceplugin:{cache.key(inputs)}"
+            run([GPUNODE, "plugin", "image", f"--base={file.name}", name, f"--to={folder / 'plugin.tar'}"])
 
     return cache.entry("plugin", inputs, build) / "plugin.tar"

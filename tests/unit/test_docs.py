@@ -207,7 +207,7 @@ def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
     assert "\ngpunode keys debian12\n" in README
     for name in keys.NAMES.values():
         (tmp_path / name).write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
-    assert "docker save -o plugin.tar gpunode-deviceplugin" in README
+    assert "gpunode plugin image --base python.tar" in README
     (tmp_path / "inventory.yaml").write_text(
         text.replace("archive: plugin.tar", "image: gpunode-deviceplugin")
     )

@@ -133,7 +133,7 @@ def test_what_is_no_tar_file_is_said(tmp_path, data):
         plugin(tmp_path)
     (problem,) = caught.value.problems
     assert problem.endswith(
-        f"{tmp_path}/image.tar is no image archive; write one with `docker save -o FILE IMAGE`"
+        f"{tmp_path}/image.tar is no image archive; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
     )
 
 

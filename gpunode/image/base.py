@@ -1,0 +1,226 @@
+"""The image to build on: an archive of `docker save`, an OCI archive, or a folder in OCI's layout."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import posixpath
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from gpunode.errors import GpunodeError
+
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+CHUNK = 1 << 20  # bytes
+INTERPRETER = re.compile(r"(?:\./)?usr/(local/)?bin/python(3\.\d+)$")
+MUSL = re.compile(r"(?:\./)?(?:usr/)?lib/ld-musl-")
+OLDEST = (3, 10)  # minor versions of Python that the plugin runs on
+
+Open = Callable[[str], IO[bytes]]
+
+
+class UnusableBase(GpunodeError):
+    """The base cannot carry the plugin; nothing was written."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of the base, as it is stored. `digest` has no `sha256:`."""
+
+    name: str
+    digest: str
+    size: int
+    compressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """An image of one platform. `python`: the minor version that `python3` starts, such as 3.11."""
+
+    config: dict[str, Any]
+    layers: tuple[Layer, ...]
+    python: str
+    open: Open
+
+
+@contextmanager
+def opened(path: Path, arch: str) -> Iterator[Base]:
+    """The base for linux/`arch`, readable within the context. Raises UnusableBase."""
+    with ExitStack() as stack:
+        try:
+            base = _base(path, _opener(path, stack), arch)
+        except (tarfile.TarError, EOFError, zlib.error):
+            raise UnusableBase(
+                f"{path} is no image archive, or was cut off",
+                hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
+            ) from None
+        except OSError as error:
+            raise UnusableBase(
+                f"{path} cannot be read: {error.strerror or error}",
+                hint="Name an image archive or a folder in OCI's layout.",
+            ) from error
+        yield base
+
+
+def _opener(path: Path, stack: ExitStack) -> Open:
+    """Opens what is in the archive or folder by its name. Raises KeyError or FileNotFoundError for what is not."""
+    if path.is_dir():
+        return lambda name: (path / name).open("rb")
+    tar = stack.enter_context(tarfile.open(path))  # noqa: SIM115
+    members = {posixpath.normpath(member.name): member for member in tar}
+
+    def read(name: str) -> IO[bytes]:
+        file = tar.extractfile(members[posixpath.normpath(name)])
+        if file is None:
+            raise KeyError(name)
+        return file
+
+    return read
+
+
+def _base(path: Path, read: Open, arch: str) -> Base:
+    try:
+        found = list(_images(read))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, FileNotFoundError) as error:
+        raise UnusableBase(
+            f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
+        ) from None
+    fitting = [(config, names) for config, names in found if _platform(config) == f"linux/{arch}"]
+    if not fitting:
+        there = ", ".join(sorted({_platform(config) for config, _ in found})) or "nothing"
+        raise UnusableBase(
+            f"{path} holds {there}, not linux/{arch}",
+            hint="Save the base for the nodes' architecture, or choose that with --arch.",
+        )
+    if len(fitting) > 1:
+        raise UnusableBase(f"{path} holds {len(fitting)} images for linux/{arch}", hint="Save one alone.")
+    config, names = fitting[0]
+    diffs = config.get("rootfs", {}).get("diff_ids", [])
+    if len(diffs) != len(names):
+        raise UnusableBase(
+            f"{path} has {len(names)} layers, its configuration names {len(diffs)}", hint="Save it again."
+        )
+    layers, files = [], set[str]()
+    for name, diff in zip(names, diffs, strict=True):
+        one, inside = _layer(path, read, name, diff)
+        layers.append(one)
+        files |= inside
+    return Base(config, tuple(layers), _python(path, files), read)
+
+
+def _images(read: Open) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Configuration and layers' names of each image: by docker's manifest where there is one, else by OCI's index."""
+
+    def content(name: str) -> Any:
+        with read(name) as file:
+            return json.load(file)
+
+    try:
+        entries = content("manifest.json")
+    except (KeyError, FileNotFoundError):
+        entries = []
+    for entry in entries:
+        yield content(entry["Config"]), entry["Layers"]
+    if entries:
+        return
+    waiting = list(content("index.json")["manifests"])
+    for entry in waiting:
+        manifest = content(_blob(entry["digest"]))
+        if "manifests" in manifest:
+            waiting += manifest["manifests"]
+        elif (entry.get("platform") or {}).get("architecture") != "unknown":  # an attestation
+            yield (
+                content(_blob(manifest["config"]["digest"])),
+                [_blob(one["digest"]) for one in manifest["layers"]],
+            )
+
+
+def _blob(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def _platform(config: dict[str, Any]) -> str:
+    return f"{config.get('os', '?')}/{config.get('architecture', '?')}"
+
+
+class _Hashed(io.RawIOBase):
+    """A stream whose bytes are hashed and counted as they are read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._hash, self.size = stream, hashlib.sha256(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._hash.update(data)
+        self.size += len(data)
+        return data
+
+    def finish(self) -> str:
+        """The digest of the whole stream."""
+        while self.read(CHUNK):
+            pass
+        return self._hash.hexdigest()
+
+
+def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, set[str]]:
+    """The layer, checked against its diff id, and the names of what is in it."""
+    try:
+        with read(name) as start:
+            magic = start.read(4)
+        with read(name) as file:
+            stored = _Hashed(file)
+            compressed = magic.startswith(GZIP)
+            if magic == ZSTD:
+                raise UnusableBase(
+                    f"{path}: layer {name} is compressed by zstd",
+                    hint="Save it with gzip: skopeo copy --dest-compress-format gzip …",
+                )
+            plain = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=stored))) if compressed else stored
+            with tarfile.open(fileobj=plain, mode="r|") as tar:
+                inside = {member.name for member in tar}
+            whole = plain.finish()
+            digest = stored.finish()
+    except (KeyError, FileNotFoundError):
+        raise UnusableBase(
+            f"{path} does not hold its layer {name}", hint="Save the image again, with all its layers."
+        ) from None
+    if f"sha256:{whole}" != diff:
+        raise UnusableBase(
+            f"{path}: layer {name} is damaged: its SHA-256 is {whole}, the image names {diff.partition(':')[2]}",
+            hint="Copy or save the base again.",
+        )
+    return Layer(name, digest, stored.size, compressed), inside
+
+
+def _python(path: Path, files: set[str]) -> str:
+    """The minor version of `python3`. /usr/local comes first, as in PATH."""
+    if any(MUSL.match(name) for name in files):
+        raise UnusableBase(
+            f"{path} has musl's C library; the plugin's libraries need glibc",
+            hint="Take a base of Debian, Ubuntu or a RHEL-like system.",
+        )
+    found = sorted((bool(match[1]), match[2]) for match in map(INTERPRETER.match, files) if match)
+    if not found:
+        raise UnusableBase(
+            f"{path} has no Python", hint="Take a base with Python 3, such as python:3.11-slim."
+        )
+    version = found[-1][1]
+    if tuple(map(int, version.split("."))) < OLDEST:
+        raise UnusableBase(
+            f"{path} has Python {version}; the plugin needs 3.10 or newer", hint="Take a newer base."
+        )
+    return version

@@ -1,0 +1,268 @@
+"""`gpunode plugin image`: the device plugin's image without docker."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+from gpunode.errors import GpunodeError
+from gpunode.image import wheels, write
+from gpunode.image.base import UnusableBase
+from gpunode.inventory import archive
+
+Files = dict[str, bytes]
+PYTHON = "usr/local/bin/python3.11"
+NAME = "gpunode-deviceplugin:1"
+
+
+def tar(files: Files) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            made.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def config(*layers: bytes, arch: str = "amd64") -> bytes:
+    inner = {"Env": ["PATH=/usr/local/bin:/usr/bin", "PYTHONPATH=/elsewhere"], "Cmd": ["python3"]}
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{digest(layer)}" for layer in layers]}
+    return json.dumps({"architecture": arch, "os": "linux", "config": inner, "rootfs": rootfs}).encode()
+
+
+def docker(*layers: bytes, arch: str = "amd64") -> Files:
+    """As docker before 25 saves an image."""
+    names = [f"{number}/layer.tar" for number, _ in enumerate(layers)]
+    entry = {"Config": "config.json", "RepoTags": ["python:3.11"], "Layers": names}
+    return {
+        "config.json": config(*layers, arch=arch),
+        "manifest.json": json.dumps([entry]).encode(),
+        **dict(zip(names, layers, strict=True)),
+    }
+
+
+def oci(*layers: bytes, archs: tuple[str, ...] = ("amd64",)) -> Files:
+    """As skopeo and buildx write one: compressed layers, below an index for several platforms an attestation."""
+    files: Files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+
+    def blob(data: bytes) -> dict[str, Any]:
+        files[f"blobs/sha256/{digest(data)}"] = data
+        return {"digest": f"sha256:{digest(data)}", "size": len(data)}
+
+    entries = []
+    for arch in archs:
+        stored = [blob(gzip.compress(layer, mtime=0)) for layer in layers]
+        manifest = {"config": blob(config(*layers, arch=arch)), "layers": stored}
+        entries.append(
+            blob(json.dumps(manifest).encode()) | {"platform": {"os": "linux", "architecture": arch}}
+        )
+    if len(archs) > 1:
+        unknown = blob(b'{"config":{},"layers":[]}') | {"platform": {"architecture": "unknown"}}
+        entries = [blob(json.dumps({"manifests": [*entries, unknown]}).encode())]
+    files["index.json"] = json.dumps({"manifests": entries}).encode()
+    return files
+
+
+def saved(path: Path, files: Files) -> Path:
+    path.write_bytes(tar(files))
+    return path
+
+
+def folder(path: Path, files: Files) -> Path:
+    for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    return path
+
+
+DEBIAN = tar({PYTHON: b"", "usr/bin/python3.9": b""})
+
+
+@pytest.fixture(autouse=True)
+def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of pip: a wheel with a program, which is left out, and a part that belongs beside its packages."""
+
+    def fetch(dest: Path, **_: object) -> list[Path]:
+        path = dest / "thing-1-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            for name in ("thing.py", "thing-1.data/scripts/run", "thing-1.data/purelib/beside.py"):
+                wheel.writestr(name, name)
+        return [path]
+
+    monkeypatch.setattr(wheels, "fetch", fetch)
+
+
+@pytest.mark.parametrize(
+    ("base", "arch"),
+    [
+        (lambda path: saved(path, docker(DEBIAN)), "amd64"),
+        (lambda path: saved(path, docker(tar({"etc/os-release": b""}), DEBIAN)), "amd64"),
+        (lambda path: saved(path, docker(gzip.compress(DEBIAN)) | {"config.json": config(DEBIAN)}), "amd64"),
+        (lambda path: saved(path, oci(DEBIAN)), "amd64"),
+        (lambda path: saved(path, oci(DEBIAN, archs=("amd64", "arm64"))), "arm64"),
+        (lambda path: folder(path, oci(DEBIAN)), "amd64"),
+    ],
+    ids=["docker", "two layers", "compressed", "OCI", "two platforms", "folder"],
+)
+def test_the_archive_is_whole_for_oci_and_for_docker(
+    tmp_path: Path, base: Callable[[Path], Path], arch: str
+) -> None:
+    """Every blob has its digest and size, each manifest names the same, and the inventory reads it."""
+    out = tmp_path / "plugin.tar"
+
+    written = write(base(tmp_path / "base"), out, name=NAME, arch=arch)
+
+    with tarfile.open(out) as made:
+        files = {one.name: made.extractfile(one).read() for one in made}  # type: ignore[union-attr]
+    blobs = {name: data for name, data in files.items() if name.startswith("blobs/")}
+    assert all(name == f"blobs/sha256/{digest(data)}" for name, data in blobs.items())
+    (entry,) = json.loads(files["index.json"])["manifests"]
+    manifest = json.loads(blobs["blobs/" + entry["digest"].replace(":", "/")])
+    paths = ["blobs/" + one["digest"].replace(":", "/") for one in manifest["layers"]]
+    (listed,) = json.loads(files["manifest.json"])
+    assert (listed["Layers"], listed["RepoTags"]) == (paths, [NAME])
+    assert [one["size"] for one in manifest["layers"]] == [len(blobs[path]) for path in paths]
+    made_config = json.loads(blobs[listed["Config"]])
+    assert (made_config["architecture"], entry["platform"]["architecture"]) == (arch, arch)
+    plain = [
+        gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        for data in map(blobs.__getitem__, paths)
+    ]
+    assert made_config["rootfs"]["diff_ids"] == [f"sha256:{digest(data)}" for data in plain]
+    assert archive.image(out, None) == (NAME, written.digest)
+    with tarfile.open(fileobj=io.BytesIO(plain[-1])) as layer:
+        inside = layer.getnames()
+    assert {"app/gpunode/deviceplugin/__main__.py", "app/gpunode/share/__main__.py"} < set(inside)
+    assert {"app/thing.py", "app/beside.py"} < set(inside)
+    assert "app/gpunode/__init__.py" not in inside
+    assert not [name for name in inside if name.endswith("run") or "__pycache__" in name]
+
+
+def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
+    """Its program and variables, beside those of the base; no GPU is asked for by the image itself."""
+    written = write(saved(tmp_path / "base", docker(DEBIAN)), tmp_path / "out", name=NAME, arch="amd64")
+
+    with tarfile.open(written.file) as made:
+        file = made.extractfile(f"blobs/sha256/{written.digest.partition(':')[2]}")
+        assert file is not None
+        inner = json.load(file)["config"]
+    assert (inner["User"], inner["Entrypoint"]) == ("65534:65534", ["python3"])
+    assert inner["Cmd"] == ["-m", "gpunode.deviceplugin"]
+    assert "PATH=/usr/local/bin:/usr/bin" in inner["Env"]
+    assert [one for one in inner["Env"] if one.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]
+    assert not [one for one in inner["Env"] if "VISIBLE_DEVICES" in one]
+
+
+def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes it, and when: files read later, in another order, with other times."""
+    base = saved(tmp_path / "base", docker(DEBIAN))
+    write(base, tmp_path / "one", name=NAME, arch="amd64")
+    listed = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda self, what: reversed(list(listed(self, what))))
+    monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
+
+    write(base, tmp_path / "two", name=NAME, arch="amd64")
+
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (docker(DEBIAN, arch="arm64"), "holds linux/arm64, not linux/amd64\n  Save the base for the nodes'"),
+        (docker(tar({"bin/sh": b""})), "has no Python"),
+        (docker(tar({"usr/bin/python3.9": b""})), "has Python 3.9; the plugin needs 3.10 or newer"),
+        (docker(tar({PYTHON: b"", "lib/ld-musl-x86_64.so.1": b""})), "has musl's C library"),
+        (docker(DEBIAN) | {"config.json": config(b"other")}, "layer 0/layer.tar is damaged: its SHA-256 is "),
+        (docker(DEBIAN) | {"config.json": config()}, "has 1 layers, its configuration names 0"),
+        (docker(b"\x28\xb5\x2f\xfd"), "layer 0/layer.tar is compressed by zstd"),
+        ({name: data for name, data in docker(DEBIAN).items() if "layer" not in name}, "not hold its layer"),
+        ({"readme": b""}, "holds no complete image (KeyError('index.json'))"),
+        ({"manifest.json": b"[1]"}, "holds no complete image"),
+        (oci(DEBIAN, archs=("amd64", "amd64")), "holds 2 images for linux/amd64"),
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused(tmp_path: Path, files: Files, words: str) -> None:
+    """By its name, with the cause; nothing is written."""
+    base = saved(tmp_path / "base.tar", files)
+
+    with pytest.raises(UnusableBase) as caught:
+        write(base, tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+    assert str(caught.value).startswith(str(base))
+    assert words in str(caught.value)
+    assert caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["base.tar"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "base.tar cannot be read: No such file"),
+        (b"<html>", "base.tar is no image archive"),
+        (tar(docker(DEBIAN))[:2000], "base.tar is no image archive, or was cut off"),
+    ],
+)
+def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    """A missing file, a web page, a copy that broke off."""
+    if content is not None:
+        (tmp_path / "base.tar").write_bytes(content)
+    with pytest.raises(UnusableBase) as caught:
+        write(tmp_path / "base.tar", tmp_path / "plugin.tar", name=NAME, arch="amd64")
+    assert words in str(caught.value)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base", docker(DEBIAN))
+    with pytest.raises(GpunodeError, match="cannot be written: No such file"):
+        write(base, tmp_path / "nowhere/plugin.tar", name=NAME, arch="amd64")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--arch", "ppc64le"], "Choose one of amd64, arm64."),
+        (["--name", "Plugin"], "--name Plugin: not a name with a tag"),
+        (["--wheels", "/nowhere"], "--wheels /nowhere: no such folder"),
+    ],
+)
+def test_a_wrong_option_is_found_first(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["plugin", "image", "--base", "/nowhere", *words])
+    assert said in str(done.exception)
+
+
+def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By pip, whose reason is shown; a folder that has none says what it needs."""
+    monkeypatch.undo()
+    found, dest = tmp_path / "wheels", tmp_path / "dest"
+    found.mkdir()
+    with pytest.raises(wheels.NoWheels, match="grpcio==") as caught:
+        wheels.fetch(dest, python="3.11", machine="x86_64", folder=found)
+    assert "The folder needs the wheels of " in caught.value.hint
+    for line in wheels.LOCK.read_text().splitlines():
+        if "==" in line:
+            project, _, version = line.split()[0].partition("==")
+            stem = f"{project.replace('-', '_')}-{version}"
+            with zipfile.ZipFile(found / f"{stem}-py3-none-any.whl", "w") as wheel:
+                metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
+                wheel.writestr(f"{stem}.dist-info/METADATA", metadata)
+                wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+    with pytest.raises(wheels.NoWheels, match=r"(?s)DO NOT MATCH THE HASHES.*grpcio") as caught:
+        wheels.fetch(dest, python="3.11", machine="x86_64", folder=found)
+    assert "not the file that requirements.lock names" in caught.value.hint
