@@ -64,13 +64,12 @@ def policy(extender: Extender) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def fresh(extender: Extender, minor: int, flags: Mapping[str, str]) -> str:
-    """A configuration for a scheduler that has none, with what it was told by flags that a configuration overrules."""
+def fresh(extender: Extender, minor: int, settings: Mapping[str, Any]) -> str:
+    """A configuration for a scheduler that has none, with these settings."""
     document = {
         "apiVersion": f"{GROUP}/{version(minor)}",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": flags.get("kubeconfig", "/etc/kubernetes/scheduler.conf")},
-        "leaderElection": {"leaderElect": flags.get("leader-elect", "true") == "true"},
+        **settings,
         "extenders": [entry(extender)],
     }
     return "# Made by gpunode share enable.\n" + yaml.safe_dump(document, sort_keys=False)

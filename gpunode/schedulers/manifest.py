@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What it says without gpunode's lines. `minor`: of Kubernetes, by its image's tag; None where that names none."""
+    """What it says without gpunode's lines. `flags`: without dashes; `--flag value` as `--flag=value`. `minor`: of
+    Kubernetes, by its image's tag; None where that names none."""
 
     text: str
     flags: dict[str, str]
@@ -32,9 +34,15 @@ def read(text: str) -> Manifest:
     key = "args" if lines.value(container, "args") is not None else "command"
     flags: dict[str, str] = {}
     sequence = lines.block(PATH, lines.value(container, key), key)
+    before = ""
     for item in sequence.value if sequence else ():
-        name, _, given = str(item.value).partition("=")
-        flags[name.lstrip("-")] = given or "true"
+        word = str(item.value)
+        if not word.startswith("-"):
+            if before:
+                flags[before] = word
+            continue
+        name, equals, given = word.lstrip("-").partition("=")
+        flags[name], before = given if equals else "true", "" if equals else name
     image = lines.value(container, "image")
     tag = re.search(r"kube-scheduler[^:]*:v1\.(\d+)\.", str(image.value) if image else "")
     return Manifest(plain, flags, int(tag[1]) if tag else None)
@@ -60,7 +68,7 @@ def extended(manifest: Manifest, flag: str, volume: str, folder: str) -> str:
     if flag:
         key = "args" if "args" in container else "command"
         container[key] = copy.copy(container[key])
-        container[key].insert(1 if len(container[key]) > 1 or key == "command" else 0, flag)
+        container[key].insert(_first(container[key]), flag)
     lines.check(PATH, manifest.text, text, expected)
     return text
 
@@ -85,10 +93,16 @@ def _with(text: str, where: tuple[str, str], entry: Any) -> str:
     column = found.start_mark.column
     items = found.value
     if isinstance(entry, str):
-        at = items[1].start_mark.line if len(items) > 1 else items[0].end_mark.line + (key == "command")
+        first = _first([item.value for item in items])
+        at = items[first].start_mark.line if first < len(items) else items[-1].end_mark.line + 1
     else:
         at = items[0].start_mark.line
     return lines.added(text, at, column, [line])
+
+
+def _first(words: Sequence[object]) -> int:
+    """The position of the first flag: not between a flag and its value."""
+    return next((n for n, word in enumerate(words) if str(word).startswith("-")), len(words))
 
 
 def _container(root: yaml.MappingNode) -> yaml.MappingNode:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpunode.model import Change, File, RemoveFile, WriteFile
 from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.schedulers import configuration, lines, manifest
+from gpunode.schedulers import configuration, flags, lines, manifest
 from gpunode.schedulers.configuration import Extender
 
 FOLDER = "/etc/kubernetes/gpunode-share"
@@ -47,18 +47,20 @@ def enabling(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tup
     extender = Extender(wanted.address, wanted.resource, FOLDER)
     made = {f"{FOLDER}/{name}": base64.b64decode(wanted.secret[name]).decode() for name in CERTIFICATES}
     flag = ""
-    if "policy-config-file" in found.flags:
-        raise CannotPlan(
-            f"{manifest.PATH}: the scheduler has a Policy already, {found.flags['policy-config-file']}",
-            hint="Take --policy-config-file and its extender out first; pods that it placed keep their GPUs.",
-        )
+    for name in ("policy-config-file", "policy-configmap"):
+        if name in found.flags:
+            raise CannotPlan(
+                f"{manifest.PATH}: the scheduler has a Policy already, {found.flags[name]}",
+                hint=f"Take --{name} and its extender out first; pods that it placed keep their GPUs.",
+            )
     if path := found.flags.get("config", ""):
         plain = lines.without(_content(files, path))
         made[path] = configuration.extended(path, plain, extender)
     elif not configuration.version(minor):
         made[POLICY], flag = configuration.policy(extender), f"--policy-config-file={POLICY}"
     else:
-        made[SCHEDULER], flag = configuration.fresh(extender, minor, found.flags), f"--config={SCHEDULER}"
+        settings = flags.as_configuration(manifest.PATH, found.flags, minor)
+        made[SCHEDULER], flag = configuration.fresh(extender, minor, settings), f"--config={SCHEDULER}"
     digest = hashlib.sha256(
         "\0".join(f"{path}\0{content}" for path, content in sorted(made.items())).encode()
     )

@@ -7,6 +7,7 @@ controllers would do, tests do.
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import os
 import shutil
@@ -28,16 +29,17 @@ from .progress import CannotRun, wait
 OLD = {"1.16": "1.16.15", "1.20": "1.20.15"}
 NEW = "1.36"
 MODELS = "k8s.io/kubernetes/pkg/generated/openapi"
+COMMANDS = ("k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler")
 TOKEN = "lab"
 
 
-def api_server(minor: str) -> Path:
-    """The kube-apiserver of that release, from the cache or compiled now."""
+def programs(minor: str) -> Path:
+    """The folder with the kube-apiserver and the kube-scheduler of that release, from the cache or compiled now."""
     if minor == NEW:
-        return builds.go(builds.KUBERNETES) / "kube-apiserver"
+        return builds.go(builds.KUBERNETES)
     source = HERE / "go" / f"api-server-{minor}"
-    inputs: list[str | Path] = [source, OLD[minor], Path(__file__)]
-    return cache.entry(f"api-server-{minor}", inputs, lambda folder: _build(minor, folder)) / "kube-apiserver"
+    inputs: list[str | Path] = [source, OLD[minor], *COMMANDS, inspect.getsource(_build)]
+    return cache.entry(f"api-server-{minor}", inputs, lambda folder: _build(minor, folder))
 
 
 def _build(minor: str, folder: Path) -> None:
@@ -61,7 +63,7 @@ def _build(minor: str, folder: Path) -> None:
         values = {"gitVersion": f"v{OLD[minor]}", "gitMajor": "1", "gitMinor": minor[2:]}
         flags = " ".join(f"-X {one}.{key}={value}" for one in stamps for key, value in values.items())
         linked = ["-trimpath", "-ldflags", f"-checklinkname=0 -s -w {flags}", "-o", f"{folder}/"]
-        run(["nice", "go", "build", *linked, "k8s.io/kubernetes/cmd/kube-apiserver"], work, env)
+        run(["nice", "go", "build", *linked, *COMMANDS], work, env)
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def running(minor: str, folder: Path) -> Iterator[str]:
     etcd = shutil.which("etcd")
     if etcd is None:
         raise CannotRun("no etcd here: `apt-get install etcd-server`")
-    program, ports = api_server(minor), [_port() for _ in range(3)]
+    program, ports = programs(minor) / "kube-apiserver", [_port() for _ in range(3)]
     store, peers = (f"http://127.0.0.1:{port}" for port in ports[:2])
     (folder / "tokens").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
     _, certificate = tls.server(folder / "server.pem")

@@ -11,7 +11,7 @@ import yaml
 
 from gpunode.model import Change, File, RemoveFile, WriteFile
 from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.schedulers import configuration, lines, manifest, plan
+from gpunode.schedulers import configuration, flags, lines, manifest, plan
 
 KUBEADM = """\
 apiVersion: v1
@@ -218,6 +218,10 @@ GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
             {"manifest": BARE.replace("--v=2", "--policy-config-file=/p.json")},
             "has a Policy already, /p.json",
         ),
+        (
+            {"manifest": BARE.replace("--v=2", "--policy-configmap=ours")},
+            "has a Policy already, ours",
+        ),
         ({"manifest": BARE + "      volumeMounts: []\n"}, "volumeMounts is no list in block style"),
         ({"manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml")}, "own.yaml is not there"),
         (
@@ -243,6 +247,103 @@ def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], word
         plan.enabling(files(**contents), 36, WANTED)
     assert words in caught.value.message
     assert caught.value.hint
+
+
+FLAGS = """\
+    - --profiling=false
+    - --contention-profiling=F
+    - --kube-api-qps=80
+    - --kube-api-burst
+    - "160"
+    - --kube-api-content-type=application/json
+    - --leader-elect-lease-duration=30s
+    - --leader-elect-resource-name=ours
+    - --lock-object-namespace=infra
+    - --scheduler-name=ours
+    - --hard-pod-affinity-symmetric-weight=7
+    - --port=0
+    - --v=2
+"""
+
+
+@pytest.mark.parametrize(
+    ("minor", "more"),
+    [
+        (20, {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}),
+        (22, {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}),
+        (23, {}),
+        (36, {}),
+    ],
+)
+def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[str, str]) -> None:
+    """By cmd/kube-scheduler/app/options of 1.19 to 1.36; the manifest keeps them. --v counts beside a configuration."""
+    text = KUBEADM.replace("{minor}", str(minor)).replace("    - --leader-elect=true\n", FLAGS)
+    before = files(manifest=text)
+    now = after(before, plan.enabling(before, 36, WANTED)[0])
+    document = yaml.safe_load(content(now, plan.SCHEDULER))
+    for key in ("apiVersion", "kind", "extenders"):
+        del document[key]
+    assert document == {
+        "clientConnection": {
+            "kubeconfig": "/etc/kubernetes/scheduler.conf",
+            "contentType": "application/json",
+            "qps": 80.0,
+            "burst": 160,
+        },
+        "enableProfiling": False,
+        "enableContentionProfiling": False,
+        "leaderElection": {
+            "leaderElect": True,
+            "leaseDuration": "30s",
+            "resourceName": "ours",
+            "resourceNamespace": "infra",
+        },
+        "profiles": [
+            {
+                "schedulerName": "ours",
+                "pluginConfig": [{"name": "InterPodAffinity", "args": {"hardPodAffinityWeight": 7}}],
+            }
+        ],
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "bound"),
+    [
+        ({}, None),  # the default of both
+        ({"port": "8080"}, ":8080"),
+        ({"port": "0"}, "127.0.0.1:10251"),
+        ({"port": "8080", "address": "10.0.0.1"}, "10.0.0.1:8080"),
+        ({"address": "::1"}, "[::1]:10251"),
+    ],
+)
+def test_the_port_without_tls_stays_where_it_was(given: dict[str, str], bound: str | None) -> None:
+    """Up to 1.22 a configuration without addresses opens it on all of them, and none closes it."""
+    assert flags.as_configuration(manifest.PATH, given, 20).get("healthzBindAddress") == bound
+    assert "healthzBindAddress" not in flags.as_configuration(manifest.PATH, given, 23)
+
+
+@pytest.mark.parametrize("word", ["--kube-api-burst=many", "--profiling=maybe", "--kube-api-qps=fast"])
+def test_a_flag_that_cannot_be_read_is_named(word: str) -> None:
+    """With its file: it would be lost."""
+    text = KUBEADM.replace("{minor}", "30").replace("--leader-elect=true", word)
+    with pytest.raises(CannotPlan, match=word) as caught:
+        plan.enabling(files(manifest=text), 30, WANTED)
+    assert manifest.PATH in caught.value.message
+
+
+def test_a_flag_is_not_added_between_another_and_its_value() -> None:
+    """`--flag value` is as good as `--flag=value`."""
+    text = BARE.replace(
+        "--kubeconfig=/etc/kubernetes/scheduler.conf", "--kubeconfig\n        - /etc/own.conf"
+    )
+    before = files(manifest=text)
+    now = after(before, plan.enabling(before, 36, WANTED)[0])
+    args = yaml.safe_load(content(now, manifest.PATH))["spec"]["containers"][0]["args"]
+    assert args == [f"--config={plan.SCHEDULER}", "--kubeconfig", "/etc/own.conf", "--v=2"]
+    document = yaml.safe_load(content(now, plan.SCHEDULER))
+    assert document["clientConnection"] == {"kubeconfig": "/etc/own.conf"}
 
 
 def test_a_mark_is_no_part_of_anybodys_line() -> None:

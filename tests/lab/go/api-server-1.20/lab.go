@@ -4,4 +4,5 @@ package lab
 import (
 	_ "k8s.io/kube-openapi/cmd/openapi-gen" // its results are in no module
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler" // in the same module, of the same release
 )
