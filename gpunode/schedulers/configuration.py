@@ -47,6 +47,7 @@ def entry(extender: Extender, *, policy: bool = False) -> dict[str, Any]:
         "urlPrefix": f"https://{extender.address}/share",
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
         "weight": 1,
         "bindVerb": "bind",
         "enableHttps" if policy else "enableHTTPS": True,

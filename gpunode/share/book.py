@@ -19,6 +19,7 @@ class Promise:
     units: int
     parts: tuple[Part, ...]
     reserved: bool = False
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

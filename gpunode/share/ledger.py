@@ -66,6 +66,15 @@ class Ledger:
         with self._lock:
             return dict(self._promises.get(node, {}))
 
+    def page(self, node: str, uid: str = "") -> tuple[Book | None, dict[str, Promise]]:
+        """`book` and `promises` of the same moment."""
+        with self._lock:
+            book, promises = self._books.get(node), dict(self._promises.get(node, {}))
+        held = promises.get(uid)
+        if book is not None and held is not None and held.reserved:
+            book = book.plus((promises.pop(uid),), -1)
+        return book, promises
+
     def pods(self) -> set[str]:
         """The UIDs of all pods that have a promise, reserved ones too."""
         with self._lock:
@@ -116,7 +125,8 @@ class Ledger:
             self._drop(uid)
             found, choice = find(self._books.get(node), wanted, packed=packed)
             parts = notes.placed(wanted, choice, found.gpus)
-            self._add(uid, node, Promise(_name(pod), wanted.units, parts, reserved=True))
+            promise = Promise(_name(pod), wanted.units, parts, reserved=True, priority=priority(pod))
+            self._add(uid, node, promise)
             return found.gpus, parts
 
     def release(self, uid: str) -> None:
@@ -135,7 +145,7 @@ class Ledger:
             return None
         # Which units of an init container the others get from the kubelet is not known here.
         parts = () if held.init else placement.read(pod, node, held) or ()
-        return Promise(_name(pod), held.units, parts)
+        return Promise(_name(pod), held.units, parts, priority=priority(pod))
 
     def _add(self, uid: str, node: str, promise: Promise) -> None:
         self._promises.setdefault(node, {})[uid] = promise
@@ -152,6 +162,11 @@ class Ledger:
             del self._promises[node]
         if node in self._books:
             self._books[node] = self._books[node].plus((promise,), -1)
+
+
+def priority(pod: Mapping[str, Any]) -> int:
+    """A pod's, as admission wrote it."""
+    return int((pod.get("spec") or {}).get("priority") or 0)
 
 
 def _name(pod: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from gpunode.deviceplugin.promises.demand import Demand, Malformed
 from .api import Api
 from .binding import NotBound, NotLeading, bind
 from .fit import LASTING, Refused, find, score
-from .ledger import Ledger
+from .ledger import Ledger, priority
+from .preempt import victims
 from .waiting import Waiting
 
 Answer: TypeAlias = dict[str, Any]
@@ -66,6 +67,29 @@ class Extender:
         wanted, uid, names, _ = self._read(body)
         return [{"Host": name, "Score": self._score(name, uid, wanted)} for name in names]
 
+    def preempt(self, body: object) -> Answer:
+        """ExtenderPreemptionResult of ExtenderPreemptionArgs. Raises BadRequest or NotLeading, as `prioritize`.
+
+        Nodes that the victims leave without room are dropped. Each victim that is added counts as one whose disruption
+        budget is violated, since budgets are not known here: nodes without added ones are chosen first.
+        """
+        self._lead()
+        fields = _fields(body)
+        wanted, uid = self._asked(fields.get("pod"))
+        own = priority(fields["pod"])
+        answer: dict[str, Answer] = {}
+        for node, (proposed, violations) in _proposed(fields).items():
+            book, promises = self._ledger.page(node, uid)
+            found = (
+                victims(book, promises, wanted, own, proposed, packed=self._packed)
+                if wanted.units
+                else proposed
+            )
+            if found:
+                violated = violations + len(found) - len(proposed)
+                answer[node] = {"Pods": [{"UID": one} for one in found], "NumPDBViolations": violated}
+        return {"NodeNameToMetaVictims": answer}
+
     def bind(self, body: object) -> Answer:
         """ExtenderBindingResult of ExtenderBindingArgs."""
         try:
@@ -93,16 +117,10 @@ class Extender:
         """What the pod asks for, its UID, the nodes' names, and the nodes themselves if the scheduler sent them."""
         self._lead()
         fields = _fields(body)
-        pod, names, nodes = (fields.get(key) for key in ("pod", "nodenames", "nodes"))
-        if not isinstance(pod, Mapping):
-            raise BadRequest("Pod: expected a pod")
-        try:
-            wanted = demand.of(pod, self._ledger.resource)
-        except Malformed as error:
-            raise BadRequest(str(error)) from None
-        uid = str((pod.get("metadata") or {}).get("uid") or "")
+        wanted, uid = self._asked(fields.get("pod"))
         if waits and wanted.units:
-            self.waiting.asked(pod, wanted)
+            self.waiting.asked(fields["pod"], wanted)
+        names, nodes = fields.get("nodenames"), fields.get("nodes")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return wanted, uid, names, None
         if not isinstance(nodes, Mapping):
@@ -112,6 +130,33 @@ class Extender:
         except (LookupError, TypeError) as error:
             raise BadRequest(f"Nodes: expected a list of nodes: {error!r}") from None
         return wanted, uid, list(by_name), by_name
+
+    def _asked(self, pod: object) -> tuple[Demand, str]:
+        """What a pod asks for, and its UID."""
+        if not isinstance(pod, Mapping):
+            raise BadRequest("Pod: expected a pod")
+        try:
+            return demand.of(pod, self._ledger.resource), str((pod.get("metadata") or {}).get("uid") or "")
+        except Malformed as error:
+            raise BadRequest(str(error)) from None
+
+
+def _proposed(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
+    """By node the victims' UIDs, and how many budgets they violate. Whole pods come from a scheduler that was told of no
+    node cache."""
+    found = {}
+    try:
+        for node, given in (fields.get("nodenametometavictims") or {}).items():
+            each = _fields(given)
+            uids = [_text(_fields(one), "UID") for one in each.get("pods") or []]
+            found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
+        for node, given in (fields.get("nodenametovictims") or {}).items():
+            each = _fields(given)
+            uids = [str(one["metadata"]["uid"]) for one in each.get("pods") or []]
+            found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BadRequest(f"expected victims by node: {error!r}") from None
+    return found
 
 
 def _fields(body: object) -> dict[str, Any]:

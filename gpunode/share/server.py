@@ -1,4 +1,4 @@
-"""The extender's HTTP server: POST …/filter, …/prioritize, …/bind, below any prefix.
+"""The extender's HTTP server: POST …/filter, …/prioritize, …/preempt, …/bind, below any prefix.
 
 The standard library's, a thread for each connection: the scheduler keeps a few open, its binds run side by side, and each
 waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up. It is quick enough
@@ -22,7 +22,8 @@ from .protocol import BadRequest, Extender
 
 log = logging.getLogger(__name__)
 
-HERE = "POST filter, prioritize and bind are here"
+HERE = "POST filter, prioritize, preempt and bind are here"
+FIELD = ("filter", "bind")  # whose answers have a field for an error
 MOST_BYTES = 256 << 20  # of a body: 5,000 nodes of 50 KiB, where the scheduler sends them whole
 IDLE = 120.0  # seconds; Go's client closes an idle connection after 90
 GREETING = 10.0  # seconds for a TLS handshake
@@ -108,7 +109,13 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         text, verb = self.rfile.read(int(length)), self._verb()
-        ask = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind}.get(verb)
+        extender = self.server.extender
+        ask = {
+            "filter": extender.filter,
+            "prioritize": extender.prioritize,
+            "preempt": extender.preempt,
+            "bind": extender.bind,
+        }.get(verb)
         if ask is None:
             self._answer(404, HERE)
             return
@@ -118,24 +125,15 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(503, str(error))
         except BadRequest as error:
             # filter and bind have a field for it, which the scheduler reads only of status 200.
-            self._answer(*((400, str(error)) if verb == "prioritize" else (200, {"Error": str(error)})))
+            self._answer(*((200, {"Error": str(error)}) if verb in FIELD else (400, str(error))))
         except Exception as error:
             log.exception("%s failed", verb)
             words = f"the extender failed: {error!r}"
-            self._answer(*((500, words) if verb == "prioritize" else (200, {"Error": words})))
+            self._answer(*((200, {"Error": words}) if verb in FIELD else (500, words)))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are logged at debug."""
         log.debug(format, *args)
-
-    def _filter(self, body: object) -> object:
-        return self.server.extender.filter(body)
-
-    def _prioritize(self, body: object) -> object:
-        return self.server.extender.prioritize(body)
-
-    def _bind(self, body: object) -> object:
-        return self.server.extender.bind(body)
 
     def _verb(self) -> str:
         return self.path.partition("?")[0].rpartition("/")[2]

@@ -212,7 +212,8 @@ def test_other_requests_are_answered_too(server: Server) -> None:
     """Whether it lives, and what is not there."""
     assert ask(server, "healthz", b"", "GET")[0] == 404  # probes have a port of their own
     assert ask(server, "filter", b"", "GET")[0] == 404
-    assert ask(server, "preempt", {})[0] == 404
+    assert ask(server, "unbind", {})[0] == 404
+    assert ask(server, "preempt", {})[0] == 400  # no field for an error
     assert ask(server, "filter", b"", **{"Content-Length": "many"})[0] == 411
     assert ask(server, "filter", b"", **{"Content-Length": "9" * 30})[0] == 413
 
