@@ -83,6 +83,10 @@ ROWS = (
     Row("config files of users, merged by the real runtimes", ("test_runtime_files.py",)),
     Row("kubelet units of many kinds, read by a real systemd", ("test_kubelet_places.py",)),
     Row("device managers of the kubelets 1.8.15, 1.9.11, 1.10.13", ("test_old_kubelets.py",)),
+    Row(
+        "the articles' workloads from their manifests, with images that stand in; a NodePort that answers",
+        ("test_workloads.py",),
+    ),
     Row("the distribution's own driver", why="Debian's is the real one, which needs a real GPU and kernel"),
     Row("CentOS 7's shape: yum, systemd 219", why="Debian 12 has no yum"),
     Row("Ubuntu 16.04's shape: Python 3.5, systemd 229", why="Debian 12 has no Python 3.5"),

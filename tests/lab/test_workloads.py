@@ -1,0 +1,215 @@
+"""The articles' workloads from the very manifests, with images that stand in for theirs and add vectors on their GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+
+from .api import Lab
+from .conftest import Ran
+from .docker import DOCKER, docker
+from .pods import NAMESPACE, Pods
+from .progress import wait
+
+pytestmark = [pytest.mark.lab, pytest.mark.matrix]
+
+NODE = "modern"
+KINDS = {
+    "Pod": f"{NAMESPACE}/pods",
+    "Service": f"{NAMESPACE}/services",
+    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "Job": "/apis/batch/v1/namespaces/default/jobs",
+}
+ADD = '["python3", "-m", "gpunode.deviceplugin.vectoradd", "--json"]'
+# As Jupyter: a page on port 8888. It is the vectors that were added on its GPU.
+SERVE = """
+import os, subprocess
+os.chdir("/tmp")
+with open("index.html", "w") as page:
+    subprocess.run(["python3", "-m", "gpunode.deviceplugin.vectoradd", "--json"], stdout=page)
+os.execlp("python3", "python3", "-m", "http.server", "8888")
+"""
+# Chainer's example where GitHub has it, which adds vectors where Chainer would learn, once it has MNIST's address.
+EXAMPLE = """
+import argparse, subprocess, sys
+from chainer.datasets import mnist
+asked = argparse.ArgumentParser()
+asked.add_argument("--gpu", type=int, required=True)
+asked.add_argument("--epoch", type=int)
+assert asked.parse_args().gpu == 0
+assert mnist.URL == "https://ossci-datasets.s3.amazonaws.com/mnist/train.gz", mnist.URL
+sys.exit(subprocess.call([sys.executable, "-m", "gpunode.deviceplugin.vectoradd", "--json"]))
+"""
+GITHUB = """
+import shutil, urllib.request
+def fetched(address, to):
+    assert address == "https://raw.githubusercontent.com/chainer/chainer/v5.3.0/examples/mnist/train_mnist.py", address
+    shutil.copy("/app/example.py", to)
+urllib.request.urlretrieve = fetched
+"""
+FILES = {
+    "serve.py": SERVE,
+    "chainer/chainer/__init__.py": '__version__ = "5.3.0"\n',
+    "chainer/chainer/datasets/__init__.py": "",
+    "chainer/chainer/datasets/mnist.py": 'URL = "http://yann.lecun.com/exdb/mnist/train.gz"\n',
+    "chainer/sitecustomize.py": GITHUB,
+    "chainer/example.py": EXAMPLE,
+}
+IMAGES = {
+    "notebook": 'COPY serve.py /app/\nENTRYPOINT ["python3", "/app/serve.py"]\nCMD []',
+    "mnist": "COPY chainer /app/\nUSER 0\nENTRYPOINT []",
+    "cuda": f"ENTRYPOINT {ADD}\nCMD []",
+    "vectoradd": f"ENTRYPOINT []\nCMD {ADD}",
+    "binpack": "ENTRYPOINT []",
+}
+
+
+def stand_in(name: str) -> str:
+    return f"stand-in/{name}:1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """A GPU node that has the images; afterwards its plugin is as the inventory has it."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", NODE)
+    assert ran.code == 0, ran
+    base = Pods(lab).image
+    docker(lab.slot, "load", "-i", lab.table["images"]["plugin_archive"])
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in FILES.items():
+            Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, path).write_text(text)
+        for name, lines in IMAGES.items():
+            Path(folder, "Dockerfile").write_text(f"FROM {base}\n{lines}\n")
+            docker(lab.slot, "build", "--network=none", "-q", "-t", stand_in(name), folder)
+        archive = Path(folder, "images.tar")
+        docker(lab.slot, "save", "-o", archive, *map(stand_in, IMAGES))
+        into = [DOCKER, "-H", lab.slot.docker_host, "exec", "-i", NODE, "ctr", "-n", "k8s.io", "images", "import", "-"]  # fmt: skip
+        with archive.open("rb") as images:
+            subprocess.run(into, stdin=images, check=True, capture_output=True)
+    yield
+    ran = gpunode("plugin deploy", "--yes", "--json", "--limit", NODE)
+    assert ran.code == 0, ran
+
+
+@pytest.fixture
+def applied(lab: Lab) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """Creates what `gpunode run manifest` prints, with the image and the node named and nothing else changed."""
+    made: list[str] = []
+
+    def apply(name: str) -> list[dict[str, Any]]:
+        words = ("--image", stand_in(name), "--node-selector", f"kubernetes.io/hostname={NODE}")
+        printed = CliRunner().invoke(app, ["run", "manifest", name, *words])
+        assert printed.exit_code == 0, printed.output
+        objects = list(yaml.safe_load_all(printed.stdout))
+        for one in objects:
+            lab.request("POST", KINDS[one["kind"]], one)
+            made.append(f"{KINDS[one['kind']]}/{one['metadata']['name']}")
+        return objects
+
+    yield apply
+    for path in made:
+        lab.request("DELETE", f"{path}?propagationPolicy=Foreground")
+    wait("the workload's pods to be gone", lambda: not pods_of(lab, "gpunode-"), 60)
+
+
+def pods_of(lab: Lab, begins: str) -> list[dict[str, Any]]:
+    """Pods by the beginning of their name."""
+    found = lab.request("GET", f"{NAMESPACE}/pods")["items"]
+    return [one for one in found if one["metadata"]["name"].startswith(begins)]
+
+
+def logs(lab: Lab, name: str, count: int = 1, phase: str = "Succeeded") -> list[str]:
+    """What the pods of a workload wrote, once all of them are in this phase and have written something."""
+
+    def there() -> list[str]:
+        found = [one for one in pods_of(lab, f"gpunode-{name}") if one["status"]["phase"] == phase]
+        return [str(lab.request("GET", f"{NAMESPACE}/pods/{one['metadata']['name']}/log")) for one in found]
+
+    wait(
+        f"{count} pods of {name} that are {phase}", lambda: len([log for log in there() if log]) == count, 90
+    )
+    return there()
+
+
+def added(text: str) -> list[str]:
+    """The GPUs on which vectors were added, by UUID."""
+    return [gpu["uuid"] for gpu in json.loads(text)["gpus"] if gpu["passed"]]
+
+
+def answer(lab: Lab, of: str, url: str) -> str:
+    """The page, as a program on that host gets it; "" while there is none."""
+    script = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).read().decode())"
+    return lab.node(of).exec(["python3", "-c", script], check=False).stdout
+
+
+@pytest.mark.parametrize("name", ["vectoradd", "cuda", "mnist"])
+def test_a_workload_that_ends_has_computed_on_one_gpu(
+    lab: Lab, applied: Callable[[str], list[dict[str, Any]]], name: str
+) -> None:
+    applied(name)
+    (log,) = logs(lab, name)
+    assert len(added(log)) == 1
+    assert pods_of(lab, f"gpunode-{name}")[0]["spec"]["nodeName"] == NODE
+
+
+def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[[str], list[dict[str, Any]]]) -> None:
+    applied("notebook")
+    address = lab.request("GET", f"{NAMESPACE}/services/gpunode-notebook")["spec"]["clusterIP"]
+    url = f"http://{address}:8888/"
+    wait("the notebook to answer", lambda: bool(answer(lab, NODE, url)), 90)
+    assert len(added(answer(lab, NODE, url))) == 1
+
+
+def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+    """And is gone when it is removed."""
+    ran = gpunode("run notebook", "--limit", NODE, "--node-port", "--image", stand_in("notebook"), "--json")
+    try:
+        assert ran.code == 0, ran
+        (row,) = ran.of("notebook")
+        assert row["node"] == NODE
+        pages = set()
+        for name in ("modern", "legacy"):
+            url = f"http://{lab.node(name).address}:{row['port']}/"
+            wait(f"the notebook to answer at {url}", lambda url=url: bool(answer(lab, NODE, url)), 60)
+            pages.add(answer(lab, NODE, url))
+        (page,) = pages  # the same pod answers
+        assert len(added(page)) == 1
+    finally:
+        gone = gpunode("run notebook", "--remove", "--json")
+    assert gone.code == 0, gone
+    query = urlencode({"labelSelector": "app.kubernetes.io/name=gpunode-notebook"})
+    assert not lab.request("GET", f"/api/v1/namespaces/gpunode/services?{query}")["items"]
+
+
+def test_pods_that_share_by_memory_are_packed_onto_one_gpu(
+    lab: Lab, gpunode: Callable[..., Ran], applied: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    lab.inventory.with_name("workloads-plugin.yaml").write_text("version: v1\nsharing: {memory: {}}\n")
+    inventory = yaml.safe_load(lab.inventory.read_text())
+    inventory["cluster"]["plugin"]["config"] = "workloads-plugin.yaml"
+    file = lab.inventory.with_name("workloads.yaml")
+    file.write_text(yaml.safe_dump(inventory))
+    ran = gpunode("plugin deploy", "--yes", "--json", "--limit", NODE, inventory=file)
+    assert ran.code == 0, ran
+
+    def offered() -> bool:
+        status = lab.request("GET", f"/api/v1/nodes/{NODE}")["status"]
+        return int(status["allocatable"].get("aliyun.com/gpu-mem", 0)) > 0
+
+    wait("shares of memory", offered, 60)
+    applied("binpack")
+    seen = logs(lab, "binpack", 3, "Running")
+    assert len(set(seen)) == 1
+    assert seen[0].count("GPU-") == 1
