@@ -29,6 +29,8 @@ def service(this: Run, change: Message) -> Message:
         answer = run("systemctl", "enable", unit, timeout=60)
         if answer.status:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
+    if not change["start"]:
+        return {}
     spare_newcomers(
         change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=unit == "docker.service"
     )

@@ -92,6 +92,7 @@ class Service:
     why: str
     enable: bool = False
     restart: bool = False
+    start: bool = True  # False: it is enabled only; the next boot starts it
     guards: tuple[str, ...] = ()
     note: str = ""  # what else the restart touches: containers, GPU users
     ends: tuple[str, ...] | None = None

@@ -17,20 +17,23 @@ WATCH = Watch(units=(UNIT,), packages=("nvlsm", "infiniband-diags"))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Enable and start its unit once the modules are loaded; nothing before a reboot."""
+    """Enable and start its unit once the modules are loaded; before a reboot only enable it, as that starts it."""
     wish = desired.driver
     if wish is None or not wish.switches:
         return ()
     planned = driver.module_changes(facts, desired)
     loads = any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned)
-    if any(isinstance(change, Reboot) for change in planned) or not (loads or "nvidia" in facts.modules):
-        return ()
     missing = wish.subnet and modules.UMAD not in facts.modules
     needed = (modules.load(facts, (modules.UMAD,), "the fabric manager does not start"),) if missing else ()
     unit = facts.units.get(UNIT)
     runs = unit is not None and unit.active == "active"
     stays = unit is not None and unit.enabled == "enabled"
     there = all(is_installed(facts.packages, spec) for spec in (*wish.fabric, *wish.subnet))
+    reboots = any(isinstance(change, Reboot) for change in planned) or modules.nouveau(facts)
+    if reboots or not (loads or "nvidia" in facts.modules):
+        why = "the reboot starts it: it joins the GPUs over NVSwitch"
+        later = Service(UNIT, why, enable=True, start=False, fault="")
+        return (later,) if reboots and not (stays and there) else ()
     if runs and stays and not loads and not needed and there:
         return ()
     fault = None if runs else f"{UNIT} is not active: CUDA answers error 802 on a host with NVSwitch"

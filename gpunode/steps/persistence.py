@@ -12,6 +12,7 @@ from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import files, services
 from gpunode.render import template
 from gpunode.steps.modules import SERVICES
+from gpunode.versions import is_installed
 
 UNIT = SERVICES["nvidia-persistenced"]
 FILE = f"/etc/systemd/system/{UNIT}.d/gpunode.conf"
@@ -19,8 +20,13 @@ WATCH = Watch(files=(FILE,), units=(UNIT,))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Its drop-in, where the unit is there; nothing is restarted for it."""
-    if desired.driver is None or not services.is_loaded(facts, UNIT):
+    """Its drop-in, where the unit is there or comes with the packages; nothing is restarted for it."""
+    wish, unit = desired.driver, facts.units.get(UNIT)
+    if wish is None:
+        return ()
+    comes = wish.run is None and any(not is_installed(facts.packages, spec) for spec in wish.packages)
+    absent = unit is None or unit.load == "not-found"
+    if not (services.is_loaded(facts, UNIT) or (absent and comes)):
         return ()
     why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
     changes = files.write(facts, FILE, template(FILE.lstrip("/")), why)

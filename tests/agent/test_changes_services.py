@@ -49,6 +49,14 @@ def test_without_restart_a_running_unit_is_left_running(host: Host) -> None:
     assert "restart" not in verbs
 
 
+def test_a_unit_that_is_for_the_next_boot_is_enabled_and_not_started(host: Host) -> None:
+    """What it needs is there after the reboot only."""
+    assert host.apply(Service("nvidia-fabricmanager.service", "why", enable=True, start=False))[-1]["ok"]
+    verbs = [call.split()[1] for call in host.calls() if call.startswith("systemctl")]
+    assert "enable" in verbs
+    assert not {"start", "restart"} & {*verbs}
+
+
 def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
     """The run's own change is undone and the unit runs as before; both are reported, with the journal's reason."""
     host.unit(DOCKER, START)

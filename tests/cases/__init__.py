@@ -220,7 +220,7 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case KernelModule():
             return _loaded(seen, change)
         case Service():
-            return _restarted(seen, change.unit)
+            return _restarted(seen, change.unit) if change.start else _enabled(seen, change.unit)
         case SelinuxBoolean():
             path = f"/sys/fs/selinux/booleans/{change.name}"
             return replace(seen, files={**seen.files, path: _file(path, "1 1")})
@@ -321,6 +321,11 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
 
 def _banner(version: str | None, open_one: bool) -> str:
     return f"NVRM version: NVIDIA UNIX {'Open ' * open_one}Kernel Module  {version}"
+
+
+def _enabled(seen: Facts, name: str) -> Facts:
+    unit = seen.units.get(name) or Unit(name, "loaded", "inactive", "dead", "")
+    return replace(seen, units={**seen.units, name: replace(unit, enabled="enabled")})
 
 
 def _restarted(seen: Facts, name: str) -> Facts:

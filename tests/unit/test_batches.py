@@ -166,6 +166,20 @@ def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> 
     assert acts.unshown(later, {("write", "files")}) == "load modules, restart kubelet.service"
 
 
+def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed() -> None:
+    """The persistence daemon's unit is not there yet; its drop-in would be a file that nobody has accepted."""
+    host, seen = cases.host("modern"), cases.facts("modern")
+    for _ in range(3):
+        seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
+    seen = cases.overlaid(seen, {"packages": {"nvidia-open": "gone"}, "modules": {"nvidia": "gone"}})
+    seen = replace(seen, library_version=None)
+    shown = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    seen = cases.applied(seen, shown)
+    seen = cases.overlaid(seen, {"units": {"nvidia-persistenced.service": "active"}})
+    later = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    assert acts.unshown(later, acts.acts(shown)) == ""
+
+
 def test_daemons_of_the_driver_are_no_work() -> None:
     """Nor are pods of DaemonSets; everything else that has a GPU open is named."""
     users = [
