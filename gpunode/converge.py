@@ -276,6 +276,12 @@ def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
         plan = pipeline.plan(host, seen, wish)
     except Refused as refused:
         return Outcome(
-            host.name, "refused", seen, error=refused.message, hint=refused.hint, layer=refused.layer
+            host.name,
+            "refused",
+            seen,
+            error=refused.message,
+            hint=refused.hint,
+            layer=refused.layer,
+            repository=refused.repository,
         )
     return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)

@@ -30,7 +30,7 @@ keeps its traceback.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from gpunode.model import Layer
@@ -118,13 +118,23 @@ class AgentFailed(HostError):
 
 
 class Refused(HostError):
-    """gpunode does not change this host as it is. `layer` is the link of verify's chain that the reason belongs to."""
+    """gpunode does not change this host as it is. `layer` is the link of verify's chain that the reason belongs to.
+    `repository`: the one that is missing, where that is the reason."""
 
     exit_code = 4
 
-    def __init__(self, host: str, message: str, *, hint: str = "", layer: Layer | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        message: str,
+        *,
+        hint: str = "",
+        layer: Layer | None = None,
+        repository: Literal["driver", "toolkit", ""] = "",
+    ) -> None:
         super().__init__(host, message, hint=hint)
         self.layer = layer
+        self.repository = repository
 
 
 class ClusterError(GpunodeError):

@@ -53,6 +53,7 @@ from gpunode.compat.repositories import (
     repository_key,
     repository_uri,
     signed,
+    signed_for,
     signed_packages,
 )
 from gpunode.compat.tables import table
@@ -105,6 +106,7 @@ __all__ = [
     "repository_key",
     "repository_uri",
     "signed",
+    "signed_for",
     "signed_packages",
     "switches",
     "table",

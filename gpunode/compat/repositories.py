@@ -107,6 +107,16 @@ def signed(directory: str, arch: str) -> tuple[Signed, ...]:
     return tuple(found)
 
 
+def signed_for(os: Os, purpose: Purpose) -> Signed | None:
+    """The repository of one system; None where its key is not known."""
+    place = release(os)
+    try:
+        known = signed(place.directory, os.arch) if place else ()
+    except LookupError:
+        return None
+    return next((one for one in known if one.purpose == purpose), None)
+
+
 def _keys(family: Family, purpose: Purpose) -> Mapping[str, str]:
     found: Mapping[str, str] = table("repositories")[family][purpose].get("keys", {})
     return found

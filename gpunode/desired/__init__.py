@@ -203,8 +203,10 @@ def _no_repository(host: Host, facts: Facts, system: PackageSystem, purpose: com
     return Refused(
         host.name,
         f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
-        hint=f"Set `repositories.{purpose}` in the inventory: uri: {compat.repository_uri(purpose, facts.os)} "
-        "(or a mirror of it), key: a file with the public key that signs it "
+        hint="`gpunode provision` adds NVIDIA's, where its key can be fetched and its whole fingerprint is known. "
+        f"Else set `repositories.{purpose}` in the inventory; `gpunode keys` checks a key and prints that: "
+        f"uri: {compat.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
         f"({compat.repository_key(system.NAMES.family, purpose)}).",
         layer="module" if purpose == "driver" else "toolkit",
+        repository=purpose,
     )

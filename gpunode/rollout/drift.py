@@ -8,7 +8,7 @@ from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.desired.reasons import reasons
 from gpunode.errors import ClusterError
-from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, stake
+from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, repositories, stake
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
@@ -18,7 +18,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
     nodes.usable(inventory)
-    members = session.probed(converge.look)
+    members = repositories.added(session, session.probed(converge.look))
     api: Api | None = None
     found: Members = ()
     wrong: ClusterError | None = None

@@ -24,6 +24,7 @@ from gpunode.rollout import (
     planned,
     prove,
     python,
+    repositories,
     rounds,
     stake,
     work,
@@ -78,7 +79,9 @@ def provision(session: Session, wish: Wish) -> int:
     """Do it, and tell; the exit code."""
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
-    members = python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes)
+    members = repositories.added(
+        session, python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes)
+    )
     found, namespace = stake.located(api, members), session.inventory.cluster.namespace
     members = control_plane.guarded(
         session.inventory, stake.disturbed(api, namespace, members, found, strict=True)
