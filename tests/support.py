@@ -17,9 +17,7 @@ from gpunode import compat, desired
 from gpunode.cluster.api.served import APPLY
 from gpunode.compat.packages import NAMES
 from gpunode.compat.upgrades import newest
-from gpunode.desired.node import OTHERS
 from gpunode.errors import Refused
-from gpunode.kubelets import places
 from gpunode.model import Os
 from tests import cases
 from tests.lab import matrix
@@ -299,14 +297,6 @@ def runs() -> Iterator[tuple[str, ...]]:
 def text() -> str:
     """The whole document."""
     refused = compat.table("packages")["refused"].items()
-    others = [
-        *dict.fromkeys(
-            name
-            for unit, name in compat.distributions().items()
-            if all(unit != one.unit for one in places.PLACES)
-        ),
-        *(name for name in OTHERS.values() if " " not in name),
-    ]
     return TEMPLATE.format(
         systems=table(*systems()),
         archives=table(*archives(), *mirrors()),
@@ -317,7 +307,6 @@ def text() -> str:
         branches=table(*branches()),
         minors=table(*minors()),
         kubelets=table(*kubelets()),
-        others=", ".join(others),
         runs=table(*runs()),
         production=compat.production(),
         toolkit=compat.toolkit_version(),
@@ -366,7 +355,6 @@ branch is what was seen in the repositories; the one that is installed counts. M
 ## Systems that are refused
 
 With `driver: none` and `toolkit: none` gpunode does the rest there, where the system can be changed: runtime, kubelet, cluster.
-Refused are also nodes of, or with, {others}.
 
 {refused}
 
@@ -394,8 +382,8 @@ H100's and an A100's. The production branch is {production}.
 | docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 1.6 | its merged files alone, real part: `tests/lab/test_runtime_files.py::test_containerd_has_what_was_wanted_and_all_else_as_before` |
-| containerd of k3s, RKE2 and k0s | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
-| CRI-O | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
+| containerd of k3s, RKE2, k0s and MicroK8s | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
+| CRI-O, of MicroShift too | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | docker by cri-dockerd | table only |
 | docker and containerd of other versions | table only |
 

@@ -14,6 +14,7 @@ CTR: Dict[str, Tuple[Tuple[str, ...], str]] = {  # the command, and the socket t
     "containerd": (("ctr",), "/run/containerd/containerd.sock"),
     "k3s": (("k3s", "ctr"), BROUGHT),
     "k0s": (("k0s", "ctr"), "/run/k0s/containerd.sock"),
+    "microk8s": (("microk8s", "ctr"), "/var/snap/microk8s/common/run/containerd.sock"),
     "rke2": (("/var/lib/rancher/rke2/bin/ctr", "--address", BROUGHT), BROUGHT),
 }
 
@@ -42,7 +43,8 @@ def ctr_of(runtime: str) -> Optional[Tuple[str, ...]]:
     """The command of a containerd's images: the host's own, or the one that k3s or RKE2 brings; None: it is not there."""
     command, socket = CTR[runtime]
     there = os.path.exists(below(socket)) and have(command[0]) is not None
-    return (*command, "-n", "k8s.io") if there else None
+    # not `-n`: MicroK8s' own command has `--namespace` already, and ctr takes one spelling only
+    return (*command, "--namespace", "k8s.io") if there else None
 
 
 def containerd_image(reference: str, runtime: str = "containerd") -> Optional[str]:

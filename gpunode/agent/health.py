@@ -9,6 +9,10 @@ from gpunode.agent.system import Message, last, run
 from gpunode.agent.systemd import show_units
 
 NODE_UNITS = ("docker.service", "containerd.service", "kubelet.service")
+CTR = {
+    "containerd.service": ("ctr",),
+    "snap.microk8s.daemon-containerd.service": ("microk8s", "ctr"),
+}
 HANDLER = re.compile(r"""(?m)^\s*\[plugins\..*\.containerd\.runtimes\.("[^"]+"|'[^']+'|[^.\]"']+)\]\s*$""")
 
 
@@ -25,11 +29,13 @@ def working(units: Dict[str, Dict[str, str]]) -> Dict[str, str]:
         for name, shown in units.items()
         if shown.get("ActiveState") == "active"
     }
-    if "containerd.service" in found:
+    for unit, ctr in CTR.items():
         # With an invalid CRI section, containerd stays up and only this plugin is in error.
-        for cells in map(str.split, run("ctr", "plugins", "ls", timeout=10).out.splitlines()):
+        listed = run(*ctr, "plugins", "ls", timeout=10).out if unit in found else ""
+        for cells in map(str.split, listed.splitlines()):
             if cells[-1:] == ["ok"] and "cri" in cells[0].split(".") + cells[1:2]:
                 found["containerd's plugin %s.%s" % (cells[0], cells[1])] = ""
+    if "containerd.service" in found:
         dump = run("containerd", "config", "dump")
         for name in HANDLER.findall("" if dump.status else dump.out):
             found["containerd's runtime " + name.strip("\"'")] = ""

@@ -47,7 +47,7 @@ def importer(runtime: str, path: str, reference: str) -> Tuple[str, ...]:
     if runtime == "docker":
         return ("docker", "load")
     if runtime != "crio":
-        return (*(ctr_of(runtime) or ("ctr", "-n", "k8s.io")), "images", "import", "-")
+        return (*(ctr_of(runtime) or ("ctr", "--namespace", "k8s.io")), "images", "import", "-")
     if have("podman"):
         return ("podman", "load", "-q", "-i", path)
     if have("skopeo"):

@@ -19,6 +19,8 @@ BROUGHT = {
     "rke2-agent.service": ("rke2", "--version"),
     "k0sworker.service": ("k0s", "version"),
     "k0scontroller.service": ("k0s", "version"),
+    "snap.microk8s.daemon-kubelite.service": ("snap", "list", "microk8s"),
+    "microshift.service": ("microshift", "version"),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpunode import compat, runtimes
 from gpunode.errors import Refused
-from gpunode.kubelets import arguments, contradictions, dynamic, places
+from gpunode.kubelets import arguments, contradictions, dynamic
 from gpunode.model import Facts, Host, KubeletStart, Runtime
 from gpunode.planning import CannotPlan, services
 
@@ -14,17 +14,7 @@ OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
 
 
 def minor(host: Host, facts: Facts) -> int:
-    """The kubelet's minor version. Raises Refused without a kubelet, and for distributions with their own places."""
-    driven = {place.unit for place in places.PLACES}
-    for unit, name in compat.distributions().items():
-        if services.is_loaded(facts, unit) and unit not in driven:
-            raise Refused(
-                host.name,
-                f"this is a node of {name}, which keeps the options of kubelet and runtime in places of its own",
-                hint="gpunode configures kubelets of kubeadm's kind (deb or rpm packages), of k3s, RKE2 and k0s so far; "
-                "take the host out of the inventory.",
-                layer="kubelet",
-            )
+    """The kubelet's minor version. Raises Refused without a kubelet."""
     found = compat.minor(facts.kubelet.version) if facts.kubelet else None
     if found is None:
         raise Refused(

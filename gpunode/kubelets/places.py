@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from gpunode.kubelets import k0s, kubeadm, rancher, units
-from gpunode.model import Facts, Place, Watch
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from gpunode.kubelets import k0s, kubeadm, microk8s, microshift, rancher, units
+from gpunode.model import Change, Desired, Facts, KubeletStart, Place, Watch
 from gpunode.planning import services
 
-PLACES = (kubeadm.PLACE, *rancher.PLACES, *k0s.PLACES)
+
+class Kind(Protocol):
+    """The module of kubelets whose options are elsewhere than systemd's."""
+
+    def read(self, facts: Facts, place: Place) -> KubeletStart:
+        """How it would be started now."""
+
+    def plan(self, facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
+        """Its changes. Raises CannotPlan where they are not gpunode's to make."""
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {place.unit: kind for kind in (rancher, k0s, microk8s, microshift) for place in kind.PLACES}
+)
+PLACES = (kubeadm.PLACE, *rancher.PLACES, *k0s.PLACES, *microk8s.PLACES, *microshift.PLACES)
 MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
 CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")
 
@@ -21,5 +39,5 @@ def of(facts: Facts) -> Place:
 def watch() -> Watch:
     """What a probe reads to find each kind, and whether the host is of the control plane."""
     files = ((*one.variable_files, *one.files, one.config, *units.patterns(one.unit)) for one in PLACES)
-    every = (*(path for paths in files for path in paths), *rancher.watch(), *CONTROL_PLANE)
+    every = (*(path for paths in files for path in paths), *rancher.watch(), *microk8s.WATCH, *CONTROL_PLANE)
     return Watch(every, tuple(one.unit for one in PLACES))

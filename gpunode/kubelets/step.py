@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import compat
-from gpunode.kubelets import arguments, k0s, places, rancher
+from gpunode.kubelets import arguments, places
 from gpunode.kubelets import gates as merge
 from gpunode.kubelets.comparison import differ_only_in
 from gpunode.kubelets.start import read
@@ -28,10 +28,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     start = desired.kubelet
     if start is None:
         return ()
-    if start.place.brings == "k0s":
-        return k0s.plan(facts, desired, start)
-    if start.place.brings:
-        return rancher.plan(facts, desired, start)
+    if kind := places.KINDS.get(start.place.unit):
+        return kind.plan(facts, desired, start)
     written = tuple(_files(facts, start, desired))
     reason = _restart(facts, start, desired.gates, changed=bool(written))
     if reason is None:

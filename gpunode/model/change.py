@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Runtime: TypeAlias = Literal[
-    "docker", "containerd", "crio", "k3s", "rke2", "k0s"
-]  # the last three bring a containerd
+    "docker", "containerd", "crio", "k3s", "rke2", "k0s", "microk8s"
+]  # the last four bring a containerd
 Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 

@@ -20,7 +20,7 @@ class Place:
     variable_files: tuple[str, ...]  # where the packages expect that variable, the preferred one first
     files: tuple[str, ...]  # other environment files
     drop_in: str  # is written where no file can set the variable
-    brings: Runtime | None = None  # a runtime of its own, where it comes with one
+    brings: Runtime | None = None  # the runtime that it always uses, mostly one of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
 from gpunode.cluster.reason import Reason
-from gpunode.kubelets import places
+from gpunode.kubelets import microshift, places
 from gpunode.model import Inventory
-from gpunode.planning import services
+from gpunode.planning import microk8s, services
 from gpunode.planning.rancher import PRODUCTS
 from gpunode.rollout.listener import Listener, problem, progress
 from gpunode.rollout.member import Member, Members
@@ -18,7 +18,7 @@ from gpunode.rollout.member import Member, Members
 UNHEALTHY = "control-plane"  # code: no further batch begins
 BEFORE = 10.0  # seconds that it may take to be healthy before a host is disturbed, and afterwards
 AFTER = 300.0
-SERVERS = (*(product.units[0] for product in PRODUCTS.values()), "k0scontroller.service")
+SERVERS = (*(product.units[0] for product in PRODUCTS.values()), "k0scontroller.service", microshift.UNIT)
 
 
 def disturbed(members: Members) -> frozenset[str]:
@@ -28,10 +28,11 @@ def disturbed(members: Members) -> frozenset[str]:
 
 def is_of_it(one: Member) -> bool:
     """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
-    server of k3s, RKE2 or k0s."""
+    server of k3s, RKE2, k0s, MicroK8s or MicroShift."""
     files = one.facts.files.values() if one.facts else ()
     manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
     brought = one.facts is not None and any(services.is_loaded(one.facts, unit) for unit in SERVERS)
+    brought = brought or (one.facts is not None and microk8s.is_server(one.facts))
     return manifests or brought or bool(one.node and control_plane.has_label(one.node.labels))
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
-from gpunode.runtimes import containerd, crio, docker, k0s, rancher
+from gpunode.runtimes import containerd, crio, docker, k0s, microk8s, rancher
 
 
 class ContainerRuntime(Protocol):
@@ -47,6 +47,7 @@ RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
         "k3s": rancher.K3S,
         "rke2": rancher.RKE2,
         "k0s": k0s,
+        "microk8s": microk8s,
         "docker": docker,
         "crio": crio,
         "containerd": containerd,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import bootstrap, wire
-from gpunode.model import KernelModule, LoadImage, Reboot, Service, WriteFile
+from gpunode.model import KernelModule, LoadImage, Reboot, Runtime, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 
 CRASHING = (
@@ -320,19 +320,28 @@ def test_an_image_goes_into_the_namespace_of_kubernetes(host: Host, image: LoadI
     )
     change = LoadImage(image.reference, image.image_id, image.archive, "containerd", "why")
     assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
-    assert "ctr -n k8s.io images import -" in host.calls()
+    assert "ctr --namespace k8s.io images import -" in host.calls()
 
 
-def test_an_image_goes_into_the_containerd_that_k3s_brings(host: Host, image: LoadImage) -> None:
+@pytest.mark.parametrize(
+    ("name", "socket"),
+    [
+        ("k3s", "/run/k3s/containerd/containerd.sock"),
+        ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
+    ],
+)
+def test_an_image_goes_into_the_containerd_that_a_distribution_brings(
+    host: Host, image: LoadImage, name: Runtime, socket: str
+) -> None:
     """By its own ctr, which knows its socket."""
-    host.write("/run/k3s/containerd/containerd.sock", "")
+    host.write(socket, "")
     ls, get = "docker.io/gpunode/plugin:1 type sha256:1 9 MiB", '{"config": {"digest": "sha256:feed"}}'
     host.program(
-        "k3s", f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{ls}';; *get*) echo '{get}';; esac"
+        name, f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{ls}';; *get*) echo '{get}';; esac"
     )
-    change = LoadImage(image.reference, image.image_id, image.archive, "k3s", "why")
+    change = LoadImage(image.reference, image.image_id, image.archive, name, "why")
     assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
-    assert "k3s ctr -n k8s.io images import -" in host.calls()
+    assert f"{name} ctr --namespace k8s.io images import -" in host.calls()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import bootstrap, facts, kubelets, wire
+from gpunode import bootstrap, compat, facts, kubelets, wire
 from gpunode.agent import system
 from gpunode.kubelets import dynamic, places
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
@@ -337,6 +337,35 @@ def test_the_kubelet_of_k0s_is_known_by_its_service(host: Host) -> None:
     kubelet = facts.parse(host.probe(units=places.watch().units)).kubelet
     assert kubelet is not None
     assert kubelet.version == "1.36.1+k0s.0"
+
+
+def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
+    """The snap has its version, and a file of arguments its gates."""
+    host.program("snap", 'echo "Name  Version"; echo "$2  v1.32.9  8355  1.32/stable  canonical**  classic"')
+    host.unit("snap.microk8s.daemon-kubelite.service", MainPID=812)
+    unit = "[Service]\nExecStart=/usr/bin/snap run microk8s.daemon-kubelite\n"
+    host.write("/etc/systemd/system/snap.microk8s.daemon-kubelite.service", unit)
+    host.write(
+        "/var/snap/microk8s/8355/args/kubelet", "--root-dir=${SNAP_COMMON}/k\n--feature-gates=A=true\n"
+    )
+    host.path("/var/snap/microk8s/current").symlink_to("8355")
+    seen = facts.parse(host.probe(files=places.watch().files, units=places.watch().units))
+    assert seen.kubelet is not None
+    assert seen.kubelet.version == "1.32.9"
+    start = kubelets.read(seen)
+    assert start.words[1] == "--root-dir=/var/snap/microk8s/common/k"
+    assert start.gates == {"A": True}
+
+
+def test_the_kubelet_of_microshift_is_known_by_its_service(host: Host) -> None:
+    """Its version is OpenShift's, which tells that of Kubernetes."""
+    host.program("microshift", "echo 'MicroShift Version: 4.18.4'; echo 'Base OCP Version: 4.18.4'")
+    host.unit("microshift.service", MainPID=812)
+    host.write("/usr/lib/systemd/system/microshift.service", "[Service]\nExecStart=microshift run\n")
+    kubelet = facts.parse(host.probe(units=places.watch().units)).kubelet
+    assert kubelet is not None
+    assert kubelet.version == "4.18.4"
+    assert compat.minor(kubelet.version) == 31
 
 
 def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:

@@ -46,7 +46,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.planning import files as planned
-from gpunode.runtimes import k0s
+from gpunode.runtimes import k0s, microk8s
 from gpunode.versions import upstream
 from tests.cases import rancher
 
@@ -332,6 +332,10 @@ def _restarted(seen: Facts, name: str) -> Facts:
     unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
     seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
     seen = _merged(rancher.restarted(seen, name), name)
+    if name == microk8s.UNIT:  # it fills in its template
+        template = seen.files[microk8s.TEMPLATE].content or ""
+        made = _file(microk8s.MADE, microk8s.filled(template))
+        seen = replace(seen, files={**seen.files, microk8s.MADE: made})
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))

@@ -33,7 +33,8 @@ PLUGINS = {
 DISCARD = "discard_unpacked_layers"
 HINT = "Fix the file by hand (containerd reads it too), then run again; it was not touched."
 RUNC = "io.containerd.runc.v2"
-SHIMS = (RUNC, "io.containerd.runc.v1")  # they read BinaryName; older ones do not
+# They read BinaryName; older ones do not. The last is that of MicroK8s' template, which is filled in with one of the others.
+SHIMS = (RUNC, "io.containerd.runc.v1", "${RUNTIME_TYPE}")
 OLD = ("io.containerd.runtime.v1.linux", "")
 UNREAD = ("runtime_engine", "runtime_root")  # of the old type alone; beside another the CRI plugin fails
 # The shims' options as they spell them; containerd compares without case.
