@@ -19,6 +19,7 @@ from gpunode.deviceplugin.logfmt import log_to_stderr
 from gpunode.deviceplugin.settings.config import GPU_MEM
 
 from .follow import kinds
+from .home import Home
 from .lease import ANSWER, RENEW, Lease
 from .ledger import Ledger
 from .probes import Probes
@@ -38,21 +39,23 @@ class Replica:
     """Serves while it leads. `why_not`: why it does not."""
 
     def __init__(
-        self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster, quick: InCluster
+        self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster, quick: InCluster, node: str
     ) -> None:
-        """`api`: to follow; `quick`, with deadlines of ANSWER: to bind."""
+        """`api`: to follow; `quick`, with deadlines of ANSWER: to bind; `node`: on which it runs."""
         self.why_not = STANDBY
         self.stop = threading.Event()
         self._options = options
         self._tls = tls
         self._api = api
         self._quick = quick
+        self._home = Home(node)
         self._settled = True  # every bind that was begun has ended
 
     def run(self, lease: Lease) -> None:
         """Until `stop`."""
         tending = threading.Thread(target=self._tend, args=(lease,), name="lease", daemon=True)
         tending.start()
+        Follower(self._api, self._home.kind, self.stop).start()
         while not self.stop.is_set():
             if lease.leads:
                 self._lead(lease)
@@ -62,8 +65,10 @@ class Replica:
             lease.release()
 
     def _tend(self, lease: Lease) -> None:
+        """It is not taken, and runs out, while nobody can reach this replica."""
         while not self.stop.is_set():
-            lease.tend()
+            if self._home.ready:
+                lease.tend()
             self.stop.wait(RENEW)
 
     def _lead(self, lease: Lease) -> None:
@@ -141,7 +146,7 @@ def main() -> int:
     quick = InCluster(os.environ, ACCOUNT, ANSWER)
     lease = Lease(quick, os.environ["POD_NAMESPACE"], LEASE, os.environ["POD_NAME"])
     try:
-        replica = Replica(options, trust(options.tls), api, quick)
+        replica = Replica(options, trust(options.tls), api, quick, os.environ["NODE_NAME"])
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replica.stop.set())
         with Probes(("", options.probe_port), lambda: replica.why_not) as probes:

@@ -36,12 +36,15 @@ class Cluster(Leases, Pods):
         Leases.__init__(self)
         Pods.__init__(self, *pods)
         self.fail = None  # of Leases
+        self.ready = "True"  # the node's condition; "" where there is no node
 
     def get(self, path: str) -> Any:
         if "/leases" in path:
             return Leases.get(self, path)
         if path.startswith("/api/v1/nodes?"):
-            return {"items": [node("n", 4, 8, published=True)], "metadata": {"resourceVersion": "1"}}
+            one = node("n", 4, 8, published=True)
+            one["status"]["conditions"] = [{"type": "Ready", "status": self.ready}]
+            return {"items": [one] if self.ready else [], "metadata": {"resourceVersion": "1"}}
         if path.startswith("/api/v1/pods?"):
             return {"items": self.listed(), "metadata": {"resourceVersion": "1"}}
         return json.loads(json.dumps(self.pods[path.rpartition("/")[2]]))
@@ -55,6 +58,8 @@ class Cluster(Leases, Pods):
 
     def watch(self, path: str, seconds: int) -> Any:
         threading.Event().wait(0.05)
+        if "metadata.name" in path:
+            raise ApiError(410, "old")  # it is listed again
         return iter(())
 
 
@@ -105,7 +110,7 @@ def running(api: Any, files: Path, lease: Lease) -> Iterator[tuple[int, Replica,
     """One replica, once it leads."""
     port = free_port()
     options = argparse.Namespace(resource="aliyun.com/gpu-mem", policy="packed", port=port)
-    replica = Replica(options, trust(files), api, api)
+    replica = Replica(options, trust(files), api, api, "n")
     thread = threading.Thread(target=replica.run, args=(lease,), daemon=True)
     thread.start()
     try:
@@ -127,7 +132,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
     replicas, threads = {}, {}
     for name in "xy":
         options = argparse.Namespace(resource="aliyun.com/gpu-mem", policy="packed", port=ports[name])
-        replicas[name] = Replica(options, trust(files), api, api)  # type: ignore[arg-type]
+        replicas[name] = Replica(options, trust(files), api, api, "n")  # type: ignore[arg-type]
         lease = Lease(api, "gpunode", "share", name)
         threads[name] = threading.Thread(target=replicas[name].run, args=(lease,), daemon=True)
         threads[name].start()
@@ -188,6 +193,27 @@ def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch: p
             return False
 
         until(closed)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("ready", ["Unknown", "False", ""])
+def test_a_replica_of_a_lost_node_does_not_lead(files: Path, ready: str) -> None:
+    """Its process goes on, but the Service leads there no more: another has to."""
+    api, clock = Cluster(), Clock()
+    lease, other = Lease(api, "gpunode", "share", "x", clock), Lease(api, "gpunode", "share", "y", clock)
+    with running(api, files, lease) as (_, replica, _):
+        api.ready = ready
+
+        def over() -> bool:
+            clock.now += 1
+            other.tend()
+            return other.leads
+
+        until(over)
+        until(lambda: replica.why_not == STANDBY)
+        other.release()
+        api.ready = "True"
+        until(lambda: replica.why_not == "")
 
 
 @pytest.mark.usefixtures("quick")
