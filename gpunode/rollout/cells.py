@@ -31,6 +31,27 @@ class Celsius(int):
         return f"{int(self)} °C"
 
 
+class Part(int):
+    """For people with the whole that it is a part of, where that is known."""
+
+    whole: int | None
+
+    def __new__(cls, part: int, whole: int | None) -> Part:
+        made = super().__new__(cls, part)
+        made.whole = whole
+        return made
+
+    def __str__(self) -> str:
+        return f"{int(self)}" if self.whole is None else f"{int(self)}/{self.whole}"
+
+
+class Silent(int):
+    """A number that people do not see."""
+
+    def __str__(self) -> str:
+        return ""
+
+
 class ForPrograms(str):
     """A cell that people do not see."""
 

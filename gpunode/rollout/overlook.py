@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gpunode.cluster.extender import picture
+from gpunode.cluster.extender.picture import Row
 from gpunode.cluster.plugin.usage import NodeUsage, usage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu
+from gpunode.model import Share
 from gpunode.rollout import nodes
-from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Percent
+from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.session import Session
 from gpunode.wording import few
 
 COLUMNS = (
     *("node", "gpu", "uuid", "model", "used", "memory", "util", "temp"),
-    *("health", "since", "code", "reason", "pods", "processes"),
+    *("promised", "units", "allocated", "health", "since", "code", "reason", "pods", "processes"),
 )
 NAMED = 3  # pods of a node
+FSCK = "`gpunode share fsck` compares them with the kubelet's record"
 
 
 def overlook(session: Session, *, selected: bool) -> int:
@@ -34,10 +38,18 @@ def overlook(session: Session, *, selected: bool) -> int:
             problem(listener, one.host.name, one.reason if one.node is None else None)
         missing = any(one.node is None for one in members)
         only = [one.node.name for one in members if one.node]
-    found = usage(api, wish.namespace, only)
-    listener.rows("gpu", COLUMNS, [row(one, gpu) for one in found for gpu in one.gpus])
+    there, pods = api.find("Node")[0], api.find("Pod")[0]
+    found = usage(api, wish.namespace, there, pods, only)
+    resource = (wish.share or Share()).resource
+    promised = {
+        (one.node, one.gpu): one
+        for one in picture.rows(there, pods, resource, {})
+        if one.resource == resource
+    }
+    table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
+    listener.rows("gpu", COLUMNS, table)
     for node in found:
-        for words in _notes(node):
+        for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
         problem(listener, node.node, _named(node))
     numbers = totals(found)
@@ -45,8 +57,8 @@ def overlook(session: Session, *, selected: bool) -> int:
     return 1 if missing or numbers["unhealthy"] or numbers["unknown"] else 0
 
 
-def row(node: NodeUsage, gpu: Gpu) -> tuple[object, ...]:
-    """The cells of COLUMNS."""
+def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object, ...]:
+    """The cells of COLUMNS. `promised`: of its memory, where it is shared so."""
     users = gpu.users if gpu.users is not None else ()
     return (
         node.node,
@@ -57,6 +69,9 @@ def row(node: NodeUsage, gpu: Gpu) -> tuple[object, ...]:
         Bytes(gpu.memory),
         None if gpu.utilization is None else Percent(gpu.utilization),
         None if gpu.temperature is None else Celsius(gpu.temperature),
+        None if promised is None else Part(promised.promised, promised.total),
+        None if promised is None or promised.total is None else Silent(promised.total),
+        None if promised is None else _allocated(gpu, promised.resource),
         "unhealthy" if gpu.unhealthy else "ok",
         Moment(gpu.since),
         ForPrograms(gpu.unhealthy.code if gpu.unhealthy else ""),
@@ -99,6 +114,27 @@ def _notes(node: NodeUsage) -> Iterator[str]:
             yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
     if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
         yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
+
+
+def _allocated(gpu: Gpu, resource: str) -> int | None:
+    return None if gpu.users is None else sum(one.units for one in gpu.users if one.resource == resource)
+
+
+def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]) -> Iterator[str]:
+    """Pods that have memory of the node's GPUs otherwise than it was promised."""
+    if unknown := promised.get((node.node, picture.UNKNOWN)):
+        names = few(list(dict.fromkeys(one.pod for one in unknown.uses)), NAMED)
+        yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
+    wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for gpu in node.gpus:
+        of = promised.get((node.node, gpu.index))
+        wanted.update({(one.pod, one.container, gpu.index): one.promised for one in (of.uses if of else ())})
+        users = [one for one in gpu.users or () if one.resource == resource]
+        real.update({(one.pod, one.container, gpu.index): one.units for one in users})
+    started, noted = {one[:2] for one in real}, {one[:2] for one in wanted}
+    differ = {one[0] for one in (wanted - real) + (real - wanted) if one[:2] in started & noted}
+    if differ:
+        yield f"{node.node}: {few(sorted(differ), NAMED)} got another GPU than was promised: {FSCK}"
 
 
 def _named(node: NodeUsage) -> Reason | None:

@@ -6,14 +6,16 @@ import json
 
 import pytest
 
+from gpunode.cluster.extender.picture import Row, Use
 from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status, usage
 from gpunode.report.human import Human
 from gpunode.report.lines import Lines
-from gpunode.rollout.overlook import COLUMNS, row, sentence, totals
+from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, totals
 
 GIB = 1024**3
+MEM = "aliyun.com/gpu-mem"
 USERS = tuple(usage.User(f"ml/web-{n}", "c", "nvidia.com/gpu", 1) for n in range(1, 6))
 BUSY = usage.Gpu("GPU-a", "0", "H100", 80 * GIB, 31 * GIB, 64, 61, 5, users=USERS)
 LOST = usage.Gpu(
@@ -33,6 +35,17 @@ NODES = (
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
 
 
+def sharing(gpu: str, *uses: tuple[str, int], total: int | None = 16) -> Row:
+    """What is promised of a GPU's memory, by pod."""
+    made = tuple(Use(pod, "c", units, None) for pod, units in uses)
+    return Row("n", gpu, f"GPU-{gpu}", MEM, total, sum(units for _, units in uses), None, made)
+
+
+def using(index: str, *uses: tuple[str, int]) -> usage.Gpu:
+    users = tuple(usage.User(pod, "c", MEM, units) for pod, units in uses)
+    return usage.Gpu(f"GPU-{index}", index, "P100", 16 * GIB, users=users)
+
+
 def test_people_read_units_the_first_pods_and_no_uuid(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, outside = capsys.readouterr().out.splitlines()[1:]
@@ -49,6 +62,43 @@ def test_programs_read_numbers_codes_and_every_pod(capsys: pytest.CaptureFixture
     assert (busy["uuid"], busy["used"], busy["util"], busy["temp"]) == ("GPU-a", 31 * GIB, 64, 61)
     assert busy["pods"] == [f"ml/web-{n}" for n in range(1, 6)]
     assert (lost["code"], lost["since"], lost["used"]) == ("xid-79", LOST.since, None)
+
+
+def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where memory is shared; a pod that starts has none yet."""
+    rows = [
+        row(NodeUsage("n"), using("0", ("a/x", 4)), sharing("0", ("a/x", 4), ("a/late", 5))),
+        row(NodeUsage("n"), OUTSIDE),
+    ]
+    Human(quiet=False).rows("gpu", COLUMNS, rows)
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.split()[-4:] == ["9/16", "4", "ok", "a/x"]
+    Lines(quiet=False).rows("gpu", COLUMNS, rows)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    keys = ("promised", "units", "allocated")
+    assert [[one[key] for key in keys] for one in found] == [[9, 16, 4], [None, None, None]]
+
+
+@pytest.mark.parametrize(
+    ("promised", "used", "words"),
+    [
+        ({"0": [("a/x", 4)]}, {"0": [("a/x", 4)]}, []),
+        ({"0": [("a/x", 4)]}, {}, []),  # it starts
+        ({"0": [("a/x", 4)]}, {"1": [("a/x", 4)]}, ["a/x got another GPU than was promised"]),
+        ({"0": [("a/x", 2)], "1": [("a/x", 2)]}, {"1": [("a/x", 4)]}, ["a/x got another GPU"]),
+        ({"?": [("a/x", 4)]}, {"1": [("a/x", 4)]}, ["nobody noted which GPU a/x has"]),
+    ],
+)
+def test_pods_whose_gpu_is_not_the_promised_one_are_named(
+    promised: dict[str, list[tuple[str, int]]], used: dict[str, list[tuple[str, int]]], words: list[str]
+) -> None:
+    node = NodeUsage("n", tuple(using(index, *used.get(index, ())) for index in "01"))
+    rows = {("n", gpu): sharing(gpu, *uses) for gpu, uses in promised.items()}
+    found = list(differing(node, MEM, rows))
+    assert len(found) == len(words)
+    for one, expected in zip(found, words, strict=True):
+        assert expected in one
+        assert "gpunode share fsck" in one
 
 
 def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,18 +31,34 @@ class NodeUsage:
     holders: tuple[str, ...] = ()
 
 
-def usage(api: Api, namespace: str, only: Sequence[str] | None = None) -> tuple[NodeUsage, ...]:
-    """Of each node that has GPUs, a plugin's pod or gpunode's label, or of `only` these, by name."""
-    plugins = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
+def usage(
+    api: Api,
+    namespace: str,
+    there: Iterable[Object],
+    found: Sequence[Object],
+    only: Sequence[str] | None = None,
+) -> tuple[NodeUsage, ...]:
+    """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
+    these, by name."""
+    plugins = daemonset.by_node(_of_plugin(found, namespace))
     known = [
         node
-        for node in nodes.every(api)
+        for node in map(nodes.parse, there)
         if (node.name in only if only is not None else _has_gpus(node) or node.name in plugins)
     ]
-    holders = _holders(api)
+    holders = _holders(found)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda node: _of(api, node, plugins.get(node.name), holders), known)
-        return tuple(sorted(found, key=lambda one: one.node))
+        made = pool.map(lambda node: _of(api, node, plugins.get(node.name), holders), known)
+        return tuple(sorted(made, key=lambda one: one.node))
+
+
+def _of_plugin(found: Iterable[Object], namespace: str) -> list[Object]:
+    here = [one for one in found if one["metadata"].get("namespace") == namespace]
+    return [
+        one
+        for one in here
+        if (one["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) == daemonset.NAME
+    ]
 
 
 def _of(api: Api, node: Node, pod: Object | None, holders: dict[str, tuple[str, ...]]) -> NodeUsage:
@@ -96,15 +112,15 @@ def _port(pod: Object) -> str:
     return "9401"
 
 
-def _holders(api: Api) -> dict[str, tuple[str, ...]]:
+def _holders(found: Iterable[Object]) -> dict[str, tuple[str, ...]]:
     """Node → pods that have GPUs, or memory of some, by their limits."""
-    found: dict[str, tuple[str, ...]] = {}
-    for pod in api.find("Pod")[0]:
+    holders: dict[str, tuple[str, ...]] = {}
+    for pod in found:
         node = pod["spec"].get("nodeName", "")
         if node and any(pods.holds(pod, resource) for resource in RESOURCES):
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-            found[node] = (*found.get(node, ()), name)
-    return found
+            holders[node] = (*holders.get(node, ()), name)
+    return holders
 
 
 def _has_gpus(node: Node) -> bool:
