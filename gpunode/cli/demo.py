@@ -39,7 +39,11 @@ def demo(
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave it running, and print commands to try.")
+        bool,
+        typer.Option(
+            "--keep",
+            help="Leave it running under a name, and print commands to try. The commands below are for kept demos.",
+        ),
     ] = False,
 ) -> None:
     """See the whole job in a minute: bare hosts become verified GPU nodes. Hosts and cluster are simulated; nothing but
@@ -51,26 +55,82 @@ def demo(
         raise typer.Exit(_show(fast=fast, fault=break_, hosts=hosts, inventory=inventory, keep=keep))
 
 
+Name = Annotated[
+    str | None, typer.Argument(help="A kept demo; not needed where there is one.", metavar="NAME")
+]
+
+
+@app.command("list")
+def listed() -> None:
+    """Show the demos that are kept running.
+
+    Example: gpunode demo list
+    """
+    from gpunode.sim import kept
+
+    lines = [f"{one.name}  {len(one.states)} hosts  {one.folder}" for one in kept.every()]
+    typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
+
+
+@app.command("break")
+def broken(
+    link: Annotated[str, typer.Argument(help="As of --break.", metavar="LINK")], name: Name = None
+) -> None:
+    """Break one host of a kept demo, for verify to find.
+
+    Example: gpunode demo break toolkit
+    """
+    from gpunode.sim import faults, kept
+
+    _known(link, "")
+    one = kept.one(name)
+    host = kept.broken(one, link)
+    typer.echo(f"On {host} {faults.FAULTS[link].happened}. In {one.folder}: `gpunode verify inventory.yaml`.")
+
+
+@app.command("add")
+def add(
+    name: Name = None,
+    hosts: Annotated[int, typer.Option("--hosts", help="How many.", min=1, max=100)] = 1,
+) -> None:
+    """Add bare hosts to a kept demo and its inventory.
+
+    Example: gpunode demo add --hosts 3
+    """
+    from gpunode.sim import kept
+
+    one = kept.one(name)
+    names = kept.grown(one, hosts)
+    typer.echo(f"added {', '.join(names)}. In {one.folder}: `gpunode provision inventory.yaml`.")
+
+
 @app.command("stop")
-def stop() -> None:
-    """End every demo that was kept running, and remove its folder.
+def stop(name: Name = None) -> None:
+    """End a kept demo, or all, and remove its folder.
 
     Example: gpunode demo stop
     """
-    from gpunode.sim import demo as demos
+    from gpunode.sim import kept
 
-    folders = demos.stop()
+    folders = kept.stop(name)
     typer.echo("\n".join(f"ended {folder}" for folder in folders) or "no demo was kept running")
 
 
-def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
+def _known(fault: str, option: str) -> None:
     from gpunode.sim import faults
+
+    if fault not in faults.FAULTS:
+        raise UsageError(f"{option}{fault}: choose one of {', '.join(faults.FAULTS)}")
+
+
+def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
+    from gpunode.sim import faults, kept
     from gpunode.sim.demo import Demo
     from gpunode.sim.host import kinds
     from gpunode.sim.show import Show, ending, farewell
 
-    if fault is not None and fault not in faults.FAULTS:
-        raise UsageError(f"--break {fault}: choose one of {', '.join(faults.FAULTS)}")
+    if fault is not None:
+        _known(fault, "--break ")
     if hosts is not None and inventory is not None:
         raise UsageError(
             "--hosts and --inventory exclude each other: an inventory says which hosts there are"
@@ -98,8 +158,9 @@ def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path |
         with Demo(machines, *described) as demo:
             code = Show(demo, fast=fast).play(fault)
             if keep:
-                demo.keep()
-                typer.echo(farewell(demo))
+                name = kept.free_name()
+                demo.keep(name)
+                typer.echo(farewell(demo, name))
         if not keep:
             typer.echo(ending(code, whole=whole))
     except KeyboardInterrupt:

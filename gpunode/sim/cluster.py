@@ -60,6 +60,7 @@ class Cluster:
             _kubeconfig(path, self._api.url, certificate, user, token)
         self.kubeconfig = folder / "kubeconfig"
         store, health = self.store, NodeHealth(self.store)
+        self._folder, self._health, self._pullable, self._loopback = folder, health, pullable, Loopback()
         self._loops = [
             Loop(store, "scheduler", scheduler.concerns, lambda: scheduler.schedule(store), 1.0),
             Loop(store, "daemonsets", daemonsets.concerns, lambda: daemonsets.look(store), 1.0),
@@ -68,14 +69,17 @@ class Cluster:
         ]
         self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
-        loopback = Loopback()
-        for number, name in enumerate(names):
-            state = State(folder / "hosts" / name)
-            place = endpoints(folder, state, number, loopback)
-            self.metrics[name] = place.metrics
-            self._kubelets[name] = Kubelet(self.store, state, place, health, pullable, self._account)
+        for name in names:
+            self.add(name)
         for loop in self._loops:
             loop.start()
+
+    def add(self, name: str) -> None:
+        """Run a kubelet for one more host of the folder."""
+        state = State(self._folder / "hosts" / name)
+        place = endpoints(self._folder, state, len(self._kubelets), self._loopback)
+        self.metrics[name] = place.metrics
+        self._kubelets[name] = Kubelet(self.store, state, place, self._health, self._pullable, self._account)
 
     def close(self) -> None:
         """End everything: kubelets with the processes of their pods, controllers, the API."""

@@ -8,14 +8,12 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from gpunode.errors import GpunodeError
 from gpunode.sim import cleanup, folder
@@ -23,11 +21,9 @@ from gpunode.sim.host import hosts
 from gpunode.sim.host.machine import Machine
 
 PREFIX = "gpunode-demo-"
-KEPT = "kept"  # in the folder of a demo that runs on without its show
-PATIENCE = 15.0  # seconds for a demo to end
+KEPT = "kept"  # a file with its name, in the folder of a demo that runs on without its show
 # Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
 LONGEST = 35
-YOUNG = 60.0  # seconds in which a folder without a lock may still be in creation
 
 
 def room() -> Path:
@@ -127,10 +123,10 @@ class Demo:
                     raise
         return process.returncode, printed or ""
 
-    def keep(self) -> None:
-        """Let it run on after this process, until `stop`."""
+    def keep(self, name: str) -> None:
+        """Let it run on after this process, under a name, until it is stopped (`kept`)."""
         assert self._server.stdin
-        (self.folder / KEPT).touch()
+        (self.folder / KEPT).write_text(name, encoding="utf-8")
         self._server.stdin.write(b"keep\n")
         self._server.stdin.flush()
         self._kept = True
@@ -182,45 +178,3 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def stop() -> tuple[Path, ...]:
-    """End every kept demo of this user and remove those of killed ones; returns their folders.
-
-    A running show is not ended.
-    """
-    found = sorted(room().glob(f"{PREFIX}*"))
-    return tuple(path for path in found if _mine(path) and _stopped(path))
-
-
-def _mine(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-    return False
-
-
-def _stopped(path: Path) -> bool:
-    try:
-        with (path / "lock").open("rb") as lock:
-            if cleanup.held(lock):
-                if not (path / KEPT).exists():
-                    return False
-                _end(path, lock)
-    except FileNotFoundError:
-        if time.time() - path.stat().st_mtime < YOUNG:
-            return False
-    cleanup.clear(path)
-    return True
-
-
-def _end(path: Path, lock: IO[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
-        deadline = time.monotonic() + PATIENCE
-        while cleanup.held(lock):  # until the process is gone
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        else:
-            return

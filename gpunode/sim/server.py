@@ -1,30 +1,37 @@
 """The process behind a demo: it runs the cluster and the hosts' SSH servers until it is ended.
 
 `python -m gpunode.sim.server FOLDER`, with the folder's lock inherited. It prints `ready`. When its standard input ends,
-as when its parent process ends, it ends, too, unless it has read a line `keep`. At its end it removes the folder and
-leaves no process.
+as when its parent process ends, it ends, too, unless it has read a line `keep`. SIGUSR1 has it serve the hosts that were
+added to the folder. At its end it removes the folder and leaves no process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from gpunode.sim import cleanup, folder
 from gpunode.sim.cluster import serve as serve_cluster
 from gpunode.sim.host import sshd
 from gpunode.sim.host.state import State
 
+Orders: TypeAlias = "queue.SimpleQueue[str]"
+END, ADD = "end", "add"
+
 
 def main(demo: Path) -> int:
     """Serve the hosts in the folder until the end."""
-    ended = threading.Event()
+    orders: Orders = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: orders.put(END))
+    signal.signal(signal.SIGUSR1, lambda *_: orders.put(ADD))
     states = [State(path) for path in sorted((demo / "hosts").iterdir())]
     try:
         key, text = sshd.new_key()
@@ -35,12 +42,18 @@ def main(demo: Path) -> int:
         cluster = serve_cluster(demo, machines, pullable=folder.pullable(demo))
         ports = {state.folder.name: server.port(state.folder.name) for state in states}
         folder.write(demo, ports)
-        (demo / "demo.json").write_text(
-            json.dumps({"pid": os.getpid(), "ports": ports, "metrics": cluster.metrics}), encoding="utf-8"
-        )
+        _tell(demo, ports, cluster.metrics)
         print("ready", flush=True)
-        threading.Thread(target=_listen, args=(ended,), daemon=True).start()
-        ended.wait()
+        threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+        while orders.get() == ADD:
+            for state in [
+                State(path) for path in sorted((demo / "hosts").iterdir()) if path.name not in ports
+            ]:
+                server.add(state)
+                cluster.add(state.folder.name)
+                ports[state.folder.name] = server.port(state.folder.name)
+            (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
+            _tell(demo, ports, cluster.metrics)
         cluster.close()
         server.close()
     finally:
@@ -48,9 +61,16 @@ def main(demo: Path) -> int:
     return 0
 
 
-def _listen(ended: threading.Event) -> None:
+def _tell(demo: Path, ports: Mapping[str, int], metrics: Mapping[str, str]) -> None:
+    """Write what commands read of a demo that runs, at once."""
+    new = demo / "demo.json.new"
+    new.write_text(json.dumps({"pid": os.getpid(), "ports": ports, "metrics": metrics}), encoding="utf-8")
+    new.replace(demo / "demo.json")
+
+
+def _listen(orders: Orders) -> None:
     if sys.stdin.readline().strip() != "keep":
-        ended.set()
+        orders.put(END)
 
 
 if __name__ == "__main__":

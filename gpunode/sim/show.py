@@ -140,8 +140,8 @@ def _bold(line: str) -> str:
     return f"\033[1m{line}\033[0m"
 
 
-def farewell(demo: Demo) -> str:
-    """Commands for a demo that keeps running; they work exactly as printed."""
+def farewell(demo: Demo, name: str) -> str:
+    """Commands for a demo that keeps running; they work exactly as printed. `name`: its own."""
     gpunode, good = _called(), provisionable(demo)
     these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
     commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
@@ -153,21 +153,23 @@ def farewell(demo: Demo) -> str:
     if shutil.which("ssh"):
         examples = [(first, "systemctl cat kubelet.service")]
         examples += [
-            (name, "dnf list --installed") for name, state in demo.states.items() if state.machine().rpm
+            (host, "dnf list --installed") for host, state in demo.states.items() if state.machine().rpm
         ][:1]
-        for name, command in examples:
-            options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(name)}"
-            commands.append(f"ssh {options} demo@127.0.0.1 {command}   # {name}")
+        for host, command in examples:
+            options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(host)}"
+            commands.append(f"ssh {options} demo@127.0.0.1 {command}   # {host}")
     shown = "\n".join(f"  {command}" for command in commands)
     return f"""
-It keeps running. Commands to try:
+It keeps running, as {name}. Commands to try:
 
 {shown}
 
 The hosts' files are in hosts/*/root. Edit them there: ssh cannot write files. The hosts' ports are in inventory.yaml.
+`{gpunode} demo break LINK {name}` breaks a host, `{gpunode} demo add {name}` adds one that is bare.
+For another driver write `driver: "580"` below `defaults:` in inventory.yaml, and provision again.
 To end it:
 
-  {gpunode} demo stop"""
+  {gpunode} demo stop {name}"""
 
 
 def ending(code: int, *, whole: bool) -> str:

@@ -17,6 +17,7 @@ import pytest
 from gpunode import inventory
 from gpunode.sim import demo as demos
 from gpunode.sim import folder as files
+from gpunode.sim import kept
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.answers import nvml
@@ -108,7 +109,7 @@ def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
 def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     """`gpunode demo stop` ends it, and what one that was killed left, and no other."""
     with Demo([kinds.without("cpu-1")]) as demo:
-        demo.keep()
+        demo.keep("demo")
     stale, begun = room / f"{demos.PREFIX}stale", room / f"{demos.PREFIX}begun"
     for folder in (stale, begun):
         folder.mkdir()
@@ -124,6 +125,65 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
         assert not processes(demo.folder)
         assert running.run([*GPUNODE, "plan", "inventory.yaml"], capture=True)[0] == 4
     begun.rmdir()
+
+
+def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
+    """What needs one of several asks for its name."""
+
+    def said(*words: str) -> tuple[int, str]:
+        done = subprocess.run([*GPUNODE, "demo", *words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert said("break", "xid") == (
+        2,
+        "gpunode: no demo is kept running\n  Begin one: `gpunode demo --keep`.\n",
+    )
+    folders = {}
+    for expected in ("demo", "demo-2"):
+        with Demo([kinds.without("cpu-1")]) as demo:
+            folders[expected] = demo.folder
+            assert kept.free_name() == expected
+            demo.keep(expected)
+    assert said("list") == (
+        0,
+        "".join(f"{name}  1 hosts  {folder}\n" for name, folder in folders.items()),
+    )
+    assert said("add") == (2, "gpunode: 2 demos are kept running\n  Name one of demo, demo-2.\n")
+    assert said("break", "xid", "demo") == (2, "gpunode: xid can happen to no host of demo\n")
+    assert said("break", "xyz", "demo")[0] == 2
+    assert said("stop", "demo-2") == (0, f"ended {folders['demo-2']}\n")
+    assert said("stop") == (0, f"ended {folders['demo']}\n")
+
+
+def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
+    with Demo([kinds.new("h100-1")]) as demo:
+        demo.keep("demo")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*GPUNODE, *words], cwd=demo.folder, capture_output=True, text=True, check=False
+        )
+
+    try:
+        early = run("demo", "break", "toolkit")
+        assert (early.returncode, "needs a provisioned host" in early.stderr) == (1, True)
+        assert run("demo", "add").stdout.startswith("added new1-01.")
+        assert run("demo", "add", "demo", "--hosts", "2").stdout.startswith("added new2-01, new2-02.")
+        done = run("provision", "inventory.yaml", "--yes", "--batch", "100%", "--limit", "h100-1,added1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("vectoradd passed on each") == 2
+
+        assert run("demo", "break", "toolkit").returncode == 0
+        found = run("verify", "inventory.yaml", "--no-run", "--limit", "h100-1")
+        assert (found.returncode, "✗ toolkit" in found.stdout) == (1, True)
+
+        inventory = demo.inventory.read_text()
+        demo.inventory.write_text(inventory.replace("defaults:\n", 'defaults:\n  driver: "580"\n'))
+        done = run("provision", "inventory.yaml", "--yes", "--no-run", "--limit", "h100-1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert kept.one(None).states[0].now().library.startswith("580.")
+    finally:
+        kept.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -46,12 +46,19 @@ class Server:
     def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
         self._selector = selectors.DefaultSelector()
         self._forks = ForkServer(bundle.program().encode())
-        self._doors = {state.folder.name: _Door(state, user_key, self._forks) for state in states}
-        for door in self._doors.values():
-            self._selector.register(door.listener, selectors.EVENT_READ, door)
+        self._user_key = user_key
+        self._doors: dict[str, _Door] = {}
+        for state in states:
+            self.add(state)
         self._closing = False
         self._thread = threading.Thread(target=self._accept, name="sshd", daemon=True)
         self._thread.start()
+
+    def add(self, state: State) -> None:
+        """Serve one more host."""
+        door = _Door(state, self._user_key, self._forks)
+        self._doors = {**self._doors, state.folder.name: door}  # its own thread may be reading the old one
+        self._selector.register(door.listener, selectors.EVENT_READ, door)
 
     def port(self, host: str) -> int:
         """A host's port."""

@@ -1,0 +1,167 @@
+"""Demos that run on without their show: found by name, broken, given more hosts, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from gpunode.errors import GpunodeError, UsageError
+from gpunode.sim import cleanup, faults
+from gpunode.sim.demo import KEPT, PREFIX, DemoFailed, room
+from gpunode.sim.host import hosts, kinds
+from gpunode.sim.host.state import State
+
+PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
+YOUNG = 60.0  # seconds in which a folder without a lock may still be in creation
+GROUP, HOST = "added", "new"  # of hosts that were added
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A kept demo that runs."""
+
+    name: str
+    folder: Path
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """Its hosts."""
+        return tuple(State(path) for path in sorted((self.folder / "hosts").iterdir()))
+
+
+def every() -> tuple[Kept, ...]:
+    """Those of this user, by name."""
+    found = [
+        Kept((path / KEPT).read_text(encoding="utf-8"), path)
+        for path in room().glob(f"{PREFIX}*")
+        if _mine(path) and (path / KEPT).exists() and _runs(path)
+    ]
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def one(name: str | None) -> Kept:
+    """The one of this name; without a name the only one. Raises UsageError."""
+    there = {kept.name: kept for kept in every()}
+    if name is None and len(there) == 1:
+        return next(iter(there.values()))
+    if name in there:
+        return there[name]
+    if not there:
+        raise UsageError("no demo is kept running", hint="Begin one: `gpunode demo --keep`.")
+    said = f"no kept demo is called {name}" if name else f"{len(there)} demos are kept running"
+    raise UsageError(said, hint=f"Name one of {', '.join(there)}.")
+
+
+def free_name() -> str:
+    """`demo`, or `demo-2` and so on beside others."""
+    taken = {kept.name for kept in every()}
+    number = next(number for number in range(1, len(taken) + 2) if _called(number) not in taken)
+    return _called(number)
+
+
+def broken(kept: Kept, fault: str) -> str:
+    """Break one host, as `faults` has it; returns its name."""
+    try:
+        return faults.inflict(fault, kept.states)
+    except (ValueError, KeyError) as error:  # what it breaks is not there
+        raise GpunodeError(
+            f"{fault} needs a provisioned host that does not have it already",
+            hint=f"Repair it first: `cd {kept.folder}` and `gpunode provision inventory.yaml`.",
+        ) from error
+    except LookupError as error:
+        raise UsageError(f"{fault} can happen to no host of {kept.name}") from error
+
+
+def grown(kept: Kept, count: int) -> tuple[str, ...]:
+    """Add bare hosts, which join the cluster, and their group to the inventory; returns their names."""
+    there = {state.folder.name for state in kept.states}
+    number = next(number for number in range(1, len(there) + 2) if f"{HOST}{number}-01" not in there)
+    names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
+    for name in names:
+        hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
+    os.kill(_served(kept)["pid"], signal.SIGUSR1)
+    deadline = time.monotonic() + PATIENCE
+    while not set(names) <= set(_served(kept)["ports"]):
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
+        time.sleep(0.05)
+    _listed(kept.folder / "inventory.yaml", f"{GROUP}{number}", names, _served(kept)["ports"])
+    return tuple(names)
+
+
+def stop(name: str | None = None) -> tuple[Path, ...]:
+    """End one kept demo; without a name all, and remove those of killed ones. Returns their folders. A running show is not
+    ended."""
+    found = [one(name).folder] if name else sorted(room().glob(f"{PREFIX}*"))
+    return tuple(path for path in found if _mine(path) and _stopped(path))
+
+
+def _called(number: int) -> str:
+    return "demo" if number == 1 else f"demo-{number}"
+
+
+def _served(kept: Kept) -> dict[str, Any]:
+    return dict(json.loads((kept.folder / "demo.json").read_text(encoding="utf-8")))
+
+
+def _listed(inventory: Path, group: str, names: Sequence[str], ports: Mapping[str, int]) -> None:
+    """Add lines at the inventory's end, where a demo's groups are; what its user wrote stays as it is."""
+    entries = [f"    - {{name: {name}, address: 127.0.0.1, ssh: {{port: {ports[name]}}}}}" for name in names]
+    lines = "\n".join([f"  {group}:", "    hosts:", *entries, ""])
+    text = inventory.read_text(encoding="utf-8").rstrip("\n") + f"\n{lines}"
+    with contextlib.suppress(yaml.YAMLError, TypeError, KeyError):
+        if yaml.safe_load(text)["groups"][group]["hosts"]:
+            inventory.write_text(text, encoding="utf-8")
+            return
+    raise GpunodeError(
+        f"{inventory} does not end with its groups any more: the new hosts are not in it",
+        hint=f"Add this to its `groups`:\n{lines}",
+    )
+
+
+def _mine(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+    return False
+
+
+def _runs(path: Path) -> bool:
+    with contextlib.suppress(OSError), (path / "lock").open("rb") as lock:
+        return cleanup.held(lock)
+    return False
+
+
+def _stopped(path: Path) -> bool:
+    try:
+        with (path / "lock").open("rb") as lock:
+            if cleanup.held(lock):
+                if not (path / KEPT).exists():
+                    return False
+                _end(path, lock)
+    except FileNotFoundError:
+        if time.time() - path.stat().st_mtime < YOUNG:
+            return False
+    cleanup.clear(path)
+    return True
+
+
+def _end(path: Path, lock: IO[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
+        deadline = time.monotonic() + PATIENCE
+        while cleanup.held(lock):  # until the process is gone
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        else:
+            return
