@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode.deviceplugin import status
@@ -18,12 +18,14 @@ MOST_GPUS = 128  # of a node; a count beyond is a mistake
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU with its memory in units. `uuid` is "" where the node does not publish it; `lost`: its units are Unhealthy."""
+    """One GPU with its memory in units. `uuid` is "" where the node does not publish it; `lost`: its units are Unhealthy;
+    `reserved`: units beside these, which pods use by an earlier configuration."""
 
     index: str
     units: int
     uuid: str = ""
     lost: bool = False
+    reserved: int = 0
 
 
 def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
@@ -49,9 +51,7 @@ def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Reason("gpus-unknown", f"what it publishes of its GPUs cannot be read: {error}")
     lost = _lost(annotations.get(status.ANNOTATION))
-    return tuple(
-        Gpu(gpu.index, gpu.units, gpu.uuid, gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus
-    )
+    return tuple(replace(gpu, lost=gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus)
 
 
 def _published(text: str) -> tuple[Gpu, ...]:
@@ -68,8 +68,14 @@ def _published(text: str) -> tuple[Gpu, ...]:
 
 def _gpu(one: Mapping[str, Any]) -> Gpu:
     """Reserved units are used by an earlier configuration: they cannot be promised."""
-    units = max(whole(one["units"]) - whole(one.get("reserved", 0)), 0)
-    return Gpu(str(one["index"]), units, str(one["uuid"]), lost=bool(one.get("lost")))
+    units, reserved = whole(one["units"]), whole(one.get("reserved", 0))
+    return Gpu(
+        str(one["index"]),
+        max(units - reserved, 0),
+        str(one["uuid"]),
+        bool(one.get("lost")),
+        min(reserved, units),
+    )
 
 
 def _lost(text: str | None) -> set[str]:

@@ -10,7 +10,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 import pytest
+import yaml
 
+from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.placement import INDEX
 
 from . import cluster, test_share
@@ -139,7 +141,7 @@ def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
     lab: Lab, made: Pods, leader_on: Callable[[str], None], share: Share, node: str
 ) -> None:
     """With the leader on it, and with containers that go on there: the other replica leads, and pods are placed elsewhere. When the
-    node is back, a pod of the same name gets what it was promised."""
+    node is back, a pod of the same name gets a GPU that it is noted on."""
     leader_on(node)
     other = "modern" if node == "legacy" else "legacy"
     size = UNITS[node] - 2
@@ -171,6 +173,10 @@ def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
         host.exec(["systemctl", "start", "kubelet"])
     host.wait_ready()
     wait("web-0 to be bound", lambda: bound(made, "web-0") == node, 120)
+    made.seen("web-0")
+    # A kubelet that has just started may count the GPU of the pod that it has not forgotten yet: then it is another one.
+    found = share("fsck --repair --yes", "fsck")
+    assert [(row["pod"], row["code"]) for row in found] in ([], [("default/web-0", "elsewhere")])
     as_noted(made, "web-0")
     assert made.get(kept)["status"]["containerStatuses"][0]["containerID"] == before
     assert share("fsck", "fsck") == []
@@ -306,3 +312,56 @@ def test_disabling_and_enabling_touches_no_running_pod(
     assert notes(made, meanwhile)[INDEX] == chosen.env[IDX]
     assert share("fsck", "fsck") == []
     as_noted(made, made.make("last", "legacy", 16, MEM))  # the other GPU, whole
+
+
+CHANGES = {
+    "unit": ("sharing: {memory: {unit: MiB, chunk: 256}}", MEM, 64),
+    "resource": ("sharing: {memory: {name: example.com/gpu-memory}}", "example.com/gpu-memory", 16),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_another_unit_or_resource_on_a_live_node(
+    lab: Lab, made: Pods, enabled: None, gpunode: Callable[..., Ran], inventory: Path, what: str
+) -> None:
+    """What pods have is reserved, GPU by GPU, until they end; others are placed beside it."""
+    text, resource, size = CHANGES[what]
+    old = made.make("old", "legacy", 9, MEM)
+    (seen,) = made.seen(old)
+    wish = yaml.safe_load(inventory.read_text())
+    config, changed = (inventory.with_name(f"share-{what}.{kind}") for kind in ("conf.yaml", "yaml"))
+    config.write_text(f"version: v1\n{text}\n")
+    wish["cluster"]["plugin"]["config"] = config.name
+    wish["cluster"]["share"] = {"resource": resource}
+    changed.write_text(yaml.safe_dump(wish))
+
+    def enable(file: Path) -> None:
+        ran = gpunode("share enable", "--yes", "--json", inventory=file)
+        assert ran.code == 0, ran
+
+    def reserved() -> dict[str, tuple[int, int]]:
+        notes = lab.request("GET", "/api/v1/nodes/legacy")["metadata"]["annotations"]
+        gpus = json.loads(notes[ANNOTATION])["gpus"]
+        return {one["index"]: (one["units"], one["reserved"]) for one in gpus}
+
+    try:
+        enable(changed)
+        other = "1" if seen.env[IDX] == "0" else "0"
+        wait(
+            "what the pod has to be reserved",
+            lambda: reserved() == {other: (size, 0), seen.env[IDX]: (size, size * 9 // 16)},
+            120,
+        )
+        rest = size - size * 9 // 16 - (9 if resource == MEM else 0)  # its own request counts, too
+        new = [made.make("whole", "legacy", size, resource), made.make("rest", "legacy", rest, resource)]
+        first, second = made.seen(*new)
+        assert (first.env[IDX], second.env[IDX]) == (other, seen.env[IDX])
+        assert [notes(made, name)[INDEX] for name in new] == [other, seen.env[IDX]]
+        ran = gpunode("share fsck", "--json", inventory=changed)
+        assert (ran.code, ran.of("fsck")) == (0, []), ran
+        made.delete(old)
+        wait("nothing to be reserved", lambda: {two[1] for two in reserved().values()} == {0}, 60)
+    finally:
+        made.delete()
+        enable(inventory)
+    as_noted(made, made.make("as-before", "legacy", 16, MEM))

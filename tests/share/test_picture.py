@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ import pytest
 from gpunode.cluster.extender import findings, picture, simulation
 from gpunode.cluster.extender.picture import Real
 from gpunode.deviceplugin.kubelet.checkpoint import Entry
+from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
+from gpunode.share.fit import Refused, find
+from gpunode.share.gpus import ANNOTATION
+from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, node, pod
 
 
@@ -164,6 +169,23 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
             assert OWN in one.repair
     left = findings.findings([memory()], pods, MEM, real)
     assert [one.code for one in left] == [code for _, code, fixable in found if not fixable]
+
+
+def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
+    """While gpushare's pods run, the plugin reserves every GPU: what they were promised is a part of that."""
+    gpus = [{"index": str(one), "uuid": f"GPU-n-{one}", "units": 10, "reserved": 10} for one in range(2)]
+    there = node("n", 10, 10, **{ANNOTATION: json.dumps({"version": 1, "gpus": gpus})})
+    old = pod("a", 4, on="n", **{INDEX: "1"})
+    entries = (entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4))),)
+
+    assert findings.findings([there], [old], MEM, {"n": Real(entries)}) == ()
+    assert table(picture.rows([there], [old], MEM, {"n": Real(entries)})) == [
+        ("n", "0", 10, 0, 0, []),
+        ("n", "1", 10, 4, 0, [("default/a", 4, 0)]),
+        ("n", "?", None, 0, 4, [("default/a", 0, 4)]),
+    ]
+    with pytest.raises(Refused):
+        find(Ledger.of(MEM, [there], [old]).book("n"), demand.of(pod("b", 1), MEM), packed=True)
 
 
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:

@@ -125,7 +125,8 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
     made = []
     for gpu in book.gpus:
         uses = _uses(gpu.index, promised, used)
-        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, gpu.units, *_sums(uses, used), uses))
+        size = gpu.units + gpu.reserved
+        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, size, *_sums(uses, used), uses))
     if rest := _uses(UNKNOWN, promised, used):
         made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(rest, used), rest))
     return made
