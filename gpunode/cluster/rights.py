@@ -31,6 +31,7 @@ class Right:
 
 
 LABELS = (Right("patch", "nodes"),)  # of nodes, and annotations
+SCHEDULERS = (Right("get", "pods", "kube-system"),)  # that they are back
 
 
 def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
@@ -66,6 +67,17 @@ def of_notebook(namespace: str) -> tuple[Right, ...]:
         *_each("services", "get", "create", "delete", namespace=namespace),
         *_each("pods", "list", "watch", namespace=namespace),
         *_events(namespace),
+    )
+
+
+def of_share(namespace: str) -> tuple[Right, ...]:
+    """What `share enable` takes beside writing the extender's objects, which is dry-run before."""
+    return (
+        *of_rollout(namespace),
+        *_each("secrets", "get", namespace=namespace),
+        *_each("services", "get", namespace=namespace),
+        *_each("deployments.apps", "get", namespace=namespace),
+        *SCHEDULERS,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from gpunode import converge
-from gpunode.cluster import control_plane, lease, plugin, pods
+from gpunode.cluster import control_plane, lease, plugin, pods, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment as extender
 from gpunode.cluster.lease import Held
@@ -50,6 +50,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, inventory = session.listener, session.inventory
     wish, tell = _wish(inventory), progress(listener)
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
+    rights.demanded(api, rights.of_share(spec.namespace))
     found, code = _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
     differences = [*plugin.plan(api, spec), *extender.plan(api, wanted)]
@@ -92,6 +93,7 @@ def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
+    rights.demanded(api, (*extender.rights_to_remove(namespace), *rights.SCHEDULERS))
     found, code = _schedulers(session, api)
     plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
     _change(session, api, held, found, plans, yes=yes)

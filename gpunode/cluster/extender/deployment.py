@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.cluster import pods
+from gpunode.cluster import pods, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
@@ -16,6 +16,7 @@ from gpunode.cluster.extender import certificates
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.rights import Right
 from gpunode.errors import ClusterError
 from gpunode.model import PluginImage, Share
 
@@ -82,6 +83,13 @@ def address(api: Api, namespace: str) -> str:
     """The Service's IP address, "" where there is none. Schedulers in the host's network know no cluster DNS."""
     service = api.get("Service", NAME, namespace) or {}
     return str(service.get("spec", {}).get("clusterIP") or "")
+
+
+def rights_to_remove(namespace: str) -> tuple[Right, ...]:
+    """What `remove` takes."""
+    own = _own(namespace)
+    lease = Right("delete", "leases.coordination.k8s.io", namespace)
+    return (*rights.of_deletion(own), *rights.of_wait(own), lease)
 
 
 def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gpunode import report
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import KINDS
 from gpunode.cluster.extender import certificates
-from gpunode.cluster.extender.deployment import NAME, Spec
+from gpunode.cluster.extender.deployment import NAME, Spec, rights_to_remove
 from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
@@ -45,6 +51,40 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
         (["pods/binding"], ["create"]),
         (["pods/status"], ["patch"]),
     ]
+
+
+ROLES = [
+    yaml.safe_load(part.split("```")[0])
+    for part in (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+    if "kind: ClusterRole\n" in part
+]
+
+
+def given(roles: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Verb and resource, as `get deployments.apps`."""
+    return {
+        (verb, f"{resource}.{group}" if group else resource)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_documents_roles_are_what_share_and_a_notebook_take() -> None:
+    """To write, to remove, to ask; and the API server lets nobody give rights that he does not have."""
+    base, more = given(ROLES[:1]), given(ROLES[1:])
+    spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(certificates.FILES, ""))
+    own = [one for one in spec.manifests if one["kind"] in ("Role", "ClusterRole")]
+    kinds = {KINDS[one["kind"]].resource for one in spec.manifests}
+    applied = {(verb, kind) for verb in ("get", "patch", "create") for kind in kinds}
+    asked = (*rights.of_share("ns"), *rights_to_remove("ns"), *rights.of_notebook("ns"))
+    needed = given(own) | applied | {(one.verb, one.resource) for one in asked}
+    assert needed - base - more == set()
+    repair = {("patch", "pods")}
+    maintenance = {(verb, kind) for verb, kind in more if verb in ("list", "watch", "delete")}
+    assert more - needed - repair - maintenance == set()
 
 
 def test_a_plan_shows_no_key() -> None:
