@@ -25,6 +25,8 @@ from gpunode.model import (
 from gpunode.planning import CannotPlan, users
 from gpunode.runtimes import RUNTIMES
 from gpunode.steps import (
+    cdi,
+    dev_char,
     driver,
     fabric,
     image,
@@ -62,6 +64,8 @@ STEPS: tuple[Step, ...] = (
     Step("persistence", "NVML", persistence),
     Step("toolkit", "toolkit", toolkit),
     Step("toolkit-config", "toolkit", toolkit_config),
+    Step("cdi", "toolkit", cdi),
+    Step("dev-char", "runtime", dev_char),
     Step("selinux", "runtime", selinux),
     *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
     Step("kubelet", "kubelet", kubelet),

@@ -4,13 +4,14 @@ import concurrent.futures
 import glob
 import os
 import re
+import stat
 import time
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.containers import owner
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of, links
-from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of
+from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of, unrooted
 
 
 def read_pci() -> List[Dict[str, Any]]:
@@ -157,6 +158,17 @@ def newcomers(known: List[str], patience: float, contained: bool) -> List[str]:
         if not new or time.monotonic() >= deadline:
             return new
         time.sleep(0.5)
+
+
+def read_unlinked() -> List[str]:
+    """NVIDIA's device files without the link in /dev/char that udev makes for those of other drivers."""
+    found = []
+    for path in sorted(glob.glob(below("/dev/nvidia*")) + glob.glob(below("/dev/nvidia-caps/*"))):
+        there = os.stat(path)
+        link = "/dev/char/%d:%d" % (os.major(there.st_rdev), os.minor(there.st_rdev))
+        if stat.S_ISCHR(there.st_mode) and not os.path.lexists(below(link)):
+            found.append(unrooted(path))
+    return found
 
 
 def read_minors() -> Dict[str, str]:

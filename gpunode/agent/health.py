@@ -62,7 +62,8 @@ RESTORE_SECONDS = 180  # after which the timer restores guarded files whose rest
 
 
 def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
-    """(Re)start a unit: what does not work for `settle` seconds then, of it and all that worked before, and why."""
+    """(Re)start a unit: what does not work for `settle` seconds then, of it and all that worked before, and why. A unit that
+    does one thing and ends works if it has done that."""
     settle = guard["settle"]
     run("systemctl", "daemon-reload", timeout=60)
     run("systemctl", "reset-failed", unit)
@@ -81,7 +82,8 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
             shown, works = units.get(unit, {}), working(units)
         except OSError as error:  # systemctl may fail for a moment while the unit is healthy
             why = "has an unknown state: %s" % error
-        lost = {name: why for name in wanted if name not in works}
+        ended = not answer.status and shown.get("Type") == "oneshot"
+        lost = {name: why for name in wanted if name not in works and not (ended and name == unit)}
         seen = {name: works.get(name) for name in wanted}
         if lost or seen != before:
             before, since = seen, now
@@ -92,8 +94,10 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         twice = shown.get("SubState") == "auto-restart" and count > restarts
         # one crash is allowed: what the unit needs may be starting, too
         late = now - begun > settle * (2 if twice else 6)
-        down = bool(shown) and (
-            shown.get("ActiveState") in ("failed", "inactive") or shown.get("LoadState") != "loaded"
+        down = (
+            bool(shown)
+            and not ended
+            and (shown.get("ActiveState") in ("failed", "inactive") or shown.get("LoadState") != "loaded")
         )
         if down or late:
             if shown and unit not in works:

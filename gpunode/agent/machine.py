@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shlex
 from typing import Dict, Optional
 
@@ -53,3 +54,26 @@ def read_secure_boot() -> Optional[bool]:
         with open(path, "rb") as file:
             return file.read()[4:5] == b"\1"
     return None
+
+
+# What containers are started with beside the runc of PATH: what k3s, RKE2, k0s, CRI-O and MicroK8s bring.
+RUNC = (
+    "/var/lib/rancher/k3s/data/current/bin/runc",
+    "/var/lib/rancher/rke2/bin/runc",
+    "/var/lib/k0s/bin/runc",
+    "/usr/libexec/crio/runc",
+    "/snap/microk8s/current/bin/runc",
+)
+
+
+def read_versions() -> Dict[str, str]:
+    """Version of systemd, nvidia-ctk and each runc, by its name or path; those that are there."""
+    programs = {"systemd": "systemctl", "nvidia-ctk": "nvidia-ctk", "runc": "runc"}
+    found = {}
+    for name, program in [*programs.items(), *((path, below(path)) for path in RUNC)]:
+        number = re.search(
+            r"(?m)^(?:systemd|runc version|.* CLI version) v?(\d[\w.]*)", run(program, "--version").out
+        )
+        if number:
+            found[name] = number.group(1)
+    return found

@@ -15,11 +15,12 @@ from gpunode.agent.gpus import (
     read_modules,
     read_pci,
     read_smi,
+    read_unlinked,
 )
 from gpunode.agent.images import read_images
 from gpunode.agent.kubelet import read_kubelet, read_watched_files
 from gpunode.agent.lock import lock_holder
-from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot
+from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot, read_versions
 from gpunode.agent.outside import unconfirmed
 from gpunode.agent.packages import read_half_installed, read_packages
 from gpunode.agent.runfile import read_installed_run
@@ -45,6 +46,8 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "pci": begin(read_pci),
         "modules": modules,
         "kernels": begin(read_kernels),
+        "versions": begin(read_versions),
+        "unlinked": begin(read_unlinked),
         "library_version": begin(read_library_version),
         "installed_run": begin(read_installed_run),
         "smi": begin(read_smi, modules, users),

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Optional
 from gpunode.agent.system import Answer, last, run
 
 UNIT_PROPERTIES = (
-    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID"
+    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID,Type"
 )
 
 

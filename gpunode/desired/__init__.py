@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import archive, driver, machines, mirror, node, signed
+from gpunode.desired import archive, devices, driver, machines, mirror, node, signed
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import (
@@ -43,6 +43,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     gates, reasons = node.gates(host, minor, start)
     node.check_gates(host, facts, minor, start, gates)
     toolkit = _toolkit(host, facts, system) if system and host.toolkit != "none" else ()
+    handed = devices.decide(host, facts, runtime, start, toolkit)
     return Desired(
         runtime=runtime,
         runtime_mode=host.runtime,
@@ -52,8 +53,17 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         toolkit=toolkit,
         sources=_sources(host, facts, system, wish, toolkit) if system else (),
         image=image,
-        notes=(*driver.notes(host, facts, wish), *_unused(host, system), *node.notes(facts, minor, start)),
+        notes=(
+            *driver.notes(host, facts, wish),
+            *_unused(host, system),
+            *node.notes(facts, minor, start),
+            *handed.notes,
+        ),
         isolation=host.isolation,
+        toolkit_version=handed.toolkit,
+        links=handed.links,
+        cdi=handed.cdi,
+        device_loss=handed.loss,
         kubelet=start,
     )
 

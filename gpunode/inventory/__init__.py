@@ -22,6 +22,7 @@ from gpunode.model import Cluster, GateCommand, Inventory, PluginConfig, PluginI
 
 __all__ = ["load", "select"]
 
+CDI_FOLDERS = ("/var/run/cdi", "/run/cdi")  # where the toolkit's own units write
 PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/cluster/plugin.yaml.j2)
 
 
@@ -39,6 +40,9 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
     source.stop()
     if archived:
         cluster = replace(cluster, plugin=PluginImage("", archive=archived))
+    if config := cluster.plugin_config:
+        by_cdi = config.cdi_directory in CDI_FOLDERS
+        hosts = tuple(replace(one, cdi=by_cdi, device_specs=config.device_specs) for one in hosts)
     return Inventory(str(path), hosts, cluster, tuple(gate(one) for one in source.data.get("gate", ())))
 
 
@@ -117,7 +121,11 @@ def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:
 def read_config(source: Source, name: str, pods: Mapping[str, Any]) -> PluginConfig | None:
     """The plugin's configuration file, None if the plugin could not use it; mistakes are noted."""
     found = read_settings(source, name, ("cluster", "plugin", "config"), pods)
-    return PluginConfig(found[0], *host_places([found[1]])) if found else None
+    return (
+        PluginConfig(found[0], *host_places([found[1]]), device_specs=found[1].pass_device_specs)
+        if found
+        else None
+    )
 
 
 def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any]) -> PluginConfig | None:
@@ -134,7 +142,9 @@ def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any])
         source.problem(where, f"{key} must be the same in all of them: the plugin's pods mount one folder")
     if len(read) < len(names):
         return None
-    return PluginConfig("", *host_places(settings), {key: text for key, (text, _) in read.items()})
+    texts = {key: text for key, (text, _) in read.items()}
+    specs = all(one.pass_device_specs for one in settings)
+    return PluginConfig("", *host_places(settings), texts, specs)
 
 
 def read_settings(

@@ -235,4 +235,8 @@ class Facts:
     product_uuid: str = ""  # of the firmware
     installed_run: InstalledRun | None = None
     half_installed: tuple[str, ...] = ()  # packages that dpkg has unpacked and not configured
+    versions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of systemd, nvidia-ctk, and each runc by its path
+    unlinked: tuple[str, ...] = ()  # NVIDIA's device files that have no link in /dev/char
     kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module

@@ -61,6 +61,8 @@ class Host:
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
     isolation: bool = False  # containers get GPUs from the device plugin alone
+    cdi: bool = False  # the device plugin hands devices out by CDI, from /var/run/cdi
+    device_specs: bool = False  # it names their device files to the kubelet, too
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     driver_repository: Repository | None = None
@@ -98,6 +100,7 @@ class PluginConfig:
     cdi_directory: str = ""  # the host's, for the plugin to write into; "" unless a CDI strategy is chosen
     mps_root: str = ""  # the host's, for the MPS control daemons; "" unless GPUs are shared by MPS
     files: Mapping[str, str] = field(default_factory=dict)  # the several, by name; {}: the one is `text`
+    device_specs: bool = False  # the plugin names device files to the kubelet, too, on every node
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,12 @@ class Desired:
     image: PluginImage | None = None
     notes: tuple[str, ...] = ()
     isolation: bool = False
+    toolkit_version: tuple[int, ...] = ()  # that the host will have; () where it is not known
+    links: str = ""  # why NVIDIA's device files need links in /dev/char; "" where they need none
+    cdi: str = ""  # why the toolkit's CDI specification must be current; "" where nothing reads it
+    device_loss: tuple[str, str] | None = (
+        None  # how running containers can lose their GPUs, and what prevents it
+    )
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 

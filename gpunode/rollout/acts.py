@@ -19,11 +19,14 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
+from gpunode.steps import cdi, dev_char
 from gpunode.wording import few
 
 Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")
 
 REBOOT = ("reboot", "")
+# They do one thing and end; no work depends on them.
+QUIET = frozenset({cdi.UNIT, cdi.OWN, dev_char.UNIT})
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
 
@@ -34,7 +37,11 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
     return Disturbance(
         reboot=any(isinstance(change, Reboot) for change in changes),
         restarts=tuple(
-            dict.fromkeys(one.unit for one in changes if isinstance(one, Service) and one.restart)
+            dict.fromkeys(
+                one.unit
+                for one in changes
+                if isinstance(one, Service) and one.restart and one.unit not in QUIET
+            )
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
         packages=(

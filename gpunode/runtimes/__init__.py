@@ -35,6 +35,12 @@ class ContainerRuntime(Protocol):
     def labels(self, facts: Facts) -> bool:
         """Whether it gives containers SELinux labels of their own."""
 
+    def by_systemd(self, facts: Facts) -> bool:
+        """Whether systemd keeps the cgroups of its containers, and with them what devices these may use."""
+
+    def runc(self, facts: Facts) -> str:
+        """The runc that starts its containers, by the name that facts have its version under; "" for another program."""
+
     def headline(self, facts: Facts) -> str:
         """Its name and version; "" where it is not installed."""
 

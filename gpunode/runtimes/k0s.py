@@ -20,7 +20,7 @@ from gpunode.runtimes.containerd.config_toml import (
     parse,
     section,
 )
-from gpunode.runtimes.containerd.host import labelled
+from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
 
 UNITS = ("k0sworker.service", "k0scontroller.service")
 MAIN = "/etc/k0s/containerd.toml"
@@ -73,6 +73,16 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
 def labels(facts: Facts) -> bool:
     """By what k0s made of all its files."""
     return labelled(files.text(facts, MERGED) or "")
+
+
+def by_systemd(facts: Facts) -> bool:
+    """By what k0s made of all its files."""
+    return keeps_cgroups(files.text(facts, MERGED) or "")
+
+
+def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """The one that it brings."""
+    return "/var/lib/k0s/bin/runc"
 
 
 def headline(facts: Facts) -> str:

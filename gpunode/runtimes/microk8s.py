@@ -21,7 +21,7 @@ from gpunode.runtimes.containerd.config_toml import (
     parse,
     section,
 )
-from gpunode.runtimes.containerd.host import labelled
+from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
 
 UNIT = microk8s.CONTAINERD
 TEMPLATE = f"{microk8s.ARGS}containerd-template.toml"
@@ -73,6 +73,16 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
 def labels(facts: Facts) -> bool:
     """By the configuration that it was started with."""
     return labelled(files.text(facts, MADE) or "")
+
+
+def by_systemd(facts: Facts) -> bool:
+    """By the configuration that it was started with."""
+    return keeps_cgroups(files.text(facts, MADE) or "")
+
+
+def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """The one of its snap."""
+    return "/snap/microk8s/current/bin/runc"
 
 
 def headline(facts: Facts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from gpunode import compat, packages
 from gpunode.model import (
@@ -56,6 +57,18 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 def module_changes(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """The part of the plan that loads, reloads or waits for a reboot."""
     return tuple(change for change in plan(facts, desired) if isinstance(change, (KernelModule, Reboot)))
+
+
+def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted", "loaded", "reloaded"]:
+    """What the steps after this one find of the module: absent, where nobody loads it; there only after a reboot; as it is
+    loaded now; or loaded by this step."""
+    planned = module_changes(facts, desired)
+    nouveau = desired.driver is not None and modules.nouveau(facts)
+    if nouveau or any(isinstance(change, Reboot) for change in planned):
+        return "rebooted"
+    if any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned):
+        return "reloaded"
+    return "loaded" if "nvidia" in facts.modules else "absent"
 
 
 def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:

@@ -7,7 +7,7 @@ source: NVIDIA/gpu-driver-container (nvidia-driver: _ensure_nvlink5_prerequisite
 
 from __future__ import annotations
 
-from gpunode.model import Change, Desired, Facts, KernelModule, Reboot, Service, Watch
+from gpunode.model import Change, Desired, Facts, Service, Watch
 from gpunode.planning import users
 from gpunode.steps import driver, modules
 from gpunode.versions import is_installed
@@ -21,19 +21,19 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     wish = desired.driver
     if wish is None or not wish.switches:
         return ()
-    planned = driver.module_changes(facts, desired)
-    loads = any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned)
+    after = driver.module_after(facts, desired)
+    loads = after == "reloaded"
     missing = wish.subnet and modules.UMAD not in facts.modules
     needed = (modules.load(facts, (modules.UMAD,), "the fabric manager does not start"),) if missing else ()
     unit = facts.units.get(UNIT)
     runs = unit is not None and unit.active == "active"
     stays = unit is not None and unit.enabled == "enabled"
     there = all(is_installed(facts.packages, spec) for spec in (*wish.fabric, *wish.subnet))
-    reboots = any(isinstance(change, Reboot) for change in planned) or modules.nouveau(facts)
-    if reboots or not (loads or "nvidia" in facts.modules):
+    if after == "rebooted":
         why = "the reboot starts it: it joins the GPUs over NVSwitch"
-        later = Service(UNIT, why, enable=True, start=False, fault="")
-        return (later,) if reboots and not (stays and there) else ()
+        return () if stays and there else (Service(UNIT, why, enable=True, start=False, fault=""),)
+    if after == "absent":
+        return ()
     if runs and stays and not loads and not needed and there:
         return ()
     fault = None if runs else f"{UNIT} is not active: CUDA answers error 802 on a host with NVSwitch"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from gpunode import compat, diff, kubelets, packages, runtimes
@@ -217,7 +218,7 @@ def _answering(seen: Facts) -> Link:
 def _toolkit(outcome: Outcome, seen: Facts) -> Link:
     package = seen.packages.get("nvidia-container-toolkit")
     text = f"nvidia-container-toolkit {package.version}" if package else "no nvidia-container-toolkit"
-    return _judge(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository")
+    return _judge(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository", "cdi")
 
 
 def _runtime(outcome: Outcome, seen: Facts) -> Link:
@@ -231,7 +232,11 @@ def _runtime(outcome: Outcome, seen: Facts) -> Link:
         if fix != by_hand and outcome.status != "refused":
             fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
         return Link("runtime", "broken", f"{shown} {_state(unit)}", _why(outcome, "runtime", name), fix)
-    return _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES)
+    link = _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES, "dev-char")
+    if link.status == "ok" and outcome.desired and outcome.desired.device_loss:
+        cause, fix = outcome.desired.device_loss
+        return replace(link, cause=cause, fix=fix)
+    return link
 
 
 def _kubelet(outcome: Outcome, seen: Facts) -> Link:

@@ -57,6 +57,22 @@ def test_a_unit_that_is_for_the_next_boot_is_enabled_and_not_started(host: Host)
     assert not {"start", "restart"} & {*verbs}
 
 
+def test_a_unit_that_does_one_thing_and_ends_has_worked(host: Host) -> None:
+    """It is not active afterwards; what worked before must go on working all the same."""
+    host.unit(DOCKER)
+    host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
+    assert host.apply(Service("links.service", "why", enable=True, restart=True))[-1]["ok"]
+
+
+def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host) -> None:
+    """systemctl waits for its end, and says how it was."""
+    host.unit("links.service", "exit 1", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
+    host.program("journalctl", 'echo "failed to get device nodes: no such device"')
+    failed = host.fail(Service("links.service", "why", restart=True))
+    assert failed["code"] == "unit-failed"
+    assert failed["error"] == "links.service did not come back: failed to get device nodes: no such device"
+
+
 def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
     """The run's own change is undone and the unit runs as before; both are reported, with the journal's reason."""
     host.unit(DOCKER, START)

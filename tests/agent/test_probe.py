@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -754,6 +755,37 @@ def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
     seen = facts.parse(host.probe())
     assert dynamic.source(seen, kubelets.read(seen).words, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
     assert dynamic.source(seen, kubelets.read(seen).words, 24) is None
+
+
+def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
+    """Of systemd, the toolkit's program, and each runc that is there; one that does not answer has none."""
+    host.program(
+        "systemctl", 'case "$1" in --version) echo "systemd 252 (252.39-1~deb12u1)"; echo "+PAM";; esac'
+    )
+    host.program("nvidia-ctk", 'echo "NVIDIA Container Toolkit CLI version 1.17.4"; echo "commit: 9b69590"')
+    host.program("runc", 'echo "runc version 1.1.5+ds1"; echo "commit: 1.1.5+ds1-1"')
+    host.write("/var/lib/k0s/bin/runc", "#!/bin/sh\necho runc version 1.3.4\n", mode=0o755)
+    host.write("/var/lib/rancher/rke2/bin/runc", "#!/bin/sh\nexit 1\n", mode=0o755)
+    assert facts.parse(host.probe()).versions == {
+        "systemd": "252",
+        "nvidia-ctk": "1.17.4",
+        "runc": "1.1.5",
+        "/var/lib/k0s/bin/runc": "1.3.4",
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device files need root")
+def test_devices_without_a_link_are_found(host: Host) -> None:
+    """By number, as systemd looks for them; files that are no devices have none."""
+    (host.root / "dev/char").mkdir(parents=True)
+    try:
+        for minor, name in enumerate(("nvidia0", "nvidia1")):
+            os.mknod(host.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
+    except PermissionError:
+        pytest.skip("this machine makes no device files")
+    host.write("/dev/nvidia-uvm", "")
+    (host.root / "dev/char/195:0").symlink_to("../nvidia0")
+    assert facts.parse(host.probe()).unlinked == ("/dev/nvidia1",)
 
 
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:

@@ -47,6 +47,7 @@ from gpunode.model import (
 )
 from gpunode.planning import files as planned
 from gpunode.runtimes import k0s, microk8s
+from gpunode.steps import cdi, dev_char
 from gpunode.versions import upstream
 from tests.cases import rancher
 
@@ -67,6 +68,7 @@ DRIVERS = {
 # Of RHEL and AlmaLinux: what their repositories have now.
 SIGNED = {"kmod-nvidia-open": 580, "nvidia-open-kmod": 615}
 NOW = 1_800_000_000.0
+SPEC = "/run/cdi/nvidia.yaml"
 
 
 def cases(component: str) -> Iterator[dict[str, Any]]:
@@ -142,6 +144,8 @@ def build(data: Mapping[str, Any]) -> Facts:
         installed_run=InstalledRun(**run) if (run := data.get("installed_run")) else None,
         kernels=data.get("kernels", {}),
         errors=data.get("errors", {}),
+        versions=data.get("versions", {}),
+        unlinked=tuple(data.get("unlinked", ())),
     )
 
 
@@ -336,6 +340,12 @@ def _restarted(seen: Facts, name: str) -> Facts:
         template = seen.files[microk8s.TEMPLATE].content or ""
         made = _file(microk8s.MADE, microk8s.filled(template))
         seen = replace(seen, files={**seen.files, microk8s.MADE: made})
+    if name == dev_char.UNIT:
+        seen = replace(seen, unlinked=())
+    if name in (cdi.UNIT, cdi.OWN):
+        devices = "".join(f"- name: {gpu.uuid}\n" for gpu in seen.gpus)
+        text = f"kind: nvidia.com/gpu\ndevices:\n{devices}# /usr/lib/libcuda.so.{seen.library_version}\n"
+        seen = replace(seen, files={**seen.files, SPEC: _file(SPEC, text)})
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))

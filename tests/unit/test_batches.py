@@ -133,6 +133,8 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         ([Service("nvidia-fabricmanager.service", "why", restart=True)], True, True),
         ([Service("containerd.service", "why", restart=True)], True, False),
         ([Service("kubelet.service", "why", enable=True)], False, False),
+        ([Service("gpunode-dev-char.service", "why", restart=True)], False, False),
+        ([Service("nvidia-cdi-refresh.service", "why", restart=True)], False, False),
         ([KernelModule("why", load=("nvidia",))], False, False),
         ([KernelModule("why", unload=("nvidia",), load=("nvidia",))], True, True),
         ([Packages("why", install=(PackageSpec("nvidia-open", "595.*"),))], True, True),

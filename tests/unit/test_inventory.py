@@ -116,6 +116,7 @@ groups:
             driver="580",
             toolkit="1.20.1",
             runtime="class",
+            cdi=True,
             feature_gates={"DevicePlugins": True, "Other": False},
             labels={"pool": "1", "example.org/rack": "07", "empty": ""},
             driver_repository=Repository("https://mirror/driver", KEY),
@@ -356,3 +357,4 @@ groups: {gpu: {hosts: [a]}}
 """,
     )
     assert inventory.cluster.plugin_config == PluginConfig(files=texts, cdi_directory="/var/run/cdi")
+    assert [(one.cdi, one.device_specs) for one in inventory.hosts] == [(True, False)]

@@ -24,6 +24,8 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
         "persistence",
         "toolkit",
         "toolkit-config",
+        "cdi",
+        "dev-char",
         "selinux",
         "k3s",
         "rke2",

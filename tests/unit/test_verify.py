@@ -130,6 +130,58 @@ def test_a_fabric_manager_that_does_not_run_breaks_nvml() -> None:
     assert PROVISION in link.fix
 
 
+CDI_MODE = {"/etc/nvidia-container-runtime/config.toml": '[nvidia-container-runtime]\nmode = "cdi"\n'}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        (None, "no file in /run/cdi/ or /etc/cdi/ is a CDI specification of nvidia.com/gpu"),
+        (
+            "550.1.2",
+            "/run/cdi/nvidia.yaml is older than the driver: it names the libraries of 550.1.2, and 595.91",
+        ),
+    ],
+)
+def test_a_specification_that_is_missing_or_older_than_the_driver_breaks_the_toolkit(
+    spec: str | None, cause: str
+) -> None:
+    """Its fix is a plan that has it written again."""
+    text = f"kind: nvidia.com/gpu\ndevices:\n- name: GPU-0\n# /usr/lib/libcuda.so.{spec}\n" if spec else False
+    units = {
+        "nvidia-cdi-refresh.service": {"active": "inactive", "sub": "dead"},
+        "nvidia-cdi-refresh.path": "active",
+    }
+    link = broken({"files": {**CDI_MODE, "/run/cdi/nvidia.yaml": text}, "units": units})
+    assert link.layer == "toolkit"
+    assert link.cause.startswith(cause)
+    assert link.fix == "gpunode provision --limit modern\nit will enable and restart nvidia-cdi-refresh"
+
+
+def test_a_device_without_its_link_breaks_the_runtime() -> None:
+    """Where the runc below loses such devices: containers work until the next daemon-reload."""
+    host, seen = right()
+    seen = cases.overlaid(
+        seen, {"versions": {"systemd": "252", "runc": "1.1.5"}, "unlinked": ["/dev/nvidia0"]}
+    )
+    assert seen.containerd is not None
+    dump = f"{seen.containerd.dump}\n  SystemdCgroup = true\n"
+    link = first(host, replace(seen, containerd=replace(seen.containerd, dump=dump)))
+    assert link.layer == "runtime"
+    assert "/dev/nvidia0 has no link in /dev/char: runc 1.1.5 tells systemd only" in link.cause
+    assert PROVISION in link.fix
+
+
+def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works() -> None:
+    """Nothing is broken yet; what prevents it is the user's choice."""
+    host = cases.host("modern", {"toolkit": "1.17.8"})
+    _, seen = right()
+    seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
+    link = next(one for one in host_links(converge.planned(host, seen, None)) if one.layer == "runtime")
+    assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
+    assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
+
+
 def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read_for_it() -> None:
     link = broken({"packages": {"nvidia-container-toolkit": "gone"}})
     assert link.cause == "nvidia-container-toolkit is not installed"

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from gpunode.runtimes.containerd.host import check, headline, in_use, labels, serves, state, unit
+from gpunode.runtimes.containerd.host import (
+    by_systemd,
+    check,
+    headline,
+    in_use,
+    labels,
+    runc,
+    serves,
+    state,
+    unit,
+)
 from gpunode.runtimes.containerd.step import WATCH, plan
 
-__all__ = ["WATCH", "check", "headline", "in_use", "labels", "plan", "serves", "state", "unit"]
+__all__ = [
+    "WATCH",
+    "by_systemd",
+    "check",
+    "headline",
+    "in_use",
+    "labels",
+    "plan",
+    "runc",
+    "serves",
+    "state",
+    "unit",
+]

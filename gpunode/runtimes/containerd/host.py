@@ -43,6 +43,21 @@ def labelled(text: str) -> bool:
     return re.search(r"^\s*enable_selinux\s*=\s*true", text, re.MULTILINE) is not None
 
 
+def by_systemd(facts: Facts) -> bool:
+    """By its dump."""
+    return keeps_cgroups(facts.containerd.dump if facts.containerd else "")
+
+
+def keeps_cgroups(text: str) -> bool:
+    """Whether a configuration leaves the cgroups of any runtime to systemd, in whichever spelling."""
+    return re.search(r"^\s*(SystemdCgroup|systemd_cgroup)\s*=\s*true", text, re.MULTILINE | re.I) is not None
+
+
+def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """Of PATH."""
+    return "runc"
+
+
 def headline(facts: Facts) -> str:
     """Its version."""
     return f"containerd {facts.containerd.version}" if facts.containerd else ""

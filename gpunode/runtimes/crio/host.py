@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode.model import Facts, Host
 from gpunode.planning import CannotPlan, services
 from gpunode.runtimes.crio.settings import read
-from gpunode.runtimes.crio.step import UNIT
+from gpunode.runtimes.crio.step import UNIT, low_level
 
 
 def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
@@ -35,6 +35,17 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
 def labels(facts: Facts) -> bool:
     """By `selinux` of its files; its own default is off."""
     return read(facts).labels
+
+
+def by_systemd(facts: Facts) -> bool:
+    """By `cgroup_manager` of its files; its own default is systemd."""
+    return read(facts).cgroups == "systemd"
+
+
+def runc(facts: Facts) -> str:
+    """Of PATH, or the one that its packages bring; it may start containers with crun."""
+    below = low_level(facts)
+    return below if below.rpartition("/")[2] == "runc" else ""
 
 
 def headline(facts: Facts) -> str:

@@ -23,10 +23,12 @@ BELOW = ("crun", "runc")  # what it brings, the preferred one first
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`default`: the default runtime's name, "" for CRI-O's own. `setters`: the file that each option comes from, by
-    `default_runtime` or a runtime's name. `labels`: containers get SELinux labels."""
+    `default_runtime` or a runtime's name. `labels`: containers get SELinux labels. `cgroups`: who keeps
+    theirs."""
 
     default: str = ""
     labels: bool = False
+    cgroups: str = "systemd"
     runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     setters: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,7 +48,7 @@ def paths(facts: Facts) -> tuple[str, ...]:
 
 def read(facts: Facts) -> Settings:
     """What all files come to. Raises CannotPlan for one that is not TOML."""
-    default, labels = "", False
+    default, labels, cgroups = "", False, "systemd"
     runtimes: dict[str, Mapping[str, Any]] = {}
     setters: dict[str, str] = {}
     for path in paths(facts):
@@ -54,6 +56,7 @@ def read(facts: Facts) -> Settings:
         if "default_runtime" in table:
             default, setters["default_runtime"] = str(table["default_runtime"]), path
         labels = bool(table.get("selinux", labels))
+        cgroups = str(table.get("cgroup_manager", cgroups))
         found = table.get("runtimes", {})
         if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
             raise CannotPlan(
@@ -62,4 +65,4 @@ def read(facts: Facts) -> Settings:
             )
         runtimes |= found
         setters |= dict.fromkeys(found, path)
-    return Settings(default, labels, runtimes, setters)
+    return Settings(default, labels, cgroups, runtimes, setters)

@@ -54,6 +54,16 @@ def labels(facts: Facts) -> bool:
         return False
 
 
+def by_systemd(facts: Facts) -> bool:
+    """As it reports."""
+    return facts.docker is not None and facts.docker.cgroup_driver == "systemd"
+
+
+def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
+    """Of PATH."""
+    return "runc"
+
+
 def headline(facts: Facts) -> str:
     """Its version, or that it does not answer."""
     return f"docker {facts.docker.version}" if facts.docker else "docker, which does not answer"

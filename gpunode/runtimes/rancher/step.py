@@ -15,7 +15,7 @@ from gpunode.planning import CannotPlan, files, rancher, services
 from gpunode.planning.rancher import Product
 from gpunode.render import template
 from gpunode.runtimes.containerd.config_toml import binaries, default_name, lookup, parse, section
-from gpunode.runtimes.containerd.host import labelled
+from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
 from gpunode.runtimes.rancher.templates import merged
 from gpunode.versions import is_installed
 
@@ -75,6 +75,15 @@ class Brought:
     def labels(self, facts: Facts) -> bool:
         """By the configuration that it was started with: the setting `selinux`, the flag and a variable switch it on."""
         return labelled(files.text(facts, self.generated) or "")
+
+    def by_systemd(self, facts: Facts) -> bool:
+        """By the configuration that it was started with."""
+        return keeps_cgroups(files.text(facts, self.generated) or "")
+
+    def runc(self, facts: Facts) -> str:  # noqa: ARG002 - as of the other runtimes
+        """The one that it brings."""
+        folder = self.product.agent.rpartition("/")[0]
+        return f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
 
     def headline(self, facts: Facts) -> str:
         """Its name; the kubelet's version is the product's."""
