@@ -13,6 +13,10 @@ from gpunode.agent.record import Run
 from gpunode.agent.system import below, glob_of, last, line_of, text_of
 
 RPM_LOCKS = ("/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
+# Files that are not those that an index names, as dnf, yum and zypper have it.
+DAMAGED = re.compile(
+    r"checksum doesn't match|incorrect checksum|does not match (?:checksum|intended download)|[Dd]igest verification failed"
+)
 OWN = "gpunode-"  # how the names of gpunode's repositories begin
 
 
@@ -93,11 +97,10 @@ def missed_by_yum(this: Run, text: str) -> None:
     for path in glob_of("/etc/yum.repos.d/%s*.repo" % OWN):
         own += re.findall(r"^baseurl\s*=\s*(\S+)", text_of(path) or "", re.M)
     for uri, words in dict(re.findall(r"^(\w+://\S+): (.*(?:Errno|signature).*)", text, re.M)).items():
-        unsigned = "signature" in words
+        code = "repository-unsigned" if "signature" in words else "repository-unreachable"
+        code = "repository-damaged" if DAMAGED.search(words) else code
         sentence = "yum could not read %s: %s" % (uri, words)
-        failure = Failure(
-            "repository-unsigned" if unsigned else "repository-unreachable", sentence, last(text, 12)
-        )
+        failure = Failure(code, sentence, last(text, 12))
         if any(uri.startswith(mine) for mine in own):
             raise failure
         this.warnings.append(sentence)
@@ -120,9 +123,8 @@ def unavailable(name: str, text: str) -> Failure:
     )
     if block:
         words = last(block.group(1), 1)[0].strip(" -")
-    return Failure(
-        "repository-unreachable", "dnf could not read the repository %s: %s" % (name, words), last(text, 12)
-    )
+    code = "repository-damaged" if DAMAGED.search(words) else "repository-unreachable"
+    return Failure(code, "dnf could not read the repository %s: %s" % (name, words), last(text, 12))
 
 
 def words_of(text: str) -> str:

@@ -10,6 +10,7 @@ HINTS = {
     "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
     "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
     "repository-expired": "The mirror is stale, or the host's clock is wrong.",
+    "repository-damaged": "The mirror is half synchronised, or a proxy changes files: sync it again, or take another; then run again.",
     "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
     "sources-broken": "Fix the list file that is reported, then run again.",
     "no-repositories": "Enable the distribution's repositories (RHEL: `subscription-manager register`), then run again.",

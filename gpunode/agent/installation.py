@@ -81,7 +81,9 @@ def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:
         )
     fetch = re.search(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M)
     if fetch:
-        return Failure("repository-unreachable", "apt could not fetch %s: %s" % fetch.groups(), detail)
+        damaged = re.search(r"Hash Sum mismatch|unexpected size", fetch.group(2))
+        code = "repository-damaged" if damaged else "repository-unreachable"
+        return Failure(code, "apt could not fetch %s: %s" % fetch.groups(), detail)
     unmet = re.search(r"^The following packages have unmet dependencies:\n((?: .*\n?)+)", text, re.M)
     if unmet:
         lines = last(unmet.group(1), 12)

@@ -26,6 +26,7 @@ def refresh(this: Run) -> None:
         sentence = {
             "repository-unreachable": "apt could not fetch from %s: %s",
             "repository-unsigned": "apt does not trust the signature of %s: %s",
+            "repository-damaged": "apt got a file of %s that is not the one its index names: %s",
             "repository-expired": "the index of %s %s",
         }[code] % (uri, words)
         if any((uri + "/").startswith(mine + "/") for mine in own):
@@ -72,6 +73,7 @@ def update_problems(text: str) -> List[Tuple[str, str, str]]:
     for uri, words in re.findall(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M):
         unsigned = re.search(r"signature|PUBKEY|signed|SHA1", words)
         code = "repository-unsigned" if unsigned else "repository-unreachable"
+        code = "repository-damaged" if re.search(r"Hash Sum mismatch|unexpected size", words) else code
         found.setdefault(site(uri), (code, site(uri), words))
     for uri, words in re.findall(SAID + r"The repository '(\S+)[^']*' (.*)", text, re.M):
         code = "repository-unreachable" if "Release file" in words else "repository-unsigned"

@@ -2,15 +2,16 @@
 
 import re
 from fnmatch import fnmatchcase
-from typing import Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from gpunode.agent.attendance import room
-from gpunode.agent.dialects import DNF5, dialect, spoken
-from gpunode.agent.dnf import dnf, no_repositories, unavailable, words_of
+from gpunode.agent.dialects import DNF5, YUM, dialect, spoken
+from gpunode.agent.dnf import dnf, words_of
+from gpunode.agent.dnf_failures import absent, argument, failure_of_dnf
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
-from gpunode.agent.rpm import change_locks, read_rpms, toml_locks, write_locks
-from gpunode.agent.system import Message, last, run, text_of
+from gpunode.agent.rpm import change_locks, locked, locklist, read_rpms, toml_locks, write_locks
+from gpunode.agent.system import Message, last, text_of
 
 KERNEL = re.compile(r"kernel(-\w+)*-core$|kernel(-uek)?$|kernel\d[\d.]*$")
 SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -39,10 +40,27 @@ def make(this: Run, specs: List[Message], remove: List[str]) -> None:
             transact(this, "remove", remove, specs, remove)
         if specs:
             transact(this, "install", [argument(spec) for spec in specs], specs, remove)
+        if dialect() is YUM:
+            go_back(this, specs)
     except BaseException:
         write_locks(this.name, locks, None)
         version_lock(this, "add", lifted)
         raise
+
+
+def go_back(this: Run, specs: List[Message]) -> None:
+    """yum installs no version earlier than the one that is there; it has another command for that."""
+    there = read_rpms([spec["name"] for spec in specs])
+    later = [spec for spec in specs if spec["downgrade"] and not is_there(there, spec)]
+    if later:
+        transact(this, "downgrade", [argument(spec) for spec in later], later, [])
+
+
+def is_there(there: Dict[str, Dict[str, Any]], spec: Message) -> bool:
+    """Whether a package is installed in the version of a spec."""
+    found = there.get(spec["name"])
+    wanted = spec["version"].rpartition(":")[2]
+    return found is None or not wanted or fnmatchcase(found["version"].rpartition(":")[2], wanted)
 
 
 def lift(this: Run, names: List[str]) -> List[str]:
@@ -61,15 +79,13 @@ def version_lock(this: Run, verb: str, names: List[str]) -> None:
             raise Failure("dnf-failed", "dnf versionlock %s: %s" % (verb, words_of(text)), last(text, 5))
 
 
-def argument(spec: Message) -> str:
-    """A package as dnf takes it: `nvidia-driver-cuda-3:580.*`."""
-    return "-".join(filter(None, (spec["name"], spec["version"])))
-
-
 def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
     """Raises Failure if dnf would remove or downgrade what the plan does not name, install a kernel, or fill the disk."""
     status, text = dnf(this, verb, "--assumeno", *arguments)
     missing = re.findall(r"^No package (\S+) available", text, re.M)  # yum goes on without it
+    kept = [spec["name"] for spec in specs if argument(spec) in missing and is_kept(spec["name"])]
+    if kept and "due to versionlock" in text:
+        raise Failure("version-locked", "a version lock of the host hides " + ", ".join(kept), last(text, 12))
     if missing:
         raise absent(this, missing, specs)
     if not status:
@@ -107,6 +123,12 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     if status:
         raise failure_of_dnf(this, text, specs)
     check_scripts(this, text, specs)
+
+
+def is_kept(name: str) -> bool:
+    """Whether the host's list of locks has another version of a package."""
+    entries = locked(text_of(locklist()) or "")
+    return any(re.match(re.escape(name) + r"-\d", entry) for entry in entries)
 
 
 def is_wished(row: Row, spec: Message) -> bool:
@@ -160,81 +182,6 @@ def needs(text: str) -> Iterator[Tuple[str, float]]:
         needed = re.search(words % r"([\d.]+) ([KMG]?)i?B", text)
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2).replace("K", "k")]
-
-
-def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
-    """Why dnf failed, from its output."""
-    detail = last(text, 12) + this.warnings
-    if re.search(r"No space left on device|more space needed on|needs \d+\w?B (?:more space )?on the ", text):
-        space = re.search(r"^.*(?:No space left|more space needed|needs \d+\w?B).*", text, re.M)
-        return Failure("disk-full", space.group(0).strip() if space else "the disk is full", detail)
-    if re.search(r"rpmdb open failed|DB_RUNRECOVERY|disk image is malformed|^error: rpmdb", text, re.M):
-        return Failure("rpmdb-broken", "rpm's database is damaged: " + words_of(text), detail)
-    hidden = re.findall(r"filtered out by modular filtering for argument: (\S+)", text)
-    if hidden:
-        sentence = "module filtering hides %s: the enabled stream does not have it" % ", ".join(hidden)
-        return Failure("modules-filtered", sentence, detail)
-    hidden = re.findall(r"filtered out by exclude filtering for argument: (\S+)", text)
-    hidden += re.findall(r"package (\S+) is filtered out by exclude filtering", text)
-    if hidden:
-        sentence = "a version lock or an exclude of the host hides " + ", ".join(dict.fromkeys(hidden))
-        return Failure("version-locked", sentence, detail)
-    if "There are no enabled repo" in text:
-        return no_repositories(text)
-    missing = re.findall(r"^No match for argument: (\S+)", text, re.M)
-    if missing:
-        return absent(this, missing, specs)
-    if re.search(r"GPG check FAILED|GPG signature|NOKEY|Couldn't read a file:// file", text):
-        cause = re.findall(r"^(?:Public key for|Package \S+ is not signed|Curl error).*", text, re.M)
-        words = cause[-1] if cause else words_of(text)
-        return Failure("repository-unsigned", "dnf cannot check the signature: " + words, detail)
-    keyless = re.search(r"do not have any GPG public keys installed(?s:.*?)Problem repository: (.*)", text)
-    if keyless:
-        sentence = "dnf has no key to check the repository %s with: set its `gpgkey`" % keyless.group(1)
-        return Failure("repository-unsigned", sentence, this.warnings)
-    repository = re.search(r"Failed to download metadata for repo '([^']*)'", text)
-    if repository:
-        return unavailable(repository.group(1), text)
-    fetch = re.search(r"^(?:Error: )?Error downloading packages:\n *(.*)", text, re.M)
-    if fetch:
-        return Failure("repository-unreachable", "dnf could not fetch a package: " + fetch.group(1), detail)
-    nothing = re.findall(r"nothing provides (.+?) needed by (\S+)", text)
-    if nothing:
-        sentence = "no repository of this host has %s, which %s needs" % nothing[0]
-        return Failure("dependency-missing", sentence, detail)
-    of_yum = re.search(r"^Error: Package: (\S+) .*\n +Requires: (.+)", text, re.M)
-    if of_yum:
-        sentence = "no repository of this host has %s, which %s needs" % (of_yum.group(2), of_yum.group(1))
-        return Failure("dependency-missing", sentence, detail)
-    problem = re.search(r"^ Problem[^:]*: (.*)", text, re.M)
-    if problem:
-        return Failure("dependencies", "dnf cannot satisfy this: " + problem.group(1), detail)
-    conflict = re.search(r"^ *(file \S+ (?:from install of|conflicts between) .*)", text, re.M)
-    if conflict:
-        return Failure("file-conflict", conflict.group(1), detail)
-    what = " ".join(argument(spec) for spec in specs)
-    return Failure(
-        "dnf-failed", ("dnf failed (%s): " % what if what else "dnf failed: ") + words_of(text), detail
-    )
-
-
-def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
-    """The failure for packages, or versions of them, that no repository has."""
-    if any(re.match(r"kernel\S*-devel-\d", name) for name in missing):
-        sentence = "no repository of this host has the headers of its running kernel: " + ", ".join(missing)
-        return Failure("headers-missing", sentence, this.warnings)
-    for spec in specs:
-        if argument(spec) in missing and spec["version"]:
-            shown = ["available"] if spoken().program == "yum" else ["--available"]
-            ask = [spoken().program, "-q", "-C", "list", "--showduplicates", *shown, spec["name"]]
-            listed = run(*ask, timeout=60).out
-            there = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
-            if there:
-                others = ", ".join(list(dict.fromkeys(reversed(there)))[:8])
-                sentence = "no repository has %s %s; available: %s" % (spec["name"], spec["version"], others)
-                return Failure("version-missing", sentence, this.warnings)
-    sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
-    return Failure("package-missing", sentence, this.warnings)
 
 
 def check_scripts(this: Run, text: str, specs: List[Message]) -> None:

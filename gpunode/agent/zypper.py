@@ -9,6 +9,7 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 from xml.etree import ElementTree
 
 from gpunode.agent.attendance import attend, lock_free, room
+from gpunode.agent.dnf import DAMAGED
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
@@ -71,6 +72,7 @@ def refresh(this: Run) -> None:
             words = words_of(text)
             unsigned = re.search(r"signature|not trusted|GPG", words, re.I)
             code = "repository-unsigned" if unsigned else "repository-unreachable"
+            code = "repository-damaged" if DAMAGED.search(text) else code
             raise Failure(code, "zypper could not read the repository %s: %s" % (name, words), last(text, 12))
     status, text = zypper(this, "refresh")
     if status == NO_REPOSITORIES:
@@ -175,6 +177,9 @@ def failure_of_zypper(this: Run, status: int, text: str, specs: List[Message]) -
         return Failure("dependency-missing", sentence, detail)
     if re.search(r"is locked|conflicts with .* lock|\(un\)?lock", text):
         return Failure("version-locked", "a lock of the host is in the way: " + words, detail)
+    if DAMAGED.search(text):
+        sentence = "zypper fetched a file that is not the one its index names: "
+        return Failure("repository-damaged", sentence + words, detail)
     if re.search(r"Signature verification failed|not signed|GPG check", text):
         return Failure("repository-unsigned", "zypper cannot check the signature: " + words, detail)
     if re.search(r"Problem: |conflicts with", text):

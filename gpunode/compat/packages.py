@@ -117,8 +117,9 @@ class PackageNames:
         for row in self._rows["driver"]:
             if row.get("first", 0) <= branch <= row.get("last", LATEST):
                 names = [name.format(branch=branch) for name in row[flavour]]
+                module = self._rows["versions"].get("module", "").format(version=full) if full else ""
                 return tuple(
-                    _wished(name.rstrip("@"), "" if name.endswith("@") else version) for name in names
+                    _wished(name.rstrip("@"), module if name.endswith("@") else version) for name in names
                 )
         raise LookupError(f"no package row for branch {branch}")
 
@@ -131,6 +132,11 @@ class PackageNames:
     def prebuilt(self) -> bool:
         """Whether the packages have modules that are built already."""
         return bool(self._rows.get("prebuilt", False))
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the package system installs an earlier version over a later one, with all its parts."""
+        return bool(self._rows.get("goes_back", True))
 
     def any_of(self, branch: int) -> str:
         """The pattern of a branch's versions."""

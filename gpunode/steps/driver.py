@@ -20,7 +20,7 @@ from gpunode.model import (
 from gpunode.planning import files, packaging
 from gpunode.render import template
 from gpunode.steps import modules, runfile
-from gpunode.versions import branch_of, is_installed
+from gpunode.versions import branch_of, is_installed, numbers, upstream
 
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
 
@@ -97,8 +97,8 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
 
 
 def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[str, ...]:
-    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
-    driver where NVIDIA's own installer is to bring it."""
+    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of them
+    where a later version is there than the wished one and the package system does not go back; all of the driver where NVIDIA's own installer is to bring it."""
     if wish.archive:
         return wish.replaces
     family = names.driver_family(facts.packages)
@@ -114,6 +114,13 @@ def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[
     if wish.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))
+    if wish.version and not names.goes_back:
+        later = [
+            p
+            for p in family.values()
+            if branch_of(p.version) and numbers(upstream(p.version)) > numbers(wish.version)
+        ]
+        wrong |= set(own) if later else set()
     wrong |= {*names.of_flavour(family, other), *wish.replaces}
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
@@ -130,6 +137,8 @@ def _packages(
     if wrong:
         whose = "another driver's, or of another branch or flavour than the one that is wished"
         why = whose if wish.replaces else "another branch or flavour than the one that fits"
+        if wish.version and any(spec.name in wrong for spec in wish.packages):
+            why = f"a later version than {wish.version}, which nothing is installed over"
         yield packaging.change(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in wish.pin)
     headers = tuple(spec for spec in rest if spec in wish.headers)

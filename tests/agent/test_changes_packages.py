@@ -330,6 +330,13 @@ FAILURES: list[tuple[str, str, str, str]] = [
         "",
     ),
     (
+        "repository-damaged",
+        f"E: Failed to fetch {URI}/x.deb  Hash Sum mismatch\n   Hashes of expected file:\n    - SHA256:9e9b\n"
+        "E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
+        f"apt could not fetch {URI}/x.deb: Hash Sum mismatch",
+        "",
+    ),
+    (
         "repository-unsigned",
         "WARNING: The following packages cannot be authenticated!\n  cuda-drivers\n"
         "E: There were unauthenticated packages and -y was used without --allow-unauthenticated\n",

@@ -132,6 +132,31 @@ FAILURES: Mapping[str, tuple[str, int, str]] = {
         1,
         "yum would also install a kernel, kernel 3.10.0-1160.119.1.el7",
     ),
+    "repository-damaged": (
+        "Downloading packages:\nhttp://mirror.example/kmod.rpm: [Errno -1] Package does not match intended download. "
+        "Suggestion: run yum --enablerepo=gpunode-driver clean metadata\nTrying other mirror.\n",
+        1,
+        "yum fetched a file that is not the one its index names: http://mirror.example/kmod.rpm",
+    ),
+    "repository-unsigned": (
+        "Public key for kmod-nvidia-branch-460-3.10.0-1160.r460.106.00.el7.x86_64.rpm is not installed\n"
+        'The GPG keys listed for the "NVIDIA driver" repository are already installed but they are not correct for this package.\n'
+        "warning: /var/cache/yum/x.rpm: Header V4 RSA/SHA512 Signature, key ID d42d0685: NOKEY\n",
+        1,
+        "yum cannot check the signature: Public key for kmod-nvidia-branch-460-3.10.0-1160.r460.106.00.el7.x86_64.rpm",
+    ),
+    "rpmdb-broken": (
+        "error: rpmdb: BDB0113 Thread/process 4242/140 failed: BDB1507 Thread died in Berkeley DB library\n"
+        "error: db5 error(-30973) from dbenv->failchk: BDB0087 DB_RUNRECOVERY: Fatal error, run database recovery\n"
+        "CRITICAL:yum.main:\nError: rpmdb open failed\n",
+        1,
+        "rpm's database is damaged: rpmdb open failed",
+    ),
+    "disk-full": (
+        "Error Summary\n-------------\nDisk Requirements:\n  At least 310MB more space needed on the / filesystem.\n",
+        1,
+        "At least 310MB more space needed on the / filesystem.",
+    ),
     "dependency-missing": (
         "Error: Package: 3:nvidia-driver-branch-460-cuda-libs-460.106.00-1.el7.x86_64 (gpunode-driver)\n"
         "           Requires: ocl-icd\n You could try using --skip-broken to work around the problem\n",
@@ -149,6 +174,39 @@ def test_what_the_dry_run_finds_has_its_cause(centos: Centos, code: str) -> None
     failed = centos.host.fail(Packages("why", install=DRIVER))
     assert (failed["code"], failed["error"][: len(words)]) == (code, words)
     assert not [call for call in centos.yum() if call.startswith("install -y")]
+
+
+def test_a_version_that_the_user_has_locked_away_is_named(centos: Centos) -> None:
+    """yum knows no such package then. A lock on another one is no cause."""
+    text = 'Excluding 1 update due to versionlock (use "yum versionlock status" to show it)\nNo package %s available.\n'
+    centos.host.write(LOCKS, "3:kmod-nvidia-branch-460-3.10.0-1127.r460.32.03.el7.x86_64\n")
+    centos.says("dry", text % "kmod-nvidia-branch-460" + TABLE % "", 1)
+    failed = centos.host.fail(Packages("why", install=DRIVER))
+    assert (failed["code"], failed["error"]) == (
+        "version-locked",
+        "a version lock of the host hides kmod-nvidia-branch-460",
+    )
+    centos.says("dry", text % "nvidia-driver-branch-460-cuda-3:460.*" + TABLE % "", 1)
+    assert centos.host.fail(Packages("why", install=DRIVER))["code"] == "package-missing"
+
+
+def test_an_earlier_version_is_gone_back_to_by_yums_own_command(centos: Centos) -> None:
+    """Its `install` finds nothing to do where a later one is there."""
+    centos.rpms("nvidia-container-toolkit\t1.20.1-1\tx86_64\nlibnvidia-container1\t1.17.8-1\tx86_64\n")
+    there = "\n".join(
+        ["Downgrading:", " nvidia-container-toolkit  x86_64  1.17.8-1  gpunode-toolkit  1 M", ""]
+    )
+    centos.says("dry", TABLE % there, 1)
+    names = ("nvidia-container-toolkit", "libnvidia-container1")
+    specs = tuple(PackageSpec(name, "1.17.8-1", downgrade=True) for name in names)
+    assert centos.host.apply(Packages("why", install=specs))[-1]["ok"]
+    assert centos.yum()[2:] == [
+        "downgrade --assumeno nvidia-container-toolkit-1.17.8-1",
+        "downgrade -y nvidia-container-toolkit-1.17.8-1",
+    ]
+    centos.says("dry", TABLE % "", 1)
+    assert centos.host.apply(Packages("why", install=(PackageSpec("libnvidia-container1"),)))[-1]["ok"]
+    assert not [call for call in centos.yum()[4:] if call.startswith("downgrade")]
 
 
 AWAY = (

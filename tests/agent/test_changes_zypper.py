@@ -167,6 +167,18 @@ FAILURES: Mapping[str, tuple[int, str, str]] = {
         "Signature verification failed for x.rpm",
         "zypper cannot check the signature",
     ),
+    "repository-damaged": (
+        8,
+        "Digest verification failed for file 'nvidia-compute-utils-G06.rpm'",
+        "zypper fetched a file that is not the one its index names: Digest verification failed",
+    ),
+    "version-locked": (
+        4,
+        "Problem: package nvidia-compute-utils-G06 is locked by the user",
+        "a lock of the host is in the way",
+    ),
+    "disk-full": (8, "Installation has failed: No space left on device", "Installation has failed: No space"),
+    "rpmdb-broken": (8, "Rpm database is corrupt: rpmdb: BDB0113", "rpm's database is damaged"),
     "rpm-failed": (107, "%posttrans script failed", "a package's script failed: %posttrans"),
 }
 

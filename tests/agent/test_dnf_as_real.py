@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -279,6 +280,24 @@ def test_what_cannot_be_installed_has_its_cause(
     stream(rocky, "570-open")
     failed = rocky.fail(REFRESH, Packages("why", install=(spec,)))
     assert (failed["code"], words in failed["error"]) == (code, True), failed
+    assert versions(rocky) == {}
+
+
+def test_a_mirror_whose_files_are_not_those_of_its_index_is_named(
+    rocky: Host, repositories: Repositories, tmp_path: Path
+) -> None:
+    """A package that was changed, and then the index itself. Nothing was installed."""
+    place = shutil.copytree(repositories.folder / "base", tmp_path / "mirror")
+    repository(rocky, "base", place)
+    for file in place.rglob("dkms*.rpm"):
+        file.write_bytes(file.read_bytes() + b"more")
+    failed = rocky.fail(REFRESH, Packages("why", install=(PackageSpec("dkms"),)))
+    assert (failed["code"], "dkms-3.3.0-1.el9.noarch" in failed["error"]) == ("repository-damaged", True)
+    for file in place.rglob("*primary.xml*"):
+        file.write_bytes(file.read_bytes() + b"more")
+    repository(rocky, "gpunode-driver", place)
+    failed = rocky.fail(REFRESH)
+    assert (failed["code"], "checksum doesn't match" in failed["error"]) == ("repository-damaged", True)
     assert versions(rocky) == {}
 
 

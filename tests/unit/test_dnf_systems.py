@@ -6,13 +6,14 @@ import base64
 import hashlib
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpunode import compat, desired, pipeline
 from gpunode.errors import Refused
-from gpunode.model import Os, Packages, Plan, WriteFile
+from gpunode.model import Os, Packages, Plan, Repository, WriteFile
 from gpunode.packages.dnf import openpgp
 from tests import cases
 
@@ -247,3 +248,59 @@ def test_a_text_with_another_key_beside_the_right_one_is_refused(text: str, word
     """dnf and apt would trust every key in the file."""
     with pytest.raises(ValueError, match=words):
         openpgp.fingerprint(text)
+
+
+# The same key, valid for 30 days of 2020; and as its owner extended it then, until 2041.
+EXPIRED = """-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEXgvhABYJKwYBBAHaRw8BAQdAaXlH9wa35KpUTPHH/q/Pm+/cfnyFP3WL/RHR
+KfBu6YS0A2xhYoiWBBMWCAA+FiEEzbcWwwVaGC9CcicNIytoXjgW0QYFAl4L4QAC
+GwMFCQAnjQAFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQIytoXjgW0QaZ8gEA
+mqefgblUL5lDJvnBKzunMgepJ+PlTfMU5cjLe57O86oBAMtGaJb9Wfl9JSFLOdzq
+48laZiYe25LkuMUsPBrTpoQA
+=gjAY
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+EXTENDED = """-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEXgvhABYJKwYBBAHaRw8BAQdAaXlH9wa35KpUTPHH/q/Pm+/cfnyFP3WL/RHR
+KfBu6YS0A2xhYoiWBBMWCAA+AhsDBQsJCAcCBhUKCQgLAgQWAgMBAh4BAheAFiEE
+zbcWwwVaGC9CcicNIytoXjgW0QYFAl4XvoAFCSk+vYAACgkQIytoXjgW0QaFVwEA
+tj5teQSJOT7hKC2yA04jcu/VZl98t/Onu0FOXp0XWHkBAJlrEEl9i92hGfo1u7Ms
+yHKp+vTxDQ+prBX67mICRPEK
+=XTR9
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "purpose", "key", "refused"),
+    [
+        ("modern", "driver", EXPIRED, True),
+        ("modern", "toolkit", EXPIRED, True),
+        ("modern", "toolkit", EXTENDED, False),
+        ("rocky", "toolkit", EXPIRED, True),
+        ("rocky", "toolkit", EXTENDED, False),
+        ("rocky", "driver", EXPIRED, False),  # signs packages, of before; the real rpm takes them
+    ],
+)
+def test_a_key_that_has_expired_is_named_before_anything_is_changed(
+    base: str, purpose: str, key: str, refused: bool
+) -> None:
+    """apt and dnf would only say that a signature is invalid."""
+    wishes = {f"{purpose}_repository": Repository("http://mirror.example/x", key)}
+    host, seen = replace(cases.host(base), **wishes), cases.facts(base)  # type: ignore[arg-type]
+    wish = desired.decide(host, seen, None)
+    if not refused:
+        assert pipeline.plan(host, seen, wish).changes
+        return
+    with pytest.raises(Refused, match=rf"`repositories.{purpose}.key` expired on 2020-01-31") as error:
+        pipeline.plan(host, seen, wish)
+    assert "http://mirror.example/x" in error.value.hint
+
+
+def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
+    """What cannot be read is judged elsewhere."""
+    assert openpgp.expires(KEY) is None
+    assert openpgp.expires(KEY.replace("mDME", "mDMF")) is None
+    assert openpgp.expires("no key") is None

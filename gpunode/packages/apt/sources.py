@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, Source
 from gpunode.packages.apt import lists
+from gpunode.packages.dnf.sources import check_expiry
 from gpunode.planning import CannotPlan, files
 from gpunode.render import template
 
@@ -48,6 +49,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
             f"{facts.os.pretty}: its apt reads no armoured key for a single source, so gpunode adds none",
             hint=f"Add {source.uri} with its key on the host (`apt-key add`), and take it out of `repositories` for this host.",
         )
+    check_expiry(facts, source)
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     yield from files.write(
         facts,

@@ -1,4 +1,4 @@
-"""Fingerprints of OpenPGP keys (RFC 4880)."""
+"""OpenPGP keys (RFC 4880): their fingerprints, and when they expire."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
+OWN = (0x10, 0x11, 0x12, 0x13, 0x1F)  # types of signatures by which a key speaks of itself
 BEGIN = "-----BEGIN "
 # Of lines without spaces around them. Strict: gpg, rpm and apt skip different things in what is not as it should be.
 BLOCK = re.compile(
@@ -23,18 +24,7 @@ def fingerprint(armoured: str) -> str:
 
     Raises ValueError with the reason for what is no version 4 key, or more than one.
     """
-    blocks = armoured.count(BEGIN)
-    if not blocks:
-        raise ValueError("no armoured public key")
-    if blocks > 1:
-        raise ValueError(f"{blocks} armoured blocks; expected one, with one key")
-    block = BLOCK.search("\n".join(line.strip() for line in armoured.split("\n")))
-    if block is None or not armoured.isascii():
-        raise ValueError("the armour of a public key is damaged")
-    try:
-        packets = list(_packets(base64.b64decode(block[1].replace("\n", ""), validate=True)))
-    except (binascii.Error, IndexError) as error:
-        raise ValueError("the armour is damaged") from error
+    packets = _packets_of(armoured)
     keys = [body for tag, body in packets if tag == KEY]
     if not keys or packets[0][0] != KEY:
         raise ValueError("no public key")
@@ -46,6 +36,55 @@ def fingerprint(armoured: str) -> str:
     if others:
         raise ValueError(f"more than a public key: packets of type {', '.join(map(str, sorted(others)))}")
     return _fingerprint(keys[0])
+
+
+def expires(armoured: str) -> int | None:
+    """When the key expires by its newest signature of its own, in seconds since 1970; None where it does not, or cannot be read."""
+    try:
+        packets = _packets_of(armoured)
+        created = next(int.from_bytes(body[1:5], "big") for tag, body in packets if tag == KEY)
+        own = [
+            _times(body)
+            for tag, body in packets
+            if tag == SIGNATURE and body[:1] == b"\x04" and body[1] in OWN
+        ]
+    except (ValueError, IndexError, StopIteration):
+        return None
+    _, lives = max(own, default=(0, 0))
+    return created + lives if lives else None
+
+
+def _times(signature: bytes) -> tuple[int, int]:
+    """When a signature was made, and for how long from its making on it lets the key live; 0 for ever."""
+    end = 6 + int.from_bytes(signature[4:6], "big")
+    at, made, lives = 6, 0, 0
+    while at < end:
+        first = signature[at]
+        if first < 192:
+            size, start = first, at + 1
+        elif first < 255:
+            size, start = ((first - 192) << 8) + signature[at + 1] + 192, at + 2
+        else:
+            size, start = int.from_bytes(signature[at + 1 : at + 5], "big"), at + 5
+        kind, value = signature[start] & 0x7F, int.from_bytes(signature[start + 1 : start + size], "big")
+        made, lives = (value, lives) if kind == 2 else (made, value) if kind == 9 else (made, lives)
+        at = start + size
+    return made, lives
+
+
+def _packets_of(armoured: str) -> list[tuple[int, bytes]]:
+    blocks = armoured.count(BEGIN)
+    if not blocks:
+        raise ValueError("no armoured public key")
+    if blocks > 1:
+        raise ValueError(f"{blocks} armoured blocks; expected one, with one key")
+    block = BLOCK.search("\n".join(line.strip() for line in armoured.split("\n")))
+    if block is None or not armoured.isascii():
+        raise ValueError("the armour of a public key is damaged")
+    try:
+        return list(_packets(base64.b64decode(block[1].replace("\n", ""), validate=True)))
+    except (binascii.Error, IndexError) as error:
+        raise ValueError("the armour is damaged") from error
 
 
 def _fingerprint(key: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 
 from gpunode import compat
@@ -112,6 +113,8 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )
     packages = purpose is None or compat.signed_packages(_family(facts), purpose)
+    if not packages:
+        check_expiry(facts, source)
     text = template(
         "etc/yum.repos.d/gpunode.repo",
         id=source.name,
@@ -146,6 +149,19 @@ def check_key(facts: Facts, source: Source) -> None:
             f"with {wanted}",
             hint=f"Take {compat.repository_key(_family(facts), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
         )
+
+
+def check_expiry(facts: Facts, source: Source) -> None:
+    """Refuse a key that has expired by the host's clock: a repository's metadata that it signs is trusted no more.
+    Packages are, if they were signed before."""
+    ends = openpgp.expires(source.key)
+    if ends is None or facts.time < ends:
+        return
+    purpose = source.name.removeprefix("gpunode-")
+    raise CannotPlan(
+        f"`repositories.{purpose}.key` expired on {time.strftime('%Y-%m-%d', time.gmtime(ends))}: nothing that it signs is trusted",
+        hint=f"Take the key anew where {source.uri} has it, as keys are extended; if the host's clock is wrong, set it.",
+    )
 
 
 def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
