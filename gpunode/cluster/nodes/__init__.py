@@ -203,11 +203,7 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
             f"{host.name}: the cluster has no node `{host.node}`",
             hint=f"Did you mean `{near[0]}`?" if near else f"Its nodes: {_few(by_name)}.",
         )
-    wanted = (hostname or host.name).lower()
-    short = wanted.partition(".")[0]
-    found = [
-        node for node in nodes if wanted in {node.name, node.labels.get(HOSTNAME)} or node.name == short
-    ] or [node for node in nodes if node.name.partition(".")[0] == wanted]
+    found = named(host, nodes, hostname)
     if len(found) == 1:
         return found[0]
     found = [node for node in nodes if host.ssh.address in node.addresses]
@@ -216,8 +212,25 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
     raise ClusterError(
         f"{host.name}: no node of the cluster has its hostname `{hostname or host.name}`"
         f" or its address {host.ssh.address}",
-        hint="Join it to the cluster; or, if it is a node under another name, name that with `node:` in the inventory. "
-        f"The nodes: {_few(by_name)}.",
+        hint=join(nodes),
+    )
+
+
+def named(host: Host, nodes: Sequence[Node], hostname: str = "") -> list[Node]:
+    """The nodes that have the host's name, as `of` reads it."""
+    wanted = (hostname or host.name).lower()
+    short = wanted.partition(".")[0]
+    return [
+        node for node in nodes if wanted in {node.name, node.labels.get(HOSTNAME)} or node.name == short
+    ] or [node for node in nodes if node.name.partition(".")[0] == wanted]
+
+
+def join(nodes: Sequence[Node]) -> str:
+    """What to do with a host that is none of them."""
+    names = _few([node.name for node in nodes])
+    return (
+        "Join it to the cluster; or, if it is a node under another name, name that with `node:` in the inventory. "
+        f"The nodes: {names}."
     )
 
 

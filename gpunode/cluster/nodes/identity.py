@@ -21,12 +21,22 @@ class Mistaken(ClusterError):
 
 
 def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
-    """The node that this host is: `nodes.of`, unless its facts tell it from that one. Raises Mistaken."""
-    node = nodes.of(host, every, facts.hostname if facts else "")
+    """The node that this host is: `nodes.of`, unless its facts tell it from that one.
+
+    Raises Mistaken; for an address that another machine has too, behind a gateway or a tunnel, ClusterError as without it.
+    """
+    name = facts.hostname if facts else ""
+    node = nodes.of(host, every, name)
     wrong = _differing(facts, node) if facts else []
     if not wrong:
         return node
     right = [one.name for one in every if facts and _equal(facts, one)]
+    if not right and not host.node and node not in nodes.named(host, every, name):
+        raise ClusterError(
+            f"{host.name}: no node of the cluster has its hostname `{name or host.name}`; "
+            f"{node.name}, which has its address {host.ssh.address}, is another machine",
+            hint=nodes.join(every),
+        )
     way = (
         f"By its own files it is node `{right[0]}`: say so with `node: {right[0]}` in the inventory."
         if len(right) == 1

@@ -89,6 +89,14 @@ def test_a_host_is_no_node_that_is_another_machine(
     if not wrong:
         assert identity.of(asked, (claimed, *FLEET[1:]), seen) is claimed
         return
+    if way == "address":  # several machines can be behind one: it is not joined yet
+        with pytest.raises(
+            ClusterError, match=r"gpu-01, which has its address 10\.0\.0\.1, is another machine"
+        ) as lost:
+            identity.of(asked, (claimed, *FLEET[1:]), seen)
+        assert not isinstance(lost.value, identity.Mistaken)
+        assert lost.value.hint.startswith("Join it to the cluster")
+        return
     with pytest.raises(identity.Mistaken) as caught:
         identity.of(asked, (claimed, *FLEET[1:]), seen)
     assert caught.value.message.startswith(f"x: it claims node gpu-01, which is another machine: {wrong}")
