@@ -26,7 +26,7 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile
-UNIT := -m "not lab and not gpu" --ignore tests/sim
+UNIT := -m "not lab and not gpu and not browser" --ignore tests/sim
 
 check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
@@ -51,7 +51,7 @@ storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
-	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu) and not matrix" --timeout 900
+	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser) and not matrix" --timeout 900
 
 # Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words.
 ROWS :=

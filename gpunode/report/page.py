@@ -12,7 +12,7 @@ from gpunode import __version__
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report.blocks import shown, summed
-from gpunode.report.cards import Card, Styled, causes, styled
+from gpunode.report.cards import Card, causes, styled
 from gpunode.report.objects import planned
 from gpunode.report.plain import Part, lines, plain
 
@@ -47,9 +47,11 @@ class Page:
             "when": time.strftime("%Y-%m-%d %H:%M %Z"),
             "summary": [],
             "tables": [],
+            "errors": [],
             "notes": [],
         }
         self._cluster: list[Part] = []
+        self._changes = 0
         self.ask = report.ask
 
     @contextmanager
@@ -77,6 +79,7 @@ class Page:
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         self._report.cluster(context, differences, diff=diff)
         self._cluster += planned(context, differences, diff=True)
+        self._changes += len(differences)
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         self._report.failures(outcomes)
@@ -94,7 +97,12 @@ class Page:
         if rows:
             cells = [[plain(shown(one)) for one in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
-            self._view["tables"].append({"title": title, "columns": columns, "rows": cells})
+            tables = self._view["tables"]
+            same = next((one for one in tables if (one["title"], one["columns"]) == (title, columns)), None)
+            if same is None:
+                tables.append({"title": title, "columns": columns, "rows": cells})
+            else:  # they come host by host
+                same["rows"] += cells
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:
         self._report.problem(error, host)
@@ -102,11 +110,11 @@ class Page:
 
     def failed(self, error: GpunodeError) -> None:
         """An error that ends the command; the command line reports it."""
-        self._view["notes"].append(Styled(" ".join(line.strip() for line in lines(str(error))), "red"))
+        self._view["errors"].append([line.strip() for line in lines(str(error))])
 
     def note(self, text: str) -> None:
         self._report.note(text)
-        self._view["notes"].append(Styled(plain(text)))
+        self._view["notes"].append(plain(text))
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         self._report.summary(outcomes, cluster=cluster)
@@ -134,6 +142,9 @@ class Page:
             "cards": sorted(cards, key=lambda card: card.style != "red"),
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": styled(self._cluster),
+            "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"
+            if self._changes
+            else "nothing to do",
         }
         environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True)
         return environment.get_template("page.html.j2").render(page=page)

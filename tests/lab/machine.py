@@ -28,6 +28,7 @@ PACKAGES = (
     "gcc",
     "libc6-dev",
     "python3-pip",
+    "chromium-headless-shell",  # looks at the reports
     "createrepo-c",  # these: for the agent on real RPMs, and to compare the simulation's RPM host with
     "dnf",
     "dnf-plugins-core",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,8 +17,6 @@ from tests.unit.test_verify import right
 
 VOID = {"meta", "input", "link", "br"}
 EVIL = "<script>alert(1)</script> \x1b[31m password=hunter2"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
-BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tree(HTMLParser):
@@ -102,7 +97,7 @@ def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     assert "reading &lt;facts&gt;" in card
     assert "4 hosts in " in text
     assert "+a: &lt;c&gt;" in text
-    assert "no &lt;answer&gt; Try again." in text
+    assert "no &lt;answer&gt;</span><br>Try again." in text
 
 
 def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path: Path) -> None:
@@ -132,24 +127,3 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path: 
     page.write()
     assert (tmp_path / "report.html").read_text() == page.text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no headless Chromium here; $CHROMIUM names one")
-def test_a_browser_shows_it(page: Page, tmp_path: Path) -> None:
-    """Its script runs without an error, which would leave the mark away; and it has something to show."""
-    page.write()
-    file = tmp_path / "report.html"
-    file.write_text(
-        file.read_text().replace("</body>", "<script>document.title = String(cards.length)</script></body>")
-    )
-    words = [
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--screenshot={tmp_path}/shot.png",
-        "--dump-dom",
-    ]
-    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=120)
-    assert "<title>4</title>" in done.stdout
-    assert (tmp_path / "shot.png").stat().st_size > 1000

@@ -1,0 +1,160 @@
+"""`--html` in a real browser: what a reader sees, types, prints, by day and by night, on a wide screen and a narrow one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Request, sync_playwright
+from playwright.sync_api import Page as Tab
+
+from gpunode.cluster.objects.difference import Difference
+from gpunode.errors import ClusterError
+from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.report import make
+from gpunode.report.page import Page
+from tests.unit.test_verify import right
+
+pytestmark = pytest.mark.browser
+
+NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+READABLE = 4.5  # contrast of text, WCAG 2.2, level AA
+# Each element's own text: its colour on the nearest background that is not transparent.
+CONTRASTS = """() => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = colour => { const [r, g, b] = numbers(colour).slice(0, 3)
+    .map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const back = one => { for (; one; one = one.parentElement) { const colour = getComputedStyle(one).backgroundColor;
+    if ((numbers(colour)[3] ?? 1) > 0) return colour; } return "rgb(255, 255, 255)"; };
+  const found = {};
+  for (const one of document.body.querySelectorAll("*")) {
+    if (![...one.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) || one.tagName === "SCRIPT") continue;
+    const [a, b] = [light(getComputedStyle(one).color), light(back(one))].sort((x, y) => y - x);
+    found[`${one.tagName}.${one.className}`] = (a + 0.05) / (b + 0.05);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: `apt-get install chromium-headless-shell`, or name one by $CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty hosts: most change, some are right, one is refused; with a long path, the cluster's part, and an error."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    page = Page(make(json=True, quiet=True), file, "gpunode plan · inventory.yaml")
+    hosts = [Host(f"gpu-{number:02}", Ssh("10.0.0.1")) for number in range(1, 21)]
+    long = f"/etc/{'docker-' * 30}daemon.json"
+    write = WriteFile(long, '{"a": 1}\n', "pods get GPUs", before="{}\n")
+    steps = (StepPlan("docker", (write, Service("docker.service", "it reads it", restart=True))),)
+    facts = right()[1]
+    with page.live(hosts):
+        for number, host in enumerate(hosts):
+            page.event(Event("stage", host.name, "reading facts"))
+            if number == 0:
+                page.finished(
+                    Outcome(host.name, "refused", error="no <b>NVIDIA</b> GPU", hint="Take it out.")
+                )
+            elif number < 15:
+                page.finished(Outcome(host.name, "planned", facts, plan=Plan(host.name, steps)))
+            else:
+                page.finished(Outcome(host.name, "right", facts))
+    page.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: 1", "+a: 2"))])
+    for host in hosts[:2]:
+        page.rows("vectoradd", ("node", "uuid", "result"), [(host.name, "GPU-1", "passed")])
+    page.problem(ClusterError("the API server does not answer", hint="Try again."))
+    page.write()
+    return file
+
+
+@pytest.fixture(params=["light", "dark"])
+def tab(request: pytest.FixtureRequest, browser: Browser, report: Path) -> Iterator[Tab]:
+    """The report, open; in the end nothing was said on the console and nothing asked for elsewhere."""
+    said: list[str] = []
+    tab = browser.new_page(color_scheme=request.param, viewport={"width": 1200, "height": 900})
+
+    def elsewhere(one: Request) -> None:
+        if one.url != report.as_uri():
+            said.append(one.url)
+
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", elsewhere)
+    tab.goto(report.as_uri())
+    yield tab
+    tab.close()
+    assert said == []
+
+
+def visible(tab: Tab) -> list[str]:
+    """The hosts that are shown."""
+    return [card.locator("b").inner_text() for card in tab.locator("details.host").all() if card.is_visible()]
+
+
+def test_the_worst_comes_first_and_is_open(tab: Tab) -> None:
+    """What failed stands above all hosts; the host that cannot go on says why without a click, the others do not."""
+    assert visible(tab)[0] == "gpu-01"
+    assert len(visible(tab)) == 20
+    assert tab.get_by_text("no <b>NVIDIA</b> GPU").last.is_visible()
+    assert not tab.get_by_text("pods get GPUs").first.is_visible()
+    error, first = tab.get_by_text("the API server does not answer"), tab.locator("details.host").first
+    assert error.bounding_box()["y"] < first.bounding_box()["y"]  # type: ignore[index]
+    tab.locator("details.host > summary").nth(1).click()
+    assert tab.get_by_text("pods get GPUs").first.is_visible()
+
+
+def test_a_reader_finds_hosts_by_words_and_by_result(tab: Tab) -> None:
+    search = tab.get_by_label("Show only hosts with this text")
+    search.fill("gpu-1 DAEMON.json")
+    assert visible(tab) == [f"gpu-{number}" for number in range(10, 16)]
+    search.fill("")
+    tab.get_by_label("to change").uncheck()
+    assert visible(tab) == ["gpu-01", *(f"gpu-{number}" for number in range(16, 21))]
+    tab.get_by_label("to change").check()
+    assert len(visible(tab)) == 20
+
+
+def test_all_text_can_be_read(tab: Tab) -> None:
+    """By day and by night, the filter's hint and every colour of a diff included."""
+    for one in tab.locator("details").all():
+        one.evaluate("one => one.open = true")
+    found = tab.evaluate(CONTRASTS)
+    assert len(found) > 10
+    assert {name: value for name, value in found.items() if value < READABLE} == {}
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
+    """Whatever the length of a path."""
+    tab.set_viewport_size({"width": width, "height": 700})
+    for one in tab.locator("details").all():
+        one.evaluate("one => one.open = true")
+    assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def test_on_paper_everything_is_there_but_the_filter(tab: Tab) -> None:
+    tab.emulate_media(media="print")
+    tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert not tab.get_by_label("Show only hosts with this text").is_visible()
+    assert tab.get_by_text("pods get GPUs").last.is_visible()
+    assert len(visible(tab)) == 20
+    assert tab.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_tables_of_one_kind_are_one(tab: Tab) -> None:
+    """They come host by host."""
+    assert tab.get_by_role("heading", name="Vectors added on every GPU").count() == 1
+    assert tab.get_by_role("row").filter(has_text="passed").count() == 2
