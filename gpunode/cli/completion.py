@@ -1,4 +1,4 @@
-"""What the shell completes: the hosts and groups of the inventory that the command line names."""
+"""What the shell completes: the hosts and groups of the inventory that the command line names, and links to break."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def hosts(context: typer.Context, incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     names = dict.fromkeys([*(name for host in known for name in host.groups), *(host.name for host in known)])
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def links(incomplete: str) -> list[str]:
+    """What `gpunode demo` can break."""
+    from gpunode.sim.faults import FAULTS
+
+    return [name for name in FAULTS if name.startswith(incomplete)]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpunode.cli import completion
 from gpunode.errors import UsageError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ def demo(
             help="At the end break one host, let verify find it and provision fix it: xid, module, library, nouveau, "
             "toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
+            autocompletion=completion.links,
         ),
     ] = None,
     hosts: Annotated[
@@ -74,7 +76,10 @@ def listed() -> None:
 
 @app.command("break")
 def broken(
-    link: Annotated[str, typer.Argument(help="As of --break.", metavar="LINK")], name: Name = None
+    link: Annotated[
+        str, typer.Argument(help="As of --break.", metavar="LINK", autocompletion=completion.links)
+    ],
+    name: Name = None,
 ) -> None:
     """Break one host of a kept demo, for verify to find.
 

@@ -29,12 +29,13 @@ def label(
         bool, typer.Option("--overwrite", help="Replace a value that another field manager set.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, change nothing.")] = False,
-    common: options.Common,
+    common: options.InCluster,
 ) -> None:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
 
     With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
-    scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0.
+    scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0. For this a kubeconfig is
+    enough; then --limit and --exclude take GPU nodes.
 
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
@@ -53,6 +54,11 @@ def label(
     if not accelerator:
         raise UsageError(
             "no label is chosen", hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`."
+        )
+    if common.alone:
+        raise UsageError(
+            "--accelerator reads the GPUs' models from the hosts, over SSH: without an inventory there are none to ask",
+            hint="Name one: `gpunode label --accelerator FILE`; `gpunode init --from cluster` writes one from the nodes.",
         )
     with session(common) as work:
         code = labelled(work, How(remove, overwrite, dry_run))

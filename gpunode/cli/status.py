@@ -27,7 +27,8 @@ def status(
 ) -> None:
     """Show every GPU of the cluster: memory, utilisation, temperature, health and since when, and the pods that have it.
 
-    The device plugin answers, through the API server: a kubeconfig is enough. Nodes without the plugin are named. Exit code 1
+    The device plugin answers, through the API server: a kubeconfig is enough. Nodes without the plugin are named. With an
+    inventory, hosts on which processes outside Kubernetes use GPUs are asked over SSH for their names. Exit code 1
     when a GPU is unhealthy, or not known.
 
     Example: gpunode status --watch 2
@@ -36,7 +37,7 @@ def status(
 
     with session(common) as work:
         while True:
-            code = overlook(work, selected=bool(common.limit or common.exclude))
+            code = overlook(work, selected=bool(common.limit or common.exclude), hosts=not common.alone)
             if watch is None:
                 raise typer.Exit(code)
             time.sleep(watch)

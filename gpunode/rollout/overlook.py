@@ -12,7 +12,7 @@ from gpunode.cluster.plugin.usage import NodeUsage, usage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu
 from gpunode.model import Share
-from gpunode.rollout import nodes
+from gpunode.rollout import nodes, processes
 from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.session import Session
@@ -26,8 +26,9 @@ NAMED = 3  # pods of a node
 FSCK = "`gpunode share fsck` compares them with the kubelet's record"
 
 
-def overlook(session: Session, *, selected: bool) -> int:
-    """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes."""
+def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
+    """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes. `hosts`: the
+    session's can be asked by name who uses GPUs outside Kubernetes."""
     listener, wish = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
     only: list[str] | None = None
@@ -48,6 +49,13 @@ def overlook(session: Session, *, selected: bool) -> int:
     }
     table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
     listener.rows("gpu", COLUMNS, table)
+    if names := processes.strange(found):
+        if hosts:
+            processes.show(api, session, names)
+        else:
+            listener.note(
+                f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
+            )
     for node in found:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)

@@ -156,6 +156,8 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
         ("gpunode plan --limit gpu-1,go", ["gpu-1,gold"]),
         ("gpunode plan other.yaml --exclude ", ["all", "x"]),
         ("gpunode plan gone.yaml --limit g", []),
+        ("gpunode demo --break run", ["runtime"]),
+        ("gpunode demo break daemon", ["daemon.json"]),
     ],
 )
 def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found: list[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -10,8 +13,11 @@ from gpunode.cluster.extender.picture import Row, Use
 from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status, usage
+from gpunode.model import GpuUser, Host, Outcome, Ssh
 from gpunode.report.human import Human
 from gpunode.report.lines import Lines
+from gpunode.rollout import processes
+from gpunode.rollout.member import Member
 from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, totals
 
 GIB = 1024**3
@@ -33,6 +39,41 @@ NODES = (
     NodeUsage("gpu-13", reason=Reason("no-plugin", "not there"), holders=("ml/x",)),
 )
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
+
+
+def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
+    """Only hosts of nodes on which there are some are asked; a pod's process is the pod's row."""
+    users = (
+        GpuUser(4242, "python3", gpus=("0000:3b:00.0",)),
+        GpuUser(5, "x", pod="uid", name="ml/x"),
+    )
+    hosts = [Host(name, Ssh(name)) for name in ("a", "b", "c")]
+    asked: list[str] = []
+
+    def located(_: object, members: list[Member], **__: object) -> list[Member]:
+        there = {"a": "gpu-11", "b": "gpu-12"}
+        return [
+            replace(one, node=SimpleNamespace(name=there[one.host.name]))
+            for one in members
+            if one.host.name in there
+        ]
+
+    def probed(_: object, members: list[Member]) -> list[Member]:
+        asked.extend(one.host.name for one in members)
+        facts = SimpleNamespace(gpu_users=users)
+        outcomes = [Outcome(one.host.name, "right", facts=facts) for one in members]  # type: ignore[arg-type]
+        return [replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True)]
+
+    listener = mock.Mock()
+    session = SimpleNamespace(hosts=hosts, probed=probed, listener=listener)
+    names = processes.strange(NODES)
+    assert names == ("gpu-12",)
+    with mock.patch.object(processes.nodes, "located", located):
+        processes.show(mock.Mock(), session, names)  # type: ignore[arg-type]
+    assert asked == ["b"]
+    listener.rows.assert_called_once_with(
+        "process", processes.COLUMNS, [("gpu-12", 4242, "python3", "", "0000:3b:00.0")]
+    )
 
 
 def sharing(gpu: str, *uses: tuple[str, int], total: int | None = 16) -> Row:
