@@ -55,6 +55,10 @@ def read_modules() -> Dict[str, Dict[str, Any]]:
     return found
 
 
+# Debian's own driver gives its modules other names: modprobe.d/nvidia.conf of its nvidia-kernel-support packages.
+MODULE = r"(?m)^\S*/nvidia(-current(-open)?|-tesla-\d+)?\.ko"
+
+
 def read_kernels() -> Dict[str, bool]:
     """The kernels that can be booted, and whether each has an nvidia module."""
     found = {}
@@ -62,7 +66,7 @@ def read_kernels() -> Dict[str, bool]:
         version = path[len(below("/boot/vmlinuz-")) :]
         listed = text_of("/lib/modules/%s/modules.dep" % version)
         if listed is not None:  # a rescue image has no modules
-            found[version] = re.search(r"(?m)^\S*/nvidia(-current)?\.ko", listed) is not None
+            found[version] = re.search(MODULE, listed) is not None
     return found
 
 

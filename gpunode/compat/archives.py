@@ -28,6 +28,12 @@ class Archive:
     rows: Mapping[str, Any]
     kernel: str = ""  # the release's own series
 
+    @property
+    def prefers(self) -> Flavour | None:
+        """The flavour that is installed where GPUs take both; None: the better one for the GPUs."""
+        found: Flavour | None = self.rows.get("prefers")
+        return found
+
     def components(self, branch: int) -> tuple[str, ...]:
         """The components that have a branch."""
         return tuple(self.rows["components"].get(branch, ()))

@@ -63,7 +63,9 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     installed = _branch(theirs)
     branch = _chosen(host, facts, archive, models, installed)
     kept = branch.number == installed
-    flavour = driver.flavour_for(models, branch.number, _flavour(theirs) if kept else None)
+    flavour = driver.flavour_for(
+        models, branch.number, (_flavour(theirs) if kept else None) or archive.prefers
+    )
     switches = bool(compat.switches(facts.pci))
     way = _way(host, facts, archive, branch.number, flavour, theirs, switches=switches)
     if not way.modules:

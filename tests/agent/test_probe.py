@@ -259,6 +259,9 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         "6.1.0-40-amd64": "updates/dkms/nvidia.ko.xz: kernel/drivers/video/backlight.ko\n",
         "6.1.0-41-amd64": "kernel/drivers/net/ethernet/nvidia/forcedeth.ko:\n",
         "6.12.0-1-amd64": "updates/dkms/nvidia-current.ko:\n",
+        "6.12.0-2-amd64": "updates/dkms/nvidia-current-open.ko.xz:\n",
+        "6.12.0-3-amd64": "updates/dkms/nvidia-tesla-470.ko:\n",
+        "6.12.0-4-amd64": "updates/dkms/nvidia-current-open-drm.ko:\n",
     }.items():
         host.write(f"/boot/vmlinuz-{version}", "")
         host.write(f"/lib/modules/{version}/modules.dep", modules)
@@ -267,6 +270,9 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         "6.1.0-40-amd64": True,
         "6.1.0-41-amd64": False,
         "6.12.0-1-amd64": True,
+        "6.12.0-2-amd64": True,
+        "6.12.0-3-amd64": True,
+        "6.12.0-4-amd64": False,
     }
 
 

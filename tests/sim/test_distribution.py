@@ -42,11 +42,11 @@ def test_a_driver_goes_from_bare_to_nvidias_packages_and_back(fleet: Fleet) -> N
     for _ in range(2):
         facts = provisioned(fleet, "auto", "distribution")
         assert facts.library_version == "535.261.03"
-        assert facts.packages["nvidia-open-kernel-dkms"].held
+        assert facts.packages["nvidia-kernel-dkms"].held
         assert not {"nvidia-open", "nvidia-kernel-open-dkms", "nvidia-driver-pinning-595"} & set(
             facts.packages
         )
         facts = provisioned(fleet, "595", "nvidia")
         assert facts.library_version == "595.91.07"
-        assert "nvidia-open-kernel-dkms" not in facts.packages
+        assert "nvidia-kernel-dkms" not in facts.packages
         assert "nvidia-driver-pinning-595" in facts.packages

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
@@ -25,30 +25,45 @@ def write(folder: Path, packages: Iterable[Package], origin: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(max_workers=4) as pool:
         debs = list(pool.map(lambda package: package.build(folder), packages))
-        index = "\n".join(pool.map(_stanza, sorted(debs)))
-    (folder / "Packages").write_text(index)
-    (folder / "Packages.gz").write_bytes(gzip.compress(index.encode(), mtime=int(EPOCH)))
-    _release(folder, origin)
+    _index(folder, folder, debs)
+    _release(folder, [f"Origin: {origin}", f"Label: {origin}"])
 
 
-def _stanza(deb: Path) -> str:
+def write_suite(folder: Path, suite: str, components: Mapping[str, Sequence[Path]], origin: str) -> None:
+    """Index and sign packages below `folder` as a suite with components, below dists/."""
+    top = folder / "dists" / suite
+    for component, debs in components.items():
+        _index(folder, top / component / "binary-amd64", debs)
+    names = [f"Origin: {origin}", f"Label: {origin}", f"Suite: {suite}", f"Codename: {suite}"]
+    _release(top, [*names, "Architectures: amd64", f"Components: {' '.join(components)}"])
+
+
+def _index(folder: Path, into: Path, debs: Iterable[Path]) -> None:
+    """Packages and Packages.gz in `into`, of packages below `folder`."""
+    into.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        index = "\n".join(pool.map(lambda deb: _stanza(deb, folder), sorted(debs)))
+    (into / "Packages").write_text(index)
+    (into / "Packages.gz").write_bytes(gzip.compress(index.encode(), mtime=int(EPOCH)))
+
+
+def _stanza(deb: Path, folder: Path) -> str:
     control = subprocess.run(["dpkg-deb", "-f", str(deb)], check=True, capture_output=True, text=True).stdout
     data = deb.read_bytes()
-    place = f"Filename: ./{deb.name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    place = f"Filename: ./{deb.relative_to(folder)}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
     fields, _, description = control.partition("Description:")
     return f"{fields}{place}Description:{description}"
 
 
-def _release(folder: Path, origin: str) -> None:
+def _release(folder: Path, names: Sequence[str]) -> None:
     lines = [
-        f"Origin: {origin}",
-        f"Label: {origin}",
+        *names,
         f"Date: {formatdate(float(EPOCH), usegmt=True)}",
         "SHA256:",
     ]
-    for name in ("Packages", "Packages.gz"):
-        data = (folder / name).read_bytes()
-        lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}")
+    for path in sorted(folder.rglob("Packages*")):
+        data = path.read_bytes()
+        lines.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {path.relative_to(folder)}")
     release = folder / "Release"
     release.write_text("\n".join(lines) + "\n")
     for mode, output in (("--clearsign", "InRelease"), ("--detach-sign", "Release.gpg")):

@@ -56,15 +56,7 @@ class Package:
                 put(root / "DEBIAN/conffiles", "".join(f"{path}\n" for path in conffiles), 0o644)
             put(root / "DEBIAN/control", self._control(), 0o644)
             target = folder / self.file_name
-            done = subprocess.run(
-                ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", str(root), str(target)],
-                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise RuntimeError(f"dpkg-deb of {self.name} failed:\n{done.stderr}")
+            pack(root, target)
         return target
 
     def _control(self) -> str:
@@ -83,6 +75,19 @@ class Package:
             f"{self.description}\n Stand-in of the gpunode lab: names and relations are real, contents are not."
         )
         return "".join(f"{name}: {value}\n" for name, value in fields.items())
+
+
+def pack(root: Path, target: Path) -> None:
+    """Make a .deb of a tree with a folder DEBIAN."""
+    done = subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", str(root), str(target)],
+        env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"dpkg-deb of {target.name} failed:\n{done.stderr}")
 
 
 def mode(path: str) -> int:

@@ -14,6 +14,7 @@ from .deb import Link, Package
 
 FILES = Path(__file__).parent / "files"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+STATE = "/run/lab-gpus/state"  # how the node's GPUs reach into containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,7 @@ def _libraries(release: Release, built: Path) -> list[Package]:
 
 def _kernel(release: Release, built: Path) -> list[Package]:
     firmware = f"/lib/firmware/nvidia/{release.number}"
-    state = {
-        f"{firmware}/gsp_lab.bin": Link("/run/lab-gpus/state")
-    }  # how the node's GPUs reach into containers
+    state = {f"{firmware}/gsp_lab.bin": Link(STATE)}
     made = [
         _make(
             release,
@@ -115,7 +114,7 @@ def _kernel(release: Release, built: Path) -> list[Package]:
         source = f"/usr/src/nvidia-{release.number}"
         texts = {"@VERSION@": release.number, "@LICENSE@": licence}
         files = {
-            f"{source}/{path.name}": _fill(path.read_text(), texts)
+            f"{source}/{path.name}": fill(path.read_text(), texts)
             for path in sorted((FILES / "module").iterdir())
         }
         provided = {
@@ -133,7 +132,7 @@ def _kernel(release: Release, built: Path) -> list[Package]:
                 fields=provided,
                 files=files,
                 scripts={
-                    script: _fill((FILES / "scripts" / f"dkms.{script}").read_text(), texts)
+                    script: fill((FILES / "scripts" / f"dkms.{script}").read_text(), texts)
                     for script in ("postinst", "prerm")
                 },
             )
@@ -246,15 +245,16 @@ def service_scripts(units: list[str], first: str = "") -> dict[str, str]:
     """Maintainer scripts that enable, start, stop and forget systemd units, as debhelper writes them."""
     names = " ".join(units)
     return {
-        "postinst": _fill(
+        "postinst": fill(
             (FILES / "scripts/units.postinst").read_text(), {"@UNITS@": names, "@FIRST@": first}
         ),
-        "prerm": _fill((FILES / "scripts/units.prerm").read_text(), {"@UNITS@": names}),
-        "postrm": _fill((FILES / "scripts/units.postrm").read_text(), {"@UNITS@": names}),
+        "prerm": fill((FILES / "scripts/units.prerm").read_text(), {"@UNITS@": names}),
+        "postrm": fill((FILES / "scripts/units.postrm").read_text(), {"@UNITS@": names}),
     }
 
 
-def _fill(text: str, values: dict[str, str]) -> str:
+def fill(text: str, values: dict[str, str]) -> str:
+    """The text with the names replaced by their values."""
     for name, value in values.items():
         text = text.replace(name, value)
     return text

@@ -35,6 +35,19 @@ static int module_index(const char *name)
     return -1;
 }
 
+/* Debian's own driver has files of other names; its modprobe.d says which: "install nvidia-drm …; modprobe -i NAME …". */
+static void renamed(char *name, size_t size)
+{
+    char *lines = read_text("/etc/modprobe.d/nvidia.conf"), *start = text("install %s ", name);
+    for (char *line = lines ? strtok(lines, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        char *file = strncmp(line, start, strlen(start)) ? NULL : strstr(line, "modprobe -i ");
+        if (file)
+            snprintf(name, size, "%.*s", (int)strcspn(file + 12, " "), file + 12);
+    }
+    free(lines);
+    free(start);
+}
+
 char *module_file(const char *name)
 {
     static const char *const folders[] = {"updates/dkms", "updates", "extra", "kernel/drivers/video"};
@@ -45,6 +58,7 @@ char *module_file(const char *name)
     for (char *c = plain; *c; c++)
         if (*c == '_')
             *c = '-';
+    renamed(plain, sizeof plain);
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         char *path = text("/lib/modules/%s/%s/%s.ko", kernel.release, folders[i], plain);
         if (!access(path, R_OK))
