@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from gpunode.cluster import pods
+from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, ours, title
 from gpunode.cluster.api.watch import OnProgress, follow
@@ -31,6 +31,7 @@ class Notebook:
     why: str = ""
     made: bool = False
     port: int = 0
+    fix: str = ""
 
 
 def manifests(
@@ -65,9 +66,9 @@ def start(api: Api, wanted: Sequence[Object], *, seconds: float, tell: OnProgres
                 )
             made += [api.create(manifest)] if live is None else []
         new = any(one["kind"] == "Deployment" for one in made)
-        node, why = _awaited(api, namespace, seconds, tell)
+        node, why, fix = _awaited(api, namespace, seconds, tell)
         ports = (api.get("Service", NAME, namespace) or {}).get("spec", {}).get("ports") or [{}]
-        done = Notebook(node, why, new, ports[0].get("nodePort", 0))
+        done = Notebook(node, why, new, ports[0].get("nodePort", 0), fix)
     finally:
         if done.why:
             for one in reversed(made):
@@ -80,8 +81,8 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
     return apply.remove(api, manifests((), namespace=namespace), seconds=seconds, tell=tell)
 
 
-def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tuple[str, str]:
-    """Its node, and why it does not run."""
+def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tuple[str, str, str]:
+    """Its node, why it does not run, and what to do about it."""
     pulls, begun, node, why = pods.Pulls(), time.monotonic(), "", ""
     labels = f"app.kubernetes.io/name={NAME}"
     for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, tell=tell):
@@ -89,19 +90,21 @@ def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tupl
         if not there:
             why = _refused(api, namespace)
             if why:
-                return "", why
+                known = obstacles.admission(why)
+                return "", why, known.fix if known else ""
             tell("waiting for its pod")
             continue
         pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp")))
         node = str(pod["spec"].get("nodeName", ""))
         if pods.ready(pod):
-            return node, ""
+            return node, "", ""
         why = pods.problem(pod, pods.events(api, pod))
         late = not node and time.monotonic() - begun >= PENDING
         if pods.waiting(pod) & NEVER or pulls.hopeless(pod) or (why and late):
-            return node, why or "it cannot run"
+            known = pods.obstacle(pod)
+            return node, why or "it cannot run", known.fix if known else ""
         tell(f"{pod['metadata']['name']}: {why or 'starting; its image may take minutes to pull'}")
-    return node, f"not ready after {seconds:.0f} s: {why or 'it is starting'}"
+    return node, f"not ready after {seconds:.0f} s: {why or 'it is starting'}", ""
 
 
 def _refused(api: Api, namespace: str) -> str:

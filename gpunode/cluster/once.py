@@ -28,6 +28,7 @@ class Ran:
     node: str = ""
     why: str = ""
     log: str = ""
+    fix: str = ""
 
 
 def run(
@@ -71,7 +72,9 @@ def _followed(api: Api, made: Object, seconds: float, tell: OnProgress) -> Ran:
         why = pods.problem(pod, pods.events(api, pod))
         waited = not node and time.monotonic() - begun >= PENDING
         if pods.waiting(pod) & NEVER or pulls.hopeless(pod) or (why and waited):
-            return Ran(name, node, why or "it cannot run")
+            kept = pods.obstacle(pod)
+            fix = kept.fix if kept else ""
+            return Ran(name, node, why or "it cannot run", fix=fix)
         tell(f"{name}: {why or 'starting'}")
     return Ran(
         name,

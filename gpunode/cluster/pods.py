@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.reason import Reason
 from gpunode.errors import ClusterError
 
 GPU = "nvidia.com/gpu"
@@ -128,6 +130,14 @@ def problem(pod: Object, events: Sequence[Object] = ()) -> str:
     if status.get("phase") == "Pending" and warnings:
         return warnings[-1]  # only events report a sandbox or a volume that failed
     return ""
+
+
+def obstacle(pod: Object) -> Reason | None:
+    """Why the scheduler has no node for the pod, with what to do; None where it has, or the cause is another."""
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return obstacles.scheduling(str(condition.get("message", "")))
+    return None
 
 
 def events(api: Api, about: Object) -> list[Object]:

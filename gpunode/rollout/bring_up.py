@@ -103,7 +103,7 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
             return one
         row = rows.get(one.node.name)
         if row and row.reason:
-            return one.out(Reason(row.reason.code, f"{one.node.name}: {row.reason}"))
+            return one.out(Reason(row.reason.code, f"{one.node.name}: {row.reason}", fix=row.reason.fix))
         if one.no_driver:
             return one.out(
                 Reason(

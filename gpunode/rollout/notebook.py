@@ -10,7 +10,7 @@ from gpunode.model import Inventory
 from gpunode.rollout import nodes
 from gpunode.rollout.listener import Listener, problem, progress
 from gpunode.rollout.session import Session
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, lines
 
 START_SECONDS = 900.0  # images with TensorFlow have several GiB
 REMOVE_SECONDS = 120.0
@@ -34,7 +34,9 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     if done.why:
         where = f" on {done.node}" if done.node else ""
         left = "It is deleted again." if done.made else "It was there before, and stays."
-        listener.problem(ClusterError(f"{notebook.NAME}{where}: {done.why}", hint=left))
+        listener.problem(
+            ClusterError(f"{notebook.NAME}{where}: {done.why}", hint=lines((left, done.fix), " "))
+        )
         return 1
     listener.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
     cluster = session.inventory.cluster

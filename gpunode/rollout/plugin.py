@@ -13,7 +13,9 @@ from gpunode.rollout import bring_up, nodes, planned
 from gpunode.rollout.listener import Listener, accepted, problem, progress
 from gpunode.rollout.member import Member
 from gpunode.rollout.session import Session
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, few, lines
+
+NAMED = 5  # nodes that a note names
 
 
 def deploy(session: Session, *, yes: bool) -> int:
@@ -124,6 +126,12 @@ def show(rows: Sequence[Row], listener: Listener) -> None:
             for row in rows
         ],
     )
+    fixes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason and row.reason.fix:
+            fixes.setdefault(row.reason.fix, []).append(row.node)
+    for fix, names in fixes.items():
+        listener.note(lines((f"{few(names, NAMED)}:", fix), " "))
     for row in rows:
         if row.note:
             listener.note(f"{row.node}: {row.note}")

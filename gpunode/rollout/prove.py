@@ -90,7 +90,11 @@ def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
         )
     if ran.why:
         where = f" on {ran.node}" if ran.node else ""
-        listener.problem(ClusterError(f"pod {ran.pod}{where}: {ran.why}", hint="The pod is deleted again."))
+        listener.problem(
+            ClusterError(
+                f"pod {ran.pod}{where}: {ran.why}", hint=lines(("The pod is deleted again.", ran.fix), " ")
+            )
+        )
     return 1 if ran.why else 0
 
 

@@ -61,7 +61,9 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     for row in rollout.rows:
         if row.problem:
-            listener.problem(ClusterError(f"{row.node}: {row.problem}"))
+            listener.problem(
+                ClusterError(f"{row.node}: {row.problem}", hint=row.reason.fix if row.reason else "")
+            )
     extender.deploy(api, wanted, seconds=LEADS, tell=tell)
     secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
     minor = _minor(api)

@@ -67,8 +67,8 @@ def _build(minor: str, folder: Path) -> None:
 
 
 @contextmanager
-def running(minor: str, folder: Path) -> Iterator[str]:
-    """A kubeconfig of an API server of that release, for as long as the block runs."""
+def running(minor: str, folder: Path, **also: str) -> Iterator[str]:
+    """A kubeconfig of an API server of that release, for as long as the block runs. `also`: other flags of it."""
     etcd = shutil.which("etcd")
     if etcd is None:
         raise CannotRun("no etcd here: `apt-get install etcd-server`")
@@ -96,6 +96,7 @@ def running(minor: str, folder: Path) -> Iterator[str]:
         flags |= {"service-account-issuer": "https://lab", "service-account-signing-key-file": key}
     else:
         flags |= {"insecure-port": 0}
+    flags |= {name.replace("_", "-"): value for name, value in also.items()}
     data = ["--data-dir", folder / "etcd", "--listen-client-urls", store, "--advertise-client-urls", store]
     data += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
     data += ["--initial-cluster", f"default={peers}"]

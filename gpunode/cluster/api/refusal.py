@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from gpunode.cluster import obstacles
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
@@ -186,6 +187,8 @@ def status(access: Access, answer: Object) -> HttpError:
         rules = " ".join(no["rules"].split())
         message = f"the user `{no['user']}` may not create {no['what']}: it gives rights that the user does not have: {rules}"
         hint = "Grant the user these rights, too; docs/safety.md has a ClusterRole with all that a run needs."
+    elif obstacle := obstacles.admission(detail):  # webhooks choose their own code
+        message, hint = f"the cluster's admission refused it: {detail}", obstacle.fix
     elif code == 403:
         message = f"the cluster's admission refused it: {detail}"
         hint = "A quota, a policy or the namespace's pod security level forbids it; ask the cluster's administrator."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpunode.cluster import pods
+from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.nodes import RUNTIME_LABEL, Node
@@ -77,7 +77,8 @@ def up(pod: Object | None, current: Mapping[str, str]) -> bool:
 def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Reason:
     """Why the plugin does not run on a node where it should."""
     if pod is None:
-        return Reason("no-pod", _no_pod(api, namespace, node))
+        words = _no_pod(api, namespace, node)
+        return obstacles.admission(words) or Reason("no-pod", words)
     if ending(pod):
         return Reason("pod-ending", "its old pod is still ending")
     problem = pods.problem(pod, pods.events(api, pod))
@@ -95,7 +96,8 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Reason:
         return why or Reason("not-ready", "it is not ready yet")
     if "CrashLoopBackOff" in pods.waiting(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
         problem += f"; its log: {' / '.join(lines.splitlines())}"
-    return Reason("pod-trouble", problem)
+    found = pods.obstacle(pod)
+    return Reason(found.code if found else "pod-trouble", problem, fix=found.fix if found else "")
 
 
 def _no_pod(api: Api, namespace: str, node: Node) -> str:

@@ -30,7 +30,7 @@ from gpunode.cluster.vectoradd.results import NodeResult, Result, failed, report
 from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, lines
 
 ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
@@ -117,7 +117,7 @@ class _Run:
             try:
                 name = self.create(job.node, request)
             except ClusterError as error:
-                job.why = f"a pod could not be created: {error.message}"
+                job.why = lines((f"a pod could not be created: {error.message}", error.hint), ". ")
                 job.waves, job.left = [], {}
                 return
             job.names.append(name)

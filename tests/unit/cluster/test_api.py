@@ -175,7 +175,13 @@ FORBIDDEN = (
                 403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, used: pods=1, limited: pods=1'
             ),
             'admission refused it: pods "x" is forbidden: exceeded quota',
-            "A quota",
+            "kubectl describe resourcequota q",
+        ),
+        (Fault(403, "Forbidden", "of a plugin of one's own"), "admission refused it", "A quota"),
+        (
+            Fault(400, "BadRequest", 'admission webhook "w.example" denied the request: no owner'),
+            'admission refused it: admission webhook "w.example"',
+            "w.example is",
         ),
         (
             Fault(

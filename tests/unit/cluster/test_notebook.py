@@ -136,9 +136,12 @@ def test_one_that_cannot_run_says_why_and_is_deleted(
 ) -> None:
     """In one sentence."""
     controller(fake, status, node)
+    fix = " `gpunode status` shows which pods have the GPUs, and nodes whose plugin offers none." * (not node)
     done = command()
     assert done.exit_code == 1
-    assert [(line["error"], line["hint"]) for line in lines(done, "error")] == [(why, "It is deleted again.")]
+    assert [(line["error"], line["hint"]) for line in lines(done, "error")] == [
+        (why, f"It is deleted again.{fix}")
+    ]
     assert not there(fake)
 
 

@@ -212,6 +212,10 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
     fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
     assert [row.problem for row in rollout.rows] == [words]
+    (row,) = rollout.rows
+    assert row.reason is not None
+    assert row.reason.code == "pod-security"
+    assert "pod-security.kubernetes.io/enforce=privileged" in row.reason.fix
 
 
 @pytest.mark.usefixtures("impatient")

@@ -271,7 +271,9 @@ def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
     fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
     first, second = sorted(run(api, told, A, B), key=lambda one: one.passed)
-    assert first.why == "a pod could not be created: the cluster's admission refused it: exceeded quota: q"
+    assert first.why.startswith(
+        "a pod could not be created: the cluster's admission refused it: exceeded quota: q. The ResourceQuota `q` "
+    )
     assert second.passed
     assert fake.all("Pod") == []
 
