@@ -5,7 +5,9 @@ from __future__ import annotations
 import binascii
 import logging
 import os
+import shlex
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any
 import yaml
 
 from gpunode import redaction
+from gpunode.cluster.api import credentials
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
@@ -29,6 +32,9 @@ class Access:
     source: str  # the kubeconfig, as messages name it
     configuration: Any
     tls: ssl.SSLContext | None  # None: plain HTTP
+    ended: str = (
+        ""  # a sentence about a client certificate or token that is no longer valid by this machine's clock
+    )
 
 
 def chosen(cluster: Cluster) -> tuple[str, str]:
@@ -60,12 +66,19 @@ def load(cluster: Cluster) -> Access:
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
+    plugin = _plugin(source, context)
+    if plugin.get("interactiveMode") == "Always" and not sys.stdin.isatty():
+        raise KubeconfigUnusable(
+            f"{source}: the credential plugin of context `{context}` asks its user (interactiveMode: Always), and here is no terminal",
+            hint="Run gpunode in a terminal, or name a context whose user has a token or a certificate.",
+        )
     configuration = Configuration()
     # The library writes the kubeconfig's certificates and keys into files, and removes them at a regular exit only.
     # They are read here, and deleted at once.
     with _complaints() as complaints, TemporaryDirectory(prefix="gpunode-") as folder:
         try:
             load_kube_config(source, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
+            ended = credentials.ended(configuration)
             tls = _tls(configuration)
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
             raise ClusterError(
@@ -89,11 +102,26 @@ def load(cluster: Cluster) -> Access:
             hint="It looks like https://host:6443.",
         )
     if complaints:
+        command = shlex.join([str(plugin.get("command", "")), *map(str, plugin.get("args") or ())])
+        # In a terminal the library gives the plugin its stderr, and then fails over not having it.
+        words = "what it wrote is above" if "NoneType" in complaints[0] else "; ".join(complaints)
+        how = [str(plugin["installHint"]).strip()] if plugin.get("installHint") and "Errno 2" in words else []
         raise ClusterError(
-            f"{source}: the credential plugin of context `{context}` failed: {'; '.join(complaints)}",
-            hint="Run it by hand, or log in again with the tool it belongs to.",
+            f"{source}: the credential plugin of context `{context}` failed: {words}",
+            hint="\n".join(
+                [f"Run it by hand (`{command}`), or log in again with the tool it belongs to.", *how]
+            ),
         )
-    return Access(configuration.host, context, source, configuration, tls)
+    return Access(configuration.host, context, source, configuration, tls, ended)
+
+
+def _plugin(source: str, context: str) -> dict[str, Any]:
+    """The credential plugin of a context's user; {} where it has none."""
+    sections, _ = _merged(source)
+    user = (sections["contexts"][context].get("context") or {}).get("user")
+    found = (sections["users"].get(str(user)) or {}).get("user") or {}
+    plugin = found.get("exec") if isinstance(found, dict) else None
+    return plugin if isinstance(plugin, dict) else {}
 
 
 def _tls(configuration: Any) -> ssl.SSLContext | None:
@@ -117,14 +145,17 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
     """Per section, the entries of all files of `source` by name; and the first current-context."""
     sections: dict[str, dict[str, Any]] = {"contexts": {}, "clusters": {}, "users": {}}
     current: str | None = None
-    found = [path for one in source.split(os.pathsep) if one and (path := Path(one).expanduser()).exists()]
+    found = [
+        (path, data)
+        for one in source.split(os.pathsep)
+        if one and (data := _read(path := Path(one).expanduser())) is not None
+    ]
     if not found:
         raise KubeconfigUnusable(
             f"no kubeconfig at {source}",
             hint="Name it with --kubeconfig where the command has it, with cluster.kubeconfig in the inventory, or with $KUBECONFIG.",
         )
-    for path in found:
-        data = _read(path)
+    for path, data in found:
         for section, entries in sections.items():
             for entry in data.get(section) or []:
                 name = entry.get("name") if isinstance(entry, dict) else None
@@ -138,13 +169,22 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
     return sections, current
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file's content; None where there is none."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise KubeconfigUnusable(
             f"{path}:{line}: not YAML: {error.problem}", hint="Fix the kubeconfig."
+        ) from error
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise KubeconfigUnusable(
+            f"{path} cannot be read as a kubeconfig: {_words(error)}",
+            hint=f"It is another user's, often root's: `sudo cat {path} > gpus.kubeconfig` and name that with cluster.kubeconfig or "
+            "$KUBECONFIG.",
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KubeconfigUnusable(

@@ -91,6 +91,11 @@ def translated(access: Access) -> Iterator[None]:
         kind = ApiConnectionLost if "EOF" in str(error) else ClusterError
         message = f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}"
         raise kind(message, hint=_tls_hint(error)) from error
+    except exceptions.ProxyError as error:
+        raise ApiConnectionLost(
+            f"the proxy of context `{access.context}` leads to no Kubernetes API: {_inner(error)}",
+            hint=f"It is the proxy-url in {access.source}; check that it runs and lets {access.server} through.",
+        ) from error
     except exceptions.NameResolutionError as error:
         raise ApiConnectionLost(
             f"the Kubernetes API at {access.server} cannot be reached: its name does not resolve",
@@ -164,7 +169,11 @@ def status(access: Access, answer: Object) -> HttpError:
     message, hint, untried = f"the Kubernetes API refused: {detail}", "", ""
     if code == 401:
         message = f"the Kubernetes API at {access.server} does not accept the credentials (401)"
-        hint = f"Those of context `{access.context}` in {access.source} may have expired."
+        renew = (
+            "Log in again, or copy a new kubeconfig; of kubeadm's, after `kubeadm certs renew admin.conf`."
+        )
+        expired = f"Those of context `{access.context}` in {access.source} may have expired."
+        hint = f"{access.ended} {renew}" if access.ended else expired
     elif code == 403 and "system:anonymous" in detail:
         message = f"the Kubernetes API at {access.server} received no credentials"
         hint = f"Context `{access.context}` in {access.source} names no usable user."

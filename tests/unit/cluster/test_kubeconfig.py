@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
+import ssl
 import tempfile
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
 
-from gpunode.cluster.api import kubeconfig
+from gpunode.cluster.api import connect, credentials, kubeconfig, refusal
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -30,10 +34,11 @@ def written(folder: Path, **changes: object) -> str:
     return str(folder / "config")
 
 
-def plugin(command: str, *arguments: str) -> dict[str, object]:
+def plugin(command: str, *arguments: str, mode: str = "Never", hint: str = "") -> dict[str, object]:
     """A user with a credential plugin."""
     run = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": arguments}
-    return {"users": [{"name": "u", "user": {"exec": {**run, "interactiveMode": "Never"}}}]}
+    run |= {"interactiveMode": mode, "installHint": hint}
+    return {"users": [{"name": "u", "user": {"exec": run}}]}
 
 
 def proxied(address: str) -> dict[str, object]:
@@ -127,6 +132,31 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
         ({"users": [{"name": "u", "user": {"tokenFile": "/none"}}]}, "no such file or directory"),
         (proxied("socks5://proxy:1080"), "is not that of an HTTP proxy: `socks5://proxy:1080`"),
         (proxied("proxy"), "is not that of an HTTP proxy: `proxy`"),
+        (
+            plugin("/none/aws", "eks", "get-token"),
+            "Run it by hand (`/none/aws eks get-token`), or log in again",
+        ),
+        (plugin("/none/kubelogin", hint="Install it with krew."), "Install it with krew."),
+        (
+            plugin("/bin/sh", "-c", "echo 'sso session expired' >&2; exit 1"),
+            "failed: exec: process returned 1. sso session expired",
+        ),
+        (
+            plugin("/bin/cat", mode="Always"),
+            "asks its user (interactiveMode: Always), and here is no terminal",
+        ),
+        (
+            {
+                "users": [
+                    {"name": "u", "user": {"client-certificate": "/none.crt", "client-key": "/none.key"}}
+                ]
+            },
+            "File does not exist: /none.crt",
+        ),
+        (
+            {"users": [{"name": "u", "user": {"client-certificate-data": "%%", "client-key-data": "%%"}}]},
+            "cannot be used",
+        ),
     ],
 )
 def test_a_kubeconfig_with_holes_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
@@ -195,3 +225,136 @@ def test_a_certificate_that_is_none_is_told_as_such(tmp_path: Path) -> None:
 
 def base64_of(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubectl merges $KUBECONFIG: the first current-context counts, and so does the first of two entries of a name."""
+    (tmp_path / "far").mkdir()
+    _, pem = tls.server(tmp_path / "far" / "server.pem")
+    (tmp_path / "far" / "ca.crt").write_text(pem)
+    cluster = {"server": "https://10.0.0.2:6443", "certificate-authority": "ca.crt"}
+    far = {
+        "clusters": [{"name": "far", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "x"}}],
+    }
+    far |= {
+        "contexts": [{"name": "far", "context": {"cluster": "far", "user": "u"}}],
+        "current-context": "far",
+    }
+    (tmp_path / "far" / "config").write_text(json.dumps(far))
+    monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path)}:{tmp_path}/none:{tmp_path}/far/config")
+    assert kubeconfig.load(Cluster()).context == "prod"
+    access = kubeconfig.load(Cluster(context="far"))
+    assert access.tls is not None
+    assert len(access.tls.get_ca_certs()) == 1
+    assert access.configuration.api_key[credentials.KEY] == "Bearer t"
+
+
+def test_the_first_file_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several."""
+    (tmp_path / "wrong").write_text("[]")
+    monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path)}:{tmp_path}/wrong")
+    with pytest.raises(ClusterError) as caught:
+        kubeconfig.load(Cluster())
+    assert f"{tmp_path}/wrong is not a kubeconfig" in caught.value.message
+
+
+def test_an_unverified_server_is_one(tmp_path: Path) -> None:
+    """Only where the file says so."""
+    cluster = {"server": "https://10.0.0.1:6443", "insecure-skip-tls-verify": True}
+    access = kubeconfig.load(
+        Cluster(kubeconfig=written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
+    )
+    assert access.tls is not None
+    assert access.tls.verify_mode == ssl.CERT_NONE
+    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path)))
+    assert access.tls is not None
+    assert access.tls.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_a_file_of_another_user_is_told_with_the_way_to_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As k3s' is root's."""
+
+    def denied(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    source = written(tmp_path)
+    monkeypatch.setattr(Path, "read_text", denied)
+    said = refused(source)
+    assert f"{source} cannot be read as a kubeconfig: permission denied" in said
+    assert f"sudo cat {source}" in said
+
+
+def jwt(**claims: object) -> str:
+    return ".".join(
+        base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in ({}, claims, {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "ended"),
+    [
+        (jwt(exp=1_600_000_000), "Its token ended on 2020-09-13 12:26 UTC."),
+        (jwt(exp=9_600_000_000), ""),
+        (jwt(exp="soon"), ""),
+        (jwt(), ""),
+        ("opaque", ""),
+        ("a.b.c", ""),
+    ],
+)
+def test_a_token_that_has_ended_is_known(tmp_path: Path, token: str, ended: str) -> None:
+    """The API server decides: it is said only where that one does not accept it."""
+    source = written(tmp_path, users=[{"name": "u", "user": {"token": token}}])
+    access = kubeconfig.load(Cluster(kubeconfig=source))
+    assert access.ended == ended
+    hint = refusal.status(access, {"code": 401, "message": "Unauthorized"}).hint
+    assert hint.startswith(ended or "Those of context `prod`")
+
+
+def test_a_client_certificate_that_has_ended_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubeadm's ends after a year."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Later:
+            return cls(2099, 1, 1, tzinfo=tz)
+
+    _, pem = tls.server(tmp_path / "client.pem")
+    user = {
+        "client-certificate-data": base64_of(pem),
+        "client-key-data": base64_of((tmp_path / "client.pem").read_text()),
+    }
+    source = written(tmp_path, users=[{"name": "u", "user": user}])
+    assert kubeconfig.load(Cluster(kubeconfig=source)).ended == ""
+    monkeypatch.setattr(credentials, "datetime", Later)
+    assert "Its client certificate ended on 20" in kubeconfig.load(Cluster(kubeconfig=source)).ended
+
+
+def test_a_plugin_that_fails_in_a_terminal_has_written_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library gives it the terminal, and fails itself over what it then does not have."""
+    with open(os.devnull, "r+") as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        monkeypatch.setattr("sys.stderr", nothing)
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        said = refused(written(tmp_path, **plugin("/bin/false")))
+    assert "the credential plugin of context `prod` failed: what it wrote is above" in said
+
+
+def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path: Path) -> None:
+    """It is named as what it is, with where it is set."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    api = connect(Cluster(kubeconfig=written(tmp_path, **proxied(f"http://127.0.0.1:{port}"))))
+    with pytest.raises(ClusterError) as caught:
+        api.version()
+    assert "the proxy of context `prod` leads to no Kubernetes API" in caught.value.message
+    assert "proxy-url" in caught.value.hint
