@@ -1,6 +1,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo try test check format unit sim storm lab lab-test lab-matrix lab-down proto lock clean
 
+# Tests start hundreds of Pythons: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3

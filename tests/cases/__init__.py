@@ -68,13 +68,14 @@ DRIVERS = {
 # Of RHEL and AlmaLinux: what their repositories have now.
 SIGNED = {"kmod-nvidia-open": 580, "nvidia-open-kmod": 615}
 NOW = 1_800_000_000.0
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast; the wheels have it
 SPEC = "/run/cdi/nvidia.yaml"
 
 
 def cases(component: str) -> Iterator[dict[str, Any]]:
     """The cases of a component's folder."""
     for path in sorted((FOLDER / component).glob("*.yaml")):
-        yield from yaml.safe_load(path.read_text(encoding="utf-8"))
+        yield from yaml.load(path.read_text(encoding="utf-8"), LOADER)
 
 
 def ids(case: Mapping[str, Any]) -> str:
