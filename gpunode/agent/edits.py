@@ -63,6 +63,11 @@ def remove_file(this: Run, change: Message) -> Message:
     keep(this, real, None)
     arm(this, real)
     os.unlink(below(real))
+    if change.get("folder"):
+        try:
+            os.rmdir(below(parent))
+        except OSError:  # something else is in it
+            pass
     return {}
 
 

@@ -9,7 +9,12 @@ import typer
 from gpunode.cli import options
 from gpunode.cli.session import loaded, session, tell_origin
 
-app = typer.Typer(help="Let the scheduler place pods on single GPUs by their memory.", no_args_is_help=True)
+app = typer.Typer(
+    help="""Let the scheduler place pods on single GPUs by their memory.
+
+    Example: gpunode share enable inventory.yaml""",
+    no_args_is_help=True,
+)
 
 
 @app.command(short_help="Deploy the scheduler extender, and let the scheduler ask it.")
@@ -19,7 +24,8 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
     configuration on the hosts of the control plane.
 
     Shows what it will change, in the cluster and then on each host, and asks. A scheduler that does not come back gets
-    its earlier configuration. Needs `cluster.share` in the inventory.
+    its earlier configuration. Needs `cluster.share` in the inventory; with `cluster.share.scheduler` a second scheduler runs
+    in the cluster instead, and no host of the control plane is visited.
 
     Example: gpunode share enable inventory.yaml
     """
@@ -33,7 +39,8 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
 @app.command(short_help="Take it back: scheduler first, then the extender.")
 @options.visits_hosts
 def disable(*, common: options.Common, yes: options.Yes = False) -> None:
-    """Take the extender out of the schedulers' configuration, whose files are then as they were, and out of the cluster.
+    """Take the extender out of the schedulers' configuration, whose files are then as they were, and out of the cluster;
+    a second scheduler, too.
 
     Pods that it placed keep their GPUs. Shows what it will change and asks.
 

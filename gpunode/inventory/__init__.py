@@ -18,7 +18,16 @@ from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file, seconds
-from gpunode.model import Cluster, GateCommand, Inventory, PluginConfig, PluginImage, PluginPublish, Share
+from gpunode.model import (
+    Cluster,
+    GateCommand,
+    Inventory,
+    PluginConfig,
+    PluginImage,
+    PluginPublish,
+    SecondScheduler,
+    Share,
+)
 
 __all__ = ["load", "select"]
 
@@ -98,8 +107,14 @@ def read_cluster(source: Source) -> Cluster:
         **{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin},
         promises="share" in section,
     )
-    share = Share(**section.pop("share")) if "share" in section else None
+    share = read_share(section.pop("share")) if "share" in section else None
     return Cluster(**section, plugin=image, plugin_config=config, plugin_publish=publish, share=share)
+
+
+def read_share(section: dict[str, Any]) -> Share:
+    """How GPUs are shared by memory; without a scheduler whose image was wrong."""
+    own = section.pop("scheduler", {})
+    return Share(**section, scheduler=SecondScheduler(**own) if "image" in own else None)
 
 
 def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:

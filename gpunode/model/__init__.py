@@ -51,6 +51,7 @@ from gpunode.model.host import (
     PluginPublish,
     Repository,
     RunFile,
+    SecondScheduler,
     Share,
     Ssh,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "Run",
     "RunFile",
     "Runtime",
+    "SecondScheduler",
     "SelinuxBoolean",
     "Service",
     "Share",

@@ -43,12 +43,13 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFile:
-    """Remove `path`, whose text is `before`."""
+    """Remove `path`, whose text is `before`; with `folder` also its folder, where nothing else is in it."""
 
     path: str
     before: str
     why: str
     fault: str | None = None
+    folder: bool = False
 
 
 @dataclass(frozen=True, slots=True)

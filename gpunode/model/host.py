@@ -116,11 +116,20 @@ class PluginPublish:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondScheduler:
+    """A kube-scheduler beside the cluster's own, for pods with its `name` in `schedulerName`."""
+
+    image: str
+    name: str = "gpunode"
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
-    """How the scheduler extender shares GPUs by memory."""
+    """How the scheduler extender shares GPUs by memory. `scheduler`: the one that asks it; None: the cluster's own."""
 
     policy: Literal["packed", "distributed"] = "packed"
     resource: str = "aliyun.com/gpu-mem"
+    scheduler: SecondScheduler | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import getpass
 import secrets
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Literal, TypeVar
 
 from gpunode import converge
-from gpunode.cluster import control_plane, lease, plugin, pods, rights
+from gpunode.cluster import control_plane, lease, plugin, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment as extender
 from gpunode.cluster.lease import Held
 from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.rollout import bring_up, exit_codes, nodes
+from gpunode.rollout import bring_up, exit_codes, nodes, restart, second
 from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Member, outcomes
 from gpunode.rollout.session import Session
@@ -30,8 +29,6 @@ from gpunode.wording import few
 
 LEADS = 180.0  # seconds for a replica of the extender to lead
 Made = TypeVar("Made")
-BACK = 180.0  # seconds for a scheduler to be back with another configuration
-LOOK = 1.0
 API_SECONDS = 60.0  # for which the API server may be away before a host is begun
 NAMED = 5
 STEP = "scheduler"
@@ -51,9 +48,10 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     wish, tell = _wish(inventory), progress(listener)
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
     rights.demanded(api, rights.of_share(spec.namespace))
+    minor = second.server(api, wish.scheduler)
     found, code = _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
-    differences = [*plugin.plan(api, spec), *extender.plan(api, wanted)]
+    differences = *plugin.plan(api, spec), *extender.plan(api, wanted)
     changes = [one for one in differences if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
     if changes:
@@ -65,8 +63,10 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
                 ClusterError(f"{row.node}: {row.problem}", hint=row.reason.fix if row.reason else "")
             )
     extender.deploy(api, wanted, seconds=LEADS, tell=tell)
+    if wish.scheduler is not None:
+        second.enable(api, listener, wanted, wish.scheduler, yes=yes)
+        return 0 if rollout.good else 1
     secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
-    minor = _minor(api)
     plans = {}
     for one in found:
         changed, volume = _planned(one, lambda files: schedulers.enabling(files, minor, secret))
@@ -123,7 +123,11 @@ def _wish(inventory: Inventory) -> Share:
 
 
 def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
-    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
+    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen; none where a
+    second scheduler asks the extender."""
+    if (share := session.inventory.cluster.share) and share.scheduler:
+        second.alone(api)
+        return [], 0
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         files = (*visit.watch.files, *schedulers.FILES)
@@ -144,7 +148,8 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     if not found:
         raise ClusterError(
             f"none of these hosts has {manifest.PATH}",
-            hint="Add the hosts of the control plane to the inventory, with `control_plane: true`.",
+            hint="Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
+            "else's, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
         )
     for one in found:
         if not one.host.control_plane:
@@ -174,10 +179,6 @@ def _planned(one: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made
         return planner(_files(one))
     except CannotPlan as error:
         raise Refused(one.host.name, error.message, hint=error.hint) from None
-
-
-def _minor(api: Api) -> int:
-    return int(api.version().removeprefix("v").split(".")[1])
 
 
 def _change(
@@ -218,14 +219,14 @@ def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
     node = one.node.name if one.node else one.host.name
     try:
         _made(session, one)
-        why = _came_back(api, node, volume, session.listener)
+        why = restart.awaited(api, node, volume, session.listener)
     except BaseException:
         session.listener.note(f"{one.host.name}: {_put_back(session, one)}.")
         raise
     if why:
         raise AgentFailed(
             one.host.name,
-            f"the scheduler did not come back within {BACK:.0f} s: {why}; {_put_back(session, one)}",
+            f"the scheduler did not come back within {restart.BACK:.0f} s: {why}; {_put_back(session, one)}",
             hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
         )
 
@@ -272,28 +273,3 @@ def _made(session: Session, one: Member) -> Member:
             one.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
         )
     return after
-
-
-def _came_back(api: Api, node: str, volume: str, listener: Listener) -> str:
-    """Why the node's scheduler is not Ready with this volume (without gpunode's, for ""); "" once it is."""
-    end, tell = time.monotonic() + BACK, progress(listener)
-    while True:
-        why = _not_back(api, node, volume)
-        if not why or time.monotonic() > end:
-            return why
-        tell(f"waiting for the scheduler of {node}: {why}")
-        time.sleep(LOOK)
-
-
-def _not_back(api: Api, node: str, volume: str) -> str:
-    try:
-        pod = api.get("Pod", f"kube-scheduler-{node}", "kube-system")
-    except GpunodeError as error:
-        return error.message
-    if pod is None:
-        return "it has no pod"
-    names = [one["name"] for one in pod["spec"].get("volumes") or []]
-    own = [name for name in names if name.startswith(schedulers.VOLUME)]
-    if own != ([volume] if volume else []):
-        return "the kubelet has not started it again yet"
-    return "" if pods.ready(pod) else pods.problem(pod, []) or "it is not Ready yet"

@@ -40,7 +40,9 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
     api, listener = nodes.connect(session.inventory), session.listener
     real = _real(session, api)
     there, pods = _state(api)
-    found = findings.findings(there, pods, _share(session.inventory).resource, real)
+    share = _share(session.inventory)
+    asks = share.scheduler.name if share.scheduler else ""
+    found = findings.findings(there, pods, share.resource, real, asks)
     listener.rows(
         "fsck",
         ("node", "pod", "code", "words", "repair"),

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.schedulers import lines
+from gpunode.schedulers import flags, lines
 
 GROUP = "kubescheduler.config.k8s.io"
 SECONDS = 10  # for an answer: a bind waits for the API server
@@ -74,6 +74,19 @@ def fresh(extender: Extender, minor: int, settings: Mapping[str, Any]) -> str:
         "extenders": [entry(extender)],
     }
     return "# Made by gpunode share enable.\n" + yaml.safe_dump(document, sort_keys=False)
+
+
+def second(extender: Extender, minor: int, name: str, namespace: str, lease: str) -> str:
+    """The configuration of a scheduler in a pod of its own, for pods that name it; by its account's token."""
+    document = {
+        "apiVersion": f"{GROUP}/{version(minor)}",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": True, "resourceName": lease, "resourceNamespace": namespace},
+        "profiles": [{"schedulerName": name}],
+        "extenders": [entry(extender)],
+        **flags.insecure({"port": "0"}, minor),
+    }
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def extended(path: str, text: str, extender: Extender) -> str:

@@ -65,9 +65,7 @@ def as_configuration(path: str, flags: Mapping[str, str], minor: int) -> dict[st
         profile["pluginConfig"] = [{"name": "InterPodAffinity", "args": args}]
     if profile:
         document["profiles"] = [profile]
-    if minor <= LAST_INSECURE:
-        document |= _insecure(flags)
-    return document
+    return document | insecure(flags, minor)
 
 
 def _read(path: str, name: str, word: str, read: Reader) -> Any:
@@ -80,11 +78,11 @@ def _read(path: str, name: str, word: str, read: Reader) -> Any:
         ) from None
 
 
-def _insecure(flags: Mapping[str, str]) -> dict[str, str]:
-    """The port without TLS, which a configuration cannot close: "" becomes the default, and 0 is refused. So --port=0, as
+def insecure(flags: Mapping[str, str], minor: int) -> dict[str, str]:
+    """The addresses of the port without TLS, which a configuration cannot close: "" becomes the default, and 0 is refused. So --port=0, as
     kubeadm has it, becomes one that only the host itself reaches."""
     address, port = flags.get("address", ""), flags.get("port", INSECURE[1])
-    if not {"address", "port"} & flags.keys():
+    if minor > LAST_INSECURE or not {"address", "port"} & flags.keys():
         return {}
     host, number = INSECURE if port == "0" else (f"[{address}]" if ":" in address else address, port)
     return dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"{host}:{number}")

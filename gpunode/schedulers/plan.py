@@ -82,7 +82,7 @@ def disabling(files: Mapping[str, File]) -> tuple[Change, ...]:
     for path in FILES[1:]:
         there = files.get(path)
         if there is not None and there.content is not None:
-            changes.append(RemoveFile(path, there.content, why))
+            changes.append(RemoveFile(path, there.content, why, folder=True))
     return tuple(changes)
 
 
@@ -99,7 +99,7 @@ def restoring(files: Mapping[str, File], now: Mapping[str, File]) -> tuple[Chang
             mode = 0o600 if path.startswith(FOLDER) else 0o644
             changes.append(WriteFile(path, text, why, before=there, mode=mode))
         elif there is not None:
-            changes.append(RemoveFile(path, there, why))
+            changes.append(RemoveFile(path, there, why, folder=path.startswith(FOLDER)))
     return tuple(changes)
 
 

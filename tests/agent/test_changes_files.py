@@ -149,6 +149,19 @@ def test_a_file_is_removed_only_when_it_is_the_one_planned_on(host: Host) -> Non
     assert not host.path(path).exists()
 
 
+def test_a_folder_goes_with_its_last_file(host: Host) -> None:
+    """Where the change says so; one with anything else in it stays."""
+    for name in ("a", "b", "theirs"):
+        host.write(f"/etc/own/{name}", "x")
+    host.apply(RemoveFile("/etc/own/a", "x", "why", folder=True))
+    assert host.path("/etc/own").is_dir()
+    host.apply(RemoveFile("/etc/own/theirs", "x", "why"), RemoveFile("/etc/own/b", "x", "why"))
+    assert host.path("/etc/own").is_dir()
+    host.write("/etc/own/a", "x")
+    assert host.apply(RemoveFile("/etc/own/a", "x", "why", folder=True))[-1]["ok"]
+    assert not host.path("/etc/own").exists()
+
+
 def test_the_first_failure_ends_it(host: Host) -> None:
     """Later changes may rest on the one that failed."""
     host.write(DAEMON, "{}")

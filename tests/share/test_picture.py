@@ -188,6 +188,20 @@ def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
         find(Ledger.of(MEM, [there], [old]).book("n"), demand.of(pod("b", 1), MEM), packed=True)
 
 
+def test_pods_past_a_second_scheduler_are_named() -> None:
+    """With theirs, which is the cluster's own where they name none; all schedulers ask where there is no second one."""
+    pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
+    pods[1]["spec"]["schedulerName"] = "gpunode"
+    found = findings.findings([memory()], pods, MEM, {}, "gpunode")
+    assert [(one.pod, one.code) for one in found] == [
+        ("default/a", "other-scheduler"),
+        ("default/b", "not-noted"),
+    ]
+    assert "default-scheduler" in found[0].words
+    again = findings.findings([memory()], pods, MEM, {})
+    assert [one.code for one in again] == ["not-noted", "not-noted"]
+
+
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)

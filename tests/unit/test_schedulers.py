@@ -167,7 +167,9 @@ def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[st
     assert plan.volumes(now)
     assert not plan.volumes(before)
 
-    assert after(now, plan.disabling(now)) == before
+    changes = plan.disabling(now)
+    assert after(now, changes) == before
+    assert all(one.folder for one in changes if isinstance(one, RemoveFile))
     assert plan.disabling(before) == ()
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpunode.cluster import control_plane
 from gpunode.errors import AgentFailed, ClusterError
-from gpunode.model import Outcome
-from gpunode.rollout import share
+from gpunode.model import Cluster, Inventory, Outcome, Share
+from gpunode.rollout import restart, share
 from gpunode.rollout.member import Member
 from gpunode.schedulers import manifest, plan
 from tests import cases
@@ -48,7 +48,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
 
     monkeypatch.setattr(share, "_made", made)
     monkeypatch.setattr(share, "_again", again)
-    monkeypatch.setattr(share, "_came_back", came_back)
+    monkeypatch.setattr(restart, "awaited", came_back)
     facts = replace(cases.facts("modern"), files=state)
     member = share._with(Member(cases.host("cp-1"), Outcome("cp-1", "refused", facts)), changes)
     session: Any = SimpleNamespace(listener=SimpleNamespace(note=notes.append))
@@ -87,7 +87,9 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
         share.nodes, "located", lambda _api, members, **_: [replace(one, node=node) for one in members]
     )
     listener = SimpleNamespace(failures=lambda _: None, note=None)
-    session: Any = SimpleNamespace(probed=lambda _: [member], listener=listener)
+    session: Any = SimpleNamespace(
+        probed=lambda _: [member], listener=listener, inventory=Inventory("", (), Cluster(share=Share()))
+    )
     api: Any = None
     if there == {"cp-1"}:
         assert [one.host.name for one in share._schedulers(session, api)[0]] == ["cp-1"]

@@ -401,7 +401,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
     ),
     (
         RemoveFile("/etc/a", "old", "why"),
-        {"kind": "remove_file", "path": "/etc/a", "before_sha256": digest("old")},
+        {"kind": "remove_file", "path": "/etc/a", "before_sha256": digest("old"), "folder": False},
     ),
     (
         Packages("why", install=(PackageSpec("a", "1"),), refresh=True),

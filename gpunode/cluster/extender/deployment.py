@@ -1,28 +1,25 @@
-"""Deploys the scheduler extender and removes it, with a wait until one of its replicas leads."""
+"""Deploys the scheduler extender and removes it, and a second scheduler with it; waits until a replica leads."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.cluster import pods, rights
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.cluster.extender import certificates
+from gpunode.cluster.extender import certificates, second
+from gpunode.cluster.extender.rollout import rolled_out
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import rendered
 from gpunode.cluster.rights import Right
-from gpunode.errors import ClusterError
 from gpunode.model import PluginImage, Share
 
 NAME = "gpunode-share"
-SELECTOR = f"app.kubernetes.io/name={NAME}"
-LOOK = 1.0  # seconds between two looks while it is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,13 @@ class Spec:
             resource=self.share.resource,
             policy=self.share.policy,
             certificates=dict(self.secret),
-            certificates_id=hashlib.sha256(json.dumps(dict(self.secret)).encode()).hexdigest()[:16],
+            certificates_id=self.certificates_id,
         )
+
+    @property
+    def certificates_id(self) -> str:
+        """Changes with the certificates."""
+        return hashlib.sha256(json.dumps(dict(self.secret)).encode()).hexdigest()[:16]
 
 
 def spec(api: Api, namespace: str, image: PluginImage, share: Share) -> Spec:
@@ -60,22 +62,22 @@ def spec(api: Api, namespace: str, image: PluginImage, share: Share) -> Spec:
 
 
 def plan(api: Api, wanted: Spec) -> tuple[Difference, ...]:
-    """What `deploy` would change."""
-    return apply.diff(api, wanted.manifests)
+    """What `deploy` would change. A second scheduler that is not wished for any more is removed."""
+    return apply.diff(api, wanted.manifests, _surplus(wanted))
 
 
 def deploy(api: Api, wanted: Spec, *, seconds: float, tell: OnProgress) -> tuple[Difference, ...]:
     """Apply it and wait until a replica of this version leads. Raises ClusterError with why none does."""
-    done, end = apply.apply(api, wanted.manifests), time.monotonic() + seconds
-    while not _leads(api.get("Deployment", NAME, wanted.namespace) or {}):
-        if time.monotonic() > end:
-            raise ClusterError(
-                f"no replica of the scheduler extender leads after {seconds:.0f} s: {_why(api, wanted.namespace)}",
-                hint=f"See `kubectl -n {wanted.namespace} describe pods -l {SELECTOR}`, and their logs. "
-                "The scheduler's configuration was not changed.",
-            )
-        tell("waiting for a replica of the scheduler extender to lead")
-        time.sleep(LOOK)
+    done = apply.apply(api, wanted.manifests) + apply.prune(api, wanted.manifests, _surplus(wanted))
+    rolled_out(
+        api,
+        NAME,
+        wanted.namespace,
+        what="a replica of the scheduler extender to lead",
+        seconds=seconds,
+        tell=tell,
+        hint="The scheduler's configuration was not changed.",
+    )
     return done
 
 
@@ -98,25 +100,17 @@ def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
 
 
 def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
-    """Delete all that `deploy` made, but the namespace. Returns the titles of what was deleted."""
+    """Delete all that `deploy` made, but the namespace, and a second scheduler. Returns the titles of what was deleted."""
     removed = apply.remove(api, _own(namespace), seconds=seconds, tell=tell)
-    api.delete("Lease", NAME, namespace)
+    for name in (NAME, second.NAME):
+        api.delete("Lease", name, namespace)
     return removed
+
+
+def _surplus(wanted: Spec) -> list[Object]:
+    return [] if wanted.share.scheduler else second.everything(wanted.namespace)
 
 
 def _own(namespace: str) -> list[Object]:
     wanted = Spec(namespace, PluginImage("any"), Share(), dict.fromkeys(certificates.FILES, ""))
-    return [one for one in wanted.manifests if one["kind"] != "Namespace"]
-
-
-def _leads(deployment: Object) -> bool:
-    status, wanted = deployment.get("status", {}), deployment.get("spec", {}).get("replicas", 0)
-    current = status.get("observedGeneration", 0) >= deployment.get("metadata", {}).get("generation", 1)
-    all_new = status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
-    return bool(current and all_new and status.get("readyReplicas", 0) > 0)
-
-
-def _why(api: Api, namespace: str) -> str:
-    found = [{"kind": "Pod", **one} for one in api.find("Pod", namespace, labels=SELECTOR)[0]]
-    why = [problem for pod in found if (problem := pods.problem(pod, pods.events(api, pod)))]
-    return "; ".join(dict.fromkeys(why)) or (f"{len(found)} pods are starting" if found else "it has no pods")
+    return [one for one in wanted.manifests if one["kind"] != "Namespace"] + second.everything(namespace)

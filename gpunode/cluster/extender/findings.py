@@ -28,9 +28,13 @@ class Finding:
 
 
 def findings(
-    nodes: Sequence[Object], pods: Sequence[Object], resource: str, real: Mapping[str, Real]
+    nodes: Sequence[Object],
+    pods: Sequence[Object],
+    resource: str,
+    real: Mapping[str, Real],
+    scheduler: str = "",
 ) -> tuple[Finding, ...]:
-    """By node. Of a node that is not in `real` only what the API server shows is judged. Units that a kubelet's record keeps
+    """By node. `scheduler`: the one that asks the extender, "" where all do. Of a node that is not in `real` only what the API server shows is judged. Units that a kubelet's record keeps
     for pods that are gone are none: it forgets them at its next allocation."""
     ledger = Ledger.of(resource, nodes, pods)
     bound: dict[str, list[Object]] = {}
@@ -49,7 +53,7 @@ def findings(
         entries = host.entries if host is not None else None
         given = None if entries is None else allocated(here, resource, entries)
         for pod in here:
-            found += _of_pod(node, pod, book, resource, given)
+            found += _of_pod(node, pod, book, resource, given, scheduler)
         for gpu, promised in zip(book.gpus, book.promised, strict=True):
             # Where units are reserved, their pods are counted twice, and maybe in another unit, until they end.
             if promised > gpu.units and not gpu.reserved:
@@ -59,7 +63,12 @@ def findings(
 
 
 def _of_pod(
-    node: str, pod: Object, book: Book, resource: str, given: Mapping[tuple[str, str, str], int] | None
+    node: str,
+    pod: Object,
+    book: Book,
+    resource: str,
+    given: Mapping[tuple[str, str, str], int] | None,
+    scheduler: str,
 ) -> list[Finding]:
     (name,) = names([pod]).values()
     try:
@@ -78,6 +87,9 @@ def _of_pod(
         edited = any(key in annotations for key in (placement.OWN, placement.ALLOCATION, placement.INDEX))
         words = "its annotations contradict its spec or its node" if edited else "nobody noted its GPU"
         code = "unreadable" if edited else "not-noted"
+        own = str(pod["spec"].get("schedulerName") or "default-scheduler")
+        if scheduler and own != scheduler and not edited:
+            words, code = f"its scheduler {own} does not ask the extender, {words}", "other-scheduler"
         return [Finding(node, name, code, f"{words}: its {held.units} units count against every GPU", repair)]
     if given is None:
         return []

@@ -1,0 +1,42 @@
+"""Waits for a Deployment of gpunode's."""
+
+from __future__ import annotations
+
+import time
+
+from gpunode.cluster import pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.errors import ClusterError
+
+LOOK = 1.0  # seconds between two looks
+
+
+def rolled_out(
+    api: Api, name: str, namespace: str, *, what: str, seconds: float, tell: OnProgress, hint: str = ""
+) -> None:
+    """Wait until all pods of the Deployment are of this version and one is Ready. Raises ClusterError with why none is."""
+    end = time.monotonic() + seconds
+    while not _ready(api.get("Deployment", name, namespace) or {}):
+        if time.monotonic() > end:
+            selector = f"app.kubernetes.io/name={name}"
+            raise ClusterError(
+                f"waited {seconds:.0f} s for {what}: {_why(api, namespace, selector)}",
+                hint=f"See `kubectl -n {namespace} describe pods -l {selector}`, and their logs.{hint and ' '}{hint}",
+            )
+        tell(f"waiting for {what}")
+        time.sleep(LOOK)
+
+
+def _ready(deployment: Object) -> bool:
+    status, wanted = deployment.get("status", {}), deployment.get("spec", {}).get("replicas", 0)
+    current = status.get("observedGeneration", 0) >= deployment.get("metadata", {}).get("generation", 1)
+    all_new = status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
+    return bool(current and all_new and status.get("readyReplicas", 0) > 0)
+
+
+def _why(api: Api, namespace: str, selector: str) -> str:
+    found = [{"kind": "Pod", **one} for one in api.find("Pod", namespace, labels=selector)[0]]
+    why = [problem for pod in found if (problem := pods.problem(pod, pods.events(api, pod)))]
+    return "; ".join(dict.fromkeys(why)) or (f"{len(found)} pods are starting" if found else "it has no pods")

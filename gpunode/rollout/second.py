@@ -1,0 +1,57 @@
+"""The second scheduler of `share enable`: planned, accepted and deployed; and who else asks the extender."""
+
+from __future__ import annotations
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.extender import deployment as extender
+from gpunode.cluster.extender import second
+from gpunode.errors import ClusterError
+from gpunode.model import SecondScheduler
+from gpunode.rollout.listener import Listener, accepted, progress
+from gpunode.schedulers import plan as schedulers
+from gpunode.schedulers.configuration import Extender
+from gpunode.wording import few
+
+READY = 180.0  # seconds for a pod of the scheduler
+NAMED = 5
+
+
+def server(api: Api, wish: SecondScheduler | None) -> int:
+    """The API server's minor version. Raises ClusterError where it does not work with the scheduler that is wished for."""
+    found = int(api.version().removeprefix("v").split(".")[1])
+    if wish is not None:
+        second.minor(wish, found)
+    return found
+
+
+def enable(api: Api, listener: Listener, share: extender.Spec, wish: SecondScheduler, *, yes: bool) -> None:
+    """Deploy it beside the extender, which leads. Raises ClusterError."""
+    asked = Extender(extender.address(api, share.namespace), share.share.resource, second.FOLDER)
+    version = second.minor(wish, server(api, wish))
+    wanted = second.spec(share.namespace, wish, version, asked, share.certificates_id)
+    changes = [one for one in second.plan(api, wanted) if one.action not in ("same", "foreign")]
+    listener.cluster(api.access.context, changes)
+    if changes:
+        accepted(listener, f"Apply the second scheduler to the cluster ({api.access.context})?", yes=yes)
+    second.deploy(api, wanted, seconds=READY, tell=progress(listener))
+    listener.total(
+        f"the extender leads, and the scheduler {wish.name} asks it for pods with `schedulerName: {wish.name}`",
+        {"schedulers": 1, "asking": 1},
+    )
+
+
+def alone(api: Api) -> None:
+    """Raises ClusterError where schedulers on the control plane's hosts ask the extender, too, by their pods."""
+    pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
+    asking = {
+        str(pod["spec"].get("nodeName") or "")
+        for pod in pods
+        for volume in pod["spec"].get("volumes") or []
+        if volume["name"].startswith(schedulers.VOLUME)
+    }
+    if asking:
+        raise ClusterError(
+            f"the schedulers of {few(sorted(asking), NAMED)} ask the extender, too: nothing was changed",
+            hint="Leave `scheduler` out of `cluster.share`, and add these nodes of the control plane to the inventory: "
+            "`gpunode share disable` then takes both out.",
+        )

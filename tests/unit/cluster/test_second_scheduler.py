@@ -1,0 +1,158 @@
+"""The scheduler beside the cluster's own: what it is told, which versions fit, and who may ask the extender beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.cluster.extender import deployment, second
+from gpunode.errors import ClusterError, GpunodeError
+from gpunode.inventory import load
+from gpunode.model import PluginImage, SecondScheduler, Share
+from gpunode.rollout import second as beside
+from gpunode.schedulers.configuration import Extender
+from gpunode.schedulers.plan import VOLUME
+
+IMAGE = "registry.example.org/kube-scheduler:v1.36.3"
+ASKED = Extender("10.96.0.7", "aliyun.com/gpu-mem", second.FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("version", "form", "more"),
+    [
+        (19, "v1beta1", {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}),
+        (22, "v1beta2", {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}),
+        (24, "v1beta3", {}),
+        (36, "v1", {}),
+    ],
+)
+def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dict[str, str]) -> None:
+    """And goes by its account's token, not by a kubeconfig."""
+    made = second.spec("ns", SecondScheduler(IMAGE, "ours"), version, ASKED, "c1")
+    document = yaml.safe_load(made.configuration)
+    (extender,) = document.pop("extenders")
+    assert document == {
+        "apiVersion": f"kubescheduler.config.k8s.io/{form}",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": True, "resourceName": second.NAME, "resourceNamespace": "ns"},
+        "profiles": [{"schedulerName": "ours"}],
+        **more,
+    }
+    assert extender["urlPrefix"] == "https://10.96.0.7/share"
+    assert extender["tlsConfig"]["keyFile"] == "/etc/gpunode-share/client.key"
+    assert not extender["ignorable"]
+
+
+def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
+    """A scheduler reads both once."""
+    base = second.spec("ns", SecondScheduler(IMAGE), 36, ASKED, "c1")
+    others = [
+        second.spec("ns", SecondScheduler(IMAGE, "ours"), 36, ASKED, "c1"),
+        second.spec("ns", SecondScheduler(IMAGE), 36, ASKED, "c2"),
+        second.spec("ns", SecondScheduler(IMAGE + "4"), 36, ASKED, "c1"),
+    ]
+
+    def template(spec: second.Spec) -> Any:
+        (found,) = [one for one in spec.manifests if one["kind"] == "Deployment"]
+        return found["spec"]["template"]
+
+    assert all(template(one) != template(base) for one in others)
+    (container,) = template(base)["spec"]["containers"]
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    assert mounted == {"/etc/kube-scheduler", second.FOLDER}
+    assert container["image"] == IMAGE
+
+
+def test_it_may_what_the_clusters_own_may_and_its_lease() -> None:
+    """By the API server's own roles, which name the Lease of the cluster's scheduler alone."""
+    made = second.everything("ns")
+    roles = {one["roleRef"]["name"] for one in made if one["kind"] == "ClusterRoleBinding"}
+    assert roles == {"system:kube-scheduler", "system:volume-scheduler"}
+    subjects = [subject for one in made for subject in one.get("subjects", [])]
+    assert {(one["name"], one["namespace"]) for one in subjects} == {(second.NAME, "ns")}
+    (role,) = [one for one in made if one["kind"] == "Role"]
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [second.NAME]]
+
+
+@pytest.mark.parametrize(
+    ("image", "server", "version"),
+    [
+        (IMAGE, 36, 36),
+        (IMAGE, 37, 36),
+        ("kube-scheduler:1.30.2-eks-1", 30, 30),
+        ("localhost:5000/kube-scheduler", 30, 30),
+        ("a/kube-scheduler:stable", 28, 28),
+        (f"a/kube-scheduler:v1.19.16@sha256:{'0' * 64}", 20, 19),
+        (IMAGE, 35, None),
+        (IMAGE, 38, None),
+        ("a/kube-scheduler:v1.18.2", 18, None),
+        ("a/kube-scheduler:v1.18.2", 19, None),
+    ],
+)
+def test_only_a_version_that_works_with_the_server_is_taken(
+    image: str, server: int, version: int | None
+) -> None:
+    """Not newer than it, and at most one older; a tag without one counts as the server's."""
+    if version is not None:
+        assert second.minor(SecondScheduler(image), server) == version
+        return
+    with pytest.raises(ClusterError) as caught:
+        second.minor(SecondScheduler(image), server)
+    assert image in caught.value.message
+    assert f"1.{server}" in caught.value.hint
+
+
+@pytest.mark.parametrize("volumes", [None, [{"name": "usr"}], [{"name": f"{VOLUME}0a1b"}]])
+def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]] | None) -> None:
+    """`share disable` would take the extender from under them."""
+    pod = {"spec": {"nodeName": "cp-1"} | ({"volumes": volumes} if volumes else {})}
+    api: Any = SimpleNamespace(find=lambda *_, **__: ([pod], ""))
+    if volumes and volumes[0]["name"].startswith(VOLUME):
+        with pytest.raises(ClusterError, match="cp-1 ask the extender, too"):
+            beside.alone(api)
+    else:
+        beside.alone(api)
+
+
+@pytest.mark.parametrize("wish", [None, SecondScheduler(IMAGE)])
+def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | None) -> None:
+    """Shown in the extender's plan; `share disable` removes it in any case."""
+    spec = deployment.Spec("ns", PluginImage("any"), Share(scheduler=wish), {})
+    kinds = {one["kind"] for one in deployment._surplus(spec)}
+    assert ("Deployment" in kinds) == (wish is None)
+    names = {one["metadata"]["name"] for one in deployment._own("ns")}
+    assert {deployment.NAME, second.NAME} <= names
+
+
+HOSTS = "groups: {gpu: {hosts: [{name: a, address: 10.0.0.1}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "image"),
+        ("{image: Kube}", "image reference"),
+        ("{image: a/b, name: default-scheduler}", "a name of its own"),
+        ("{image: a/b, name: Ours}", "a name of its own"),
+        ("gpunode", "scheduler"),
+    ],
+)
+def test_what_is_wrong_in_the_inventory_is_named(tmp_path: Path, text: str, words: str) -> None:
+    """With its place."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text(f"version: 1\ncluster:\n  share:\n    scheduler: {text}\n{HOSTS}")
+    with pytest.raises(GpunodeError) as caught:
+        load(file)
+    assert words in str(caught.value)
+    assert f"{file}:4" in str(caught.value)
+
+
+def test_the_inventory_names_it(tmp_path: Path) -> None:
+    """`gpunode` is its name where no other is given."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text(f"version: 1\ncluster:\n  share: {{scheduler: {{image: '{IMAGE}'}}}}\n{HOSTS}")
+    assert load(file).cluster.share == Share(scheduler=SecondScheduler(IMAGE, "gpunode"))
