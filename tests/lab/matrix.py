@@ -60,6 +60,11 @@ ROWS = (
     ),
     Row("API servers 1.16, 1.20 and 1.36: the cluster's part, without kubelets", ("test_api_servers.py",)),
     Row("API servers 1.16, 1.20 and 1.36: what admission forbids", ("test_obstacles.py",)),
+    Row(
+        "kube-scheduler 1.16, 1.20 and 1.36 with the extender: Policy, v1beta1, v1; without kubelets",
+        ("test_old_schedulers.py",),
+    ),
+    Row("a second scheduler, by schedulerName", ("test_second_scheduler.py",)),
     Row("nvidia-docker2 by wish, and removed again", ("test_nvidia_docker2.py",)),
     Row(
         "end state of Kubernetes 1.9.1 with packages and nvidia-docker2, all by hand",
