@@ -127,8 +127,8 @@ class Master:
 
 
 @contextmanager
-def extender(folder: Path, kubeconfig: str) -> Iterator[tuple[plan.Wanted, int]]:
-    """Where the extender is and how to reach it, once it leads; and its pid."""
+def extender(folder: Path, kubeconfig: str, node: str) -> Iterator[tuple[plan.Wanted, int]]:
+    """Where the extender is and how to reach it, once it leads, as from this node; and its pid."""
     cluster = json.loads(Path(kubeconfig).read_text())["clusters"][0]["cluster"]
     server = urllib.parse.urlsplit(cluster["server"])
     account, tls, secret = folder / "account", folder / "tls", certificates.made()
@@ -147,6 +147,7 @@ def extender(folder: Path, kubeconfig: str) -> Iterator[tuple[plan.Wanted, int]]
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "POD_NAME": "extender",
         "POD_NAMESPACE": "default",
+        "NODE_NAME": node,
         "PYTHONPATH": str(CHECKOUT),
     }
     with process(command, log, more) as pid:

@@ -106,11 +106,12 @@ def test_the_articles_steps_and_back(
     with ExitStack() as stack:
         kubeconfig = stack.enter_context(running(minor, tmp_path))
         client = stack.enter_context(closing(Client(kubeconfig)))
-        wanted, _ = stack.enter_context(schedulers.extender(tmp_path, kubeconfig))
+        pods = Pods(client)
+        pods.node()
+        wanted, _ = stack.enter_context(schedulers.extender(tmp_path, kubeconfig, "n"))
         older = (*OLDER, f"--port={schedulers.port()}") if minor < "1.22" else ()
         master = schedulers.Master(tmp_path, kubeconfig, version, *FLAGS, *older)
-        program, pods, before = programs(minor) / "kube-scheduler", Pods(client), master.facts
-        pods.node()
+        program, before = programs(minor) / "kube-scheduler", master.facts
 
         changes, _ = plan.enabling(before, 0, wanted)
         assert path in {getattr(one, "path", "") for one in changes}
