@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, PasswordRefused, SudoRefused
+from gpunode.model import PythonBuild
 from gpunode.password import PROMPT
 from gpunode.wording import Advice, Command
 
@@ -24,13 +25,15 @@ BOOTSTRAP = (
 ).replace("#", '"')
 
 # Root's python is not taken from a PATH that the user, or an attacker in the user's account, has set. The order is that
-# of every distribution's own PATH; the last ones are patterns. Of RHEL 8, whose python3 is optional; of backports.
+# of every distribution's own PATH; two are patterns. Of RHEL 8, whose python3 is optional; of backports; of `unpacks`.
+PLACE = "/opt/gpunode"
 PYTHONS = (
     "/usr/local/bin/python3",
     "/usr/bin/python3",
     "/usr/libexec/platform-python",
     "/usr/local/bin/python3.[0-9]*",
     "/usr/bin/python3.[0-9]*",
+    f"{PLACE}/python/bin/python3",
 )
 # How root installs one where there is none, by the program that does it.
 INSTALLS: Mapping[str, str] = MappingProxyType(
@@ -54,7 +57,7 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
     """The command to execute on the host. `password`: sudo may ask for one with PROMPT and reads it from stdin.
 
     It runs `python`, else the first of PYTHONS that is new enough, else the first, which then says why it cannot; with
-    `install`, one of INSTALLS, a host without any gets one first.
+    `install`, a command of the host's shell, a host without any gets one first.
     """
     plain, none = '"$p" -I -S -c "$1"', f"echo {_INSTALLER} {_first(INSTALLS)}; echo {_NO_PYTHON}"
     run = '/bin/sh -c "$2" gpunode "$1"' if install else plain
@@ -74,7 +77,7 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
     script = f"LC_ALL=C; export LC_ALL; {look}; {start}"
     words = [f"exec /bin/sh -c '{script}' gpunode '{BOOTSTRAP}'"]
     if install:
-        words.append(f"'{{ {INSTALLS[install]}; }} >&2; {_look()}; exec {plain}'")
+        words.append(f"'{{ {install}; }} >&2; {_look()}; exec {plain}'")
     return " ".join(words)
 
 
@@ -90,8 +93,19 @@ def _first(programs: Iterable[str]) -> str:
     return f"$(for i in {' '.join(programs)}; do command -v $i >/dev/null && echo $i && break; done)"
 
 
-def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) -> HostError:
-    """Why the agent's answer is incomplete, from the other output."""
+def unpacks(build: PythonBuild) -> str:
+    """The command by which plain sh fetches a build, compares its SHA-256, and unpacks it below PLACE; without quotes
+    that a login shell would take for its own."""
+    fetch = f'{{ curl -fsSL -o $t/p "{build.url}" || wget -q -O $t/p "{build.url}"; }}'
+    check = f'echo "{build.sha256}  $t/p" | sha256sum -c -'
+    put = f"tar --no-same-owner -xzf $t/p -C $t && rm -rf {PLACE}/python && mv $t/python {PLACE}/python"
+    return f"mkdir -p {PLACE} && t=$(mktemp -d {PLACE}/XXXXXX) && {fetch} && {check} && {put}; rm -rf $t"
+
+
+def explain(
+    host: str, noise: Sequence[bytes], stderr: str, status: int | None, build: PythonBuild | None = None
+) -> HostError:
+    """Why the agent's answer is incomplete, from the other output. `build`: what the inventory has for such a host."""
     printed = [line.decode(errors="replace").strip() for line in noise]
     for line in printed:
         if line.startswith(_NO_PYTHON) and line != _NO_PYTHON:
@@ -106,6 +120,16 @@ def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) 
                 f"it has no {line.split(maxsplit=1)[1]}, which `python:` in the inventory names",
                 hint="Correct the path, or take it out: gpunode then looks for Python itself.",
             )
+        if build is not None and (line.startswith(_NO_PYTHON) or line.split()[::2] == [_UNUSABLE, "3.6"]):
+            version = line.partition(" ")[2].partition(" ")[0]
+            return AgentUnusable(
+                host,
+                f"its python3 is {version}; 3.6 or newer is needed" if version else "it has no python3",
+                hint=Advice(
+                    "`", Command("provision"), f"` unpacks the one of {build.url} into {PLACE}/python."
+                ),
+                install=unpacks(build),
+            )
         if line.startswith(_NO_PYTHON):
             found = [name for name in INSTALLS if f"{_INSTALLER} {name}" in printed]
             return AgentUnusable(
@@ -114,7 +138,7 @@ def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) 
                 hint=Advice("`", Command("provision"), f"` installs it: `{INSTALLS[found[0]]}`.")
                 if found
                 else "Install Python 3.6 or newer.",
-                install=found[0] if found else "",
+                install=INSTALLS[found[0]] if found else "",
             )
         if line.startswith(_NO_SUDO):
             return SudoRefused(
@@ -126,8 +150,8 @@ def explain(host: str, noise: Sequence[bytes], stderr: str, status: int | None) 
                 return AgentUnusable(
                     host,
                     f"its python3 is {version}; 3.6 or newer is needed",
-                    hint="Install a newer python3, or, where the distribution has none (Ubuntu 16.04), unpack a standalone "
-                    "build below /opt and set `python:` to it in the inventory.",
+                    hint="Install a newer python3, or, where the distribution has none (Ubuntu 16.04), give `python:` in the "
+                    "inventory a standalone build (url, sha256), or the path of one that is there.",
                 )
             return AgentUnusable(
                 host,

@@ -106,7 +106,7 @@ class PasswordRefused(SudoRefused):
 
 
 class AgentUnusable(HostError):
-    """The host's python3 cannot run the agent. `install`: the program that can install one where there is none."""
+    """The host's python3 cannot run the agent. `install`: the command that installs one, where there is any."""
 
     def __init__(self, host: str, message: str, *, hint: str = "", install: str = "") -> None:
         super().__init__(host, message, hint=hint)

@@ -84,7 +84,7 @@ def talk(
     silence: float = SILENT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """Run one job with the agent on `host`; yields its messages as they arrive. `install`: how a host without Python gets
-    one first, of bootstrap.INSTALLS.
+    one first, a command of its shell.
 
     Raises AgentUnusable, SudoRefused or AgentFailed without a complete answer, and ConnectionLost if the connection broke
     before its end. Raises Unreachable and closes the connection after `silence` seconds without input or output.
@@ -140,7 +140,7 @@ def talk(
     if status is None:
         raise ConnectionLost(host.name, "the connection was lost", hint="Run it again.")
     if not complete:
-        raise bootstrap.explain(host.name, noise, stderr, status)
+        raise bootstrap.explain(host.name, noise, stderr, status, host.python_build)
     if status:
         raise AgentFailed(host.name, f"the agent ended with exit status {status}: {stderr.strip()[-400:]}")
 

@@ -24,7 +24,7 @@ class Visit:
     ) -> None:
         self.host = host
         self.image = image
-        self.install = ""  # how the host gets a Python first, of bootstrap.INSTALLS, where it has none
+        self.install = ""  # the command by which the host gets a Python first, where it has none
         self.watch = pipeline.watch(image)
         self._dial = dial
         self._password = password

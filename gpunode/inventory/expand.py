@@ -13,7 +13,7 @@ from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
 from gpunode.inventory.values import DriverPackages, Values, values
-from gpunode.model import Host, RunFile, Ssh
+from gpunode.model import Host, PythonBuild, RunFile, Ssh
 
 RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")
 MOST_HOSTS = 10_000
@@ -143,6 +143,8 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         plain |= {"driver": run.branch, "driver_from": run.whose}
     elif "driver" in plain:
         plain["driver"] = str(run)
+    if isinstance(plain.get("python"), PythonBuild):
+        plain["python_build"] = plain.pop("python")
     repositories = of("repositories")
     return Host(
         name=name,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
-from gpunode.model import Repository, RunFile
+from gpunode.model import PythonBuild, Repository, RunFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
             place = (*where, *full)
             if full in {("hosts",), ("name",)}:
                 continue
-            if full == ("driver",) and isinstance(value, dict):  # one value: nothing of it is merged
-                if (found := read_driver(source, value, place)) is not None:
+            if full in READERS and isinstance(value, dict):  # one value: nothing of it is merged
+                if (found := READERS[full](source, value, place)) is not None:
                     flat[full] = found, place
             elif full[0] == "repositories" and len(full) == 2:
                 if (repository := read_repository(source, value, place)) is not None:
@@ -131,6 +132,16 @@ def read_run(source: Source, value: Mapping[str, Any], where: Where) -> RunFile 
     archive = str(path) if path else None
     flavour: Any = value.get("flavour")
     return RunFile(value["version"], value["sha256"], archive, value.get("url"), flavour)
+
+
+def read_python(_: Source, value: Mapping[str, Any], _where: Where) -> PythonBuild | None:
+    """A build of Python; None without its address or its checksum, which is noted."""
+    return PythonBuild(value["url"], value["sha256"]) if {"url", "sha256"} <= {*value} else None
+
+
+READERS: Mapping[tuple[str, ...], Callable[[Source, Mapping[str, Any], Where], Any]] = MappingProxyType(
+    {("driver",): read_driver, ("python",): read_python}
+)
 
 
 def read_repository(source: Source, value: Mapping[str, str], where: Where) -> Repository | None:

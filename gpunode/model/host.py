@@ -43,6 +43,14 @@ class RunFile:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonBuild:
+    """A standalone build of Python for hosts without one that is new enough: a .tar.gz with python/bin/python3."""
+
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
 
@@ -52,6 +60,7 @@ class Host:
     connection: Literal["ssh", "openssh", "local"] = "ssh"
     sudo: bool = True
     python: str = ""  # the agent's, as an absolute path; empty: looked for
+    python_build: PythonBuild | None = None  # unpacked where there is none
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     driver_run: RunFile | None = None  # what installs that version; None: packages

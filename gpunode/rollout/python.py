@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpunode import bootstrap
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.rollout import rounds
 from gpunode.rollout.listener import accepted
@@ -17,9 +16,9 @@ def installed(session: Session, members: Members, *, yes: bool) -> Members:
     lacking = {one.host.name: one.outcome.install for one in members if one.outcome and one.outcome.install}
     if not lacking:
         return members
-    for program in dict.fromkeys(lacking.values()):
-        hosts = [name for name, its in lacking.items() if its == program]
-        session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{bootstrap.INSTALLS[program]}`.")
+    for command in dict.fromkeys(lacking.values()):
+        hosts = [name for name, its in lacking.items() if its == command]
+        session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
     accepted(session.listener, f"Install Python on {len(lacking)} host{'s' * (len(lacking) > 1)}?", yes=yes)
 
     def after_it(visit: Visit, tell: OnEvent) -> Outcome:

@@ -20,6 +20,7 @@ from gpunode.model import (
     PluginConfig,
     PluginImage,
     PluginPublish,
+    PythonBuild,
     Repository,
     RunFile,
     Ssh,
@@ -208,6 +209,23 @@ groups:
     )
     found = [(host.driver, host.driver_from) for host in inventory.hosts]
     assert found == [("580", "distribution"), ("auto", "distribution"), ("580", "nvidia")]
+
+
+def test_python_is_a_path_or_a_build_and_one_value(tmp_path):
+    """Nothing of a group's build is merged into a host's path."""
+    inventory = loaded(
+        tmp_path,
+        f"""
+groups:
+  a:
+    python: {{url: "https://mirror.example/python.tar.gz", sha256: "{"a" * 64}"}}
+    hosts: [one, {{name: two, python: /opt/python3}}]
+""",
+    )
+    one, two = inventory.hosts
+    build = PythonBuild("https://mirror.example/python.tar.gz", "a" * 64)
+    assert (one.python, one.python_build) == ("", build)
+    assert (two.python, two.python_build) == ("/opt/python3", None)
 
 
 def test_a_rehearsal_needs_no_installer(tmp_path):

@@ -182,6 +182,15 @@ RULES = {
         "4:13: groups.g.driver: expected text or a whole number or a mapping, got the number 580.95; "
         'in quotes it is text: "580.95"',
     ),
+    "a build of Python without its checksum": (
+        HOSTS + '    python: {url: "https://a/python.tar.gz"}\n',
+        "4:13: groups.g.python: `sha256` is missing; add "
+        "`sha256: 4fcf0a9d2a0b1ee6f2a1c6a0e8d4ab5d6f6a4d4f1c6f3d2a1b0c9d8e7f6a5b4c`",
+    ),
+    "a build of Python behind a login": (
+        HOSTS + f'    python: {{url: "https://u:p@a/python.tar.gz", sha256: "{"a" * 64}"}}\n',
+        "4:19: groups.g.python.url: a build's url begins with https:// or http:// and holds no spaces, quotes or user:password@",
+    ),
     "an installer without its checksum": (
         HOSTS + '    driver: {from: run, version: "580.178.04", url: "https://a/d.run"}\n',
         "4:13: groups.g.driver: `sha256` is missing; `from: run` needs it",

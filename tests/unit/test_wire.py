@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import tarfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpunode.model import (
     LoadImage,
     Packages,
     PackageSpec,
+    PythonBuild,
     Reboot,
     RemoveFile,
     Service,
@@ -103,7 +105,7 @@ def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
         command = bootstrap.command(sudo=True, password=password)
         assert not set(command) & set("!\\\n")
         assert command.count("'") == 4
-    assert len(command) < 1500
+    assert len(command) < 1600
 
 
 def test_roots_python_is_not_the_users(machine: Machine, stdin: bytes) -> None:
@@ -191,13 +193,14 @@ def refusal(
     password: bool = False,
     python: str = "",
     install: str = "",
+    build: PythonBuild | None = None,
 ) -> HostError:
     done = machine.run(sudo=sudo, password=password, stdin=stdin, python=python, install=install)
     noise: list[bytes] = []
     messages, complete = drain(done.stdout.splitlines(keepends=True), "n", noise)
     assert messages == []
     assert not complete
-    return bootstrap.explain("gpu-07", noise, done.stderr.decode(), done.returncode)
+    return bootstrap.explain("gpu-07", noise, done.stderr.decode(), done.returncode, build)
 
 
 def drain(lines: list[bytes], nonce: str, noise: list[bytes]) -> tuple[list[dict[str, Any]], bool]:
@@ -230,10 +233,10 @@ def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Mach
     machine.link("ln")
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
-    assert error.install == "dnf"
+    assert error.install == bootstrap.INSTALLS["dnf"]
     assert "dnf -q -y install python3" in error.hint
     assert not python.exists()
-    done = machine.run(sudo=True, stdin=stdin, install="yum")
+    done = machine.run(sudo=True, stdin=stdin, install=bootstrap.INSTALLS["yum"])
     assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
     assert done.stderr == b"installing\n"
     assert (machine.folder / "asked").read_text() == "-q -y install python3\n"
@@ -244,8 +247,46 @@ def test_a_python_that_cannot_be_installed_is_told_with_the_package_managers_wor
 ) -> None:
     (machine.folder / "python3").unlink()
     machine.program("dnf", "echo Error: Unable to find a match: python3 >&2; exit 1")
-    error = refusal(machine, stdin, install="dnf")
+    error = refusal(machine, stdin, install=bootstrap.INSTALLS["dnf"])
     assert "Unable to find a match" in error.message
+
+
+OLD = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
+
+
+@pytest.mark.parametrize("there", ["none", "3.5"])
+def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
+    machine: Machine, stdin: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    """As on CentOS 7 and Ubuntu 16.04: by plain sh, and only as what its checksum says it is."""
+    (machine.folder / "python3").unlink()
+    if there == "3.5":
+        machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{OLD}" "$@"')
+    place = tmp_path / "opt"
+    monkeypatch.setattr(bootstrap, "PLACE", str(place))
+    monkeypatch.setattr(bootstrap, "PYTHONS", (f"{machine.folder}/python3", f"{place}/python/bin/python3"))
+    archive = tmp_path / "build.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        link = tarfile.TarInfo("python/bin/python3")
+        link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
+        tar.addfile(link)
+    machine.program("curl", f"exec cp {archive} $3")
+    for name in ("mkdir", "mktemp", "sha256sum", "tar", "rm", "mv", "cp", "gzip"):
+        machine.link(name)
+    wrong, right = (
+        PythonBuild("http://mirror.example/python.tar.gz", digest)
+        for digest in ("0" * 64, hashlib.sha256(archive.read_bytes()).hexdigest())
+    )
+    error = refusal(machine, stdin, build=right)
+    assert isinstance(error, AgentUnusable)
+    assert "unpacks the one of http://mirror.example/python.tar.gz" in error.hint
+    assert not place.exists()
+    failed = machine.run(sudo=True, stdin=stdin, install=bootstrap.unpacks(wrong))
+    assert b"ran" not in failed.stdout
+    assert list(place.iterdir()) == []
+    done = machine.run(sudo=True, stdin=stdin, install=error.install)
+    assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n', done.stderr
+    assert [one.name for one in place.iterdir()] == ["python"]
 
 
 def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:
@@ -265,7 +306,7 @@ def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> 
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert error.message == "its python3 is 3.5.2; 3.6 or newer is needed"
-    assert "set `python:` to it" in error.hint
+    assert "give `python:` in the inventory a standalone build" in error.hint
 
 
 SUDO = [
@@ -421,6 +462,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "unit": "docker.service",
             "enable": False,
             "restart": True,
+            "start": True,
             "guards": ["/etc/a"],
             "ends": None,
         },
@@ -483,7 +525,7 @@ def test_every_job_has_a_nonce_of_its_own() -> None:
 
 def test_the_real_agent_is_sent_small() -> None:
     """It travels on every exec: some packets of SSH's, far within sshd's first window of 2 MiB."""
-    assert len(wire.encode(wire.probe_job(Watch()))) < 48 * 1024
+    assert len(wire.encode(wire.probe_job(Watch()))) < 52 * 1024
 
 
 def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(
