@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
 
 
-MANY = 8  # hosts; of more, those that are right have a line each
+UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
+MANY = 8  # hosts, or rows; of more, those that are right have a line each
 PIPED = 100  # assumed columns of a file or a pipe
 
 
@@ -105,11 +107,14 @@ class Human:
             return
         cells = [[plain(shown(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
-        width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
-        longest = sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used)
         room = self._out.width if self._out.is_terminal else PIPED
-        if width > 2 * room or (longest - 2 > room and self._out.is_terminal):
-            self._print(_listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
+        if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart
+            short = [[UUID.sub(r"\1…", cell) for cell in row] for row in cells]
+            cells = short if _least(columns, short, used) <= room or len(cells) > MANY else cells
+        width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
+        if width > 2 * room or (_least(columns, cells, used) > room and self._out.is_terminal):
+            listed = _run_in if len(cells) > MANY and self._out.is_terminal else _listed
+            self._print(listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place in used:
@@ -150,9 +155,22 @@ class Human:
         self.note(text)
 
 
+def _least(columns: Sequence[str], cells: Sequence[Sequence[str]], used: Sequence[int]) -> int:
+    """The width of a table whose columns are as narrow as their longest word."""
+    return sum(max(_word(columns[at]), *(_word(row[at]) for row in cells)) + 2 for at in used) - 2
+
+
 def _word(text: str) -> int:
     """Length of the longest word, which is the narrowest that a column can be."""
     return max(map(len, text.split()), default=0)
+
+
+def _run_in(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
+    """The same of many rows: a row in a line or two, each cell behind its name."""
+    for first, *cells in rows:
+        yield f" {first}  ", "bold"
+        named = [f"{name} {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell]
+        yield f"{' · '.join(named)}\n"
 
 
 def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:

@@ -140,6 +140,33 @@ def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(
     ]
 
 
+def test_a_narrow_terminal_has_many_gpus_in_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With their UUIDs short; or, where not even that fits, each behind its host in a line or two."""
+    uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
+    columns = ("node", "uuid", "gpu", "result", "seconds")
+    rows = [("h100-001", uuid, "NVIDIA H100 80GB HBM3", "passed", 2.0)] * 40
+
+    def shown(width: int) -> list[str]:
+        for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", str(width)), ("TERM", "xterm")):  # fmt: skip
+            monkeypatch.setenv(name, value)
+        Human(quiet=False).rows("vectoradd", columns, rows)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        return [line.rstrip() for line in text.splitlines()]
+
+    assert shown(70)[:2] == [
+        "NODE      UUID           GPU                    RESULT  SECONDS",
+        "h100-001  GPU-cfcfed54…  NVIDIA H100 80GB HBM3  passed  2",
+    ]
+    assert len(shown(70)) == 41
+    assert shown(40)[:3] == [
+        " h100-001  uuid GPU-cfcfed54… · gpu",
+        "           NVIDIA H100 80GB HBM3 ·",
+        "           result passed · seconds 2",
+    ]
+
+
 def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).rows(
         "plugin", ("node", "restarts", "trouble"), [("gpu-01", 0, ""), ("gpu-02", 1, None)]
