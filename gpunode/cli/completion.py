@@ -1,4 +1,5 @@
-"""What the shell completes: the hosts and groups of the inventory that the command line names, and links to break."""
+"""What the shell completes: the hosts and groups of the inventory that the command line names, links to
+break, workloads."""
 
 from __future__ import annotations
 
@@ -33,3 +34,10 @@ def links(incomplete: str) -> list[str]:
     from gpunode.sim.faults import FAULTS
 
     return [name for name in FAULTS if name.startswith(incomplete)]
+
+
+def samples(incomplete: str) -> list[str]:
+    """What `gpunode run manifest` prints."""
+    from gpunode.cluster.samples import SAMPLES
+
+    return [name for name in SAMPLES if name.startswith(incomplete)]

@@ -77,8 +77,11 @@ def listed() -> None:
 @app.command("break")
 def broken(
     link: Annotated[
-        str, typer.Argument(help="As of --break.", metavar="LINK", autocompletion=completion.links)
-    ],
+        str,
+        typer.Argument(
+            help="As of --break.", metavar="LINK", autocompletion=completion.links, show_default=False
+        ),
+    ] = "",
     name: Name = None,
 ) -> None:
     """Break one host of a kept demo, for verify to find.
@@ -87,7 +90,7 @@ def broken(
     """
     from gpunode.sim import faults, kept
 
-    _known(link, "")
+    _known(link, "break ")
     one = kept.one(name)
     host = kept.broken(one, link)
     typer.echo(f"On {host} {faults.FAULTS[link].happened}. In {one.folder}: `gpunode verify inventory.yaml`.")
@@ -125,7 +128,8 @@ def _known(fault: str, option: str) -> None:
     from gpunode.sim import faults
 
     if fault not in faults.FAULTS:
-        raise UsageError(f"{option}{fault}: choose one of {', '.join(faults.FAULTS)}")
+        what = f"{option}{fault}" if fault else "no link is named"
+        raise UsageError(f"{what}: choose one of {', '.join(faults.FAULTS)}")
 
 
 def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:

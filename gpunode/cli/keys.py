@@ -15,8 +15,13 @@ NAMES = {"driver": "nvidia-driver.asc", "toolkit": "nvidia-toolkit.asc"}
 
 def keys(
     system: Annotated[
-        str, typer.Argument(help="The hosts' system as NVIDIA names it: debian12, ubuntu2404, rhel9.")
-    ],
+        str,
+        typer.Argument(
+            help="The hosts' system as NVIDIA names it: debian12, ubuntu2404, rhel9.",
+            metavar="SYSTEM",
+            show_default=False,
+        ),
+    ] = "",
     driver: Annotated[
         str,
         typer.Option(help="The driver's key from this address or file, not from NVIDIA.", metavar="PLACE"),
@@ -41,7 +46,8 @@ def keys(
         sources = compat.signed(system, arch)
     except LookupError as error:
         raise UsageError(
-            f"{system}: the keys of this system are not known", hint=f"Choose one of {error}."
+            f"{system}: the keys of this system are not known" if system else "no system is named",
+            hint=f"Choose one of {error}.",
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
     texts = {

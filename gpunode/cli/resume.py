@@ -23,7 +23,7 @@ def resume(*, common: options.Common, yes: options.Yes = False) -> None:
     from gpunode.rollout import provision, record
     from gpunode.wording import Advice, Command
 
-    loaded(common.inventory)  # a file that is not there is explained first
+    loaded(common.inventory, common.origin)  # a file that is not there is explained first
     run = record.last(common.inventory)
     if run is None:
         raise UsageError(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from gpunode.cli import options
+from gpunode.cli import completion, options
 from gpunode.cli.session import in_cluster, session
-
-Name = Literal["notebook", "mnist", "cuda", "vectoradd", "binpack"]  # gpunode/cluster/samples.py
 
 app = typer.Typer(help="Run sample workloads on the nodes' GPUs.", no_args_is_help=True)
 
@@ -96,7 +94,15 @@ def notebook(
 
 @app.command(short_help="Print a sample workload for kubectl.")
 def manifest(
-    name: Annotated[Name, typer.Argument(help="Which one; docs/workloads.md says what each does.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="notebook, mnist, cuda, vectoradd or binpack; docs/workloads.md says what each does.",
+            metavar="NAME",
+            autocompletion=completion.samples,
+            show_default=False,
+        ),
+    ] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where its objects go.")] = "default",
     image: Annotated[str, typer.Option(help="Another image than the usual one; cuda needs yours.")] = "",
     node_selector: Annotated[
@@ -115,6 +121,11 @@ def manifest(
     from gpunode.cluster import samples
     from gpunode.errors import UsageError
 
+    if name not in samples.SAMPLES:
+        raise UsageError(
+            f"there is no workload {name}" if name else "no workload is named",
+            hint=f"Choose one of {', '.join(samples.SAMPLES)}: `gpunode run manifest vectoradd`.",
+        )
     pairs = [one.partition("=") for one in node_selector or ()]
     for label, sign, value in pairs:
         if not (label and sign):

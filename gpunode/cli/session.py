@@ -27,17 +27,17 @@ groups:
   gpu:
     hosts: [gpu-01, gpu-02]     # names that ssh reaches
     ssh: {user: ops}            # may become root by sudo
-# The cluster's part needs the device plugin's image; docs/deviceplugin.md says how to build and save it:
+# The cluster's part needs the device plugin's image, which `gpunode plugin image` writes:
 # cluster: {plugin: {archive: plugin.tar}}
 END"""
 
 
-def loaded(path: Path) -> Inventory:
-    """The inventory. The usual one that is not there is explained by an example."""
+def loaded(path: Path, origin: str = "") -> Inventory:
+    """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from."""
     from gpunode import inventory as inventories
 
     if path == options.INVENTORY and not path.exists():
-        words = [word for word in sys.argv[1:] if word != str(path)]
+        words = [word for word in sys.argv[1:] if word != str(path) or origin == options.DEFAULT]
         raise UsageError(
             f"there is no {path} in this folder",
             hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`, or in ${options.VARIABLE}. "
@@ -60,13 +60,13 @@ def in_cluster(common: options.InCluster) -> Inventory:
 
     path = common.inventory
     alone = common.alone
-    known = Cluster() if alone else loaded(path).cluster
+    known = Cluster() if alone else loaded(path, common.origin).cluster
     if common.kubeconfig:  # its contexts are others than those of the inventory's
         known = replace(known, kubeconfig=str(common.kubeconfig), context=None)
     known = replace(
         known, context=common.context or known.context, namespace=common.namespace or known.namespace
     )
-    return uninventoried.inventory(known) if alone else replace(loaded(path), cluster=known)
+    return uninventoried.inventory(known) if alone else replace(loaded(path, common.origin), cluster=known)
 
 
 def tell_origin(path: Path, origin: str, listener: Listener) -> None:
@@ -89,7 +89,7 @@ def session(common: options.Common, html: Path | None = None) -> Iterator[Sessio
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
-    inventory = in_cluster(common) if isinstance(common, options.InCluster) else loaded(path)
+    inventory = in_cluster(common) if isinstance(common, options.InCluster) else loaded(path, common.origin)
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet)

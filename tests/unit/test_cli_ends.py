@@ -278,6 +278,25 @@ def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
     assert isinstance(named, KubeconfigUnusable)
 
 
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        ("verify --html inventory.yaml", "gpunode verify --html inventory.yaml FILE"),
+        ("verify inventory.yaml --no-run", "gpunode verify --no-run FILE"),
+        ("plan", "gpunode plan FILE"),
+    ],
+)
+def test_the_command_to_repeat_has_all_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, again: str
+) -> None:
+    """Where there is no inventory, FILE takes the place of its name and of nothing else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert f"`{again}`" in error.hint
+
+
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
 def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder(
     command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +13,6 @@ from kubernetes import client
 from typer.testing import CliRunner
 
 from gpunode.cli import app
-from gpunode.cli.run import Name
 from gpunode.cluster.samples import SAMPLES
 from gpunode.render import templates
 from gpunode.sim.apiserver.resources import Resources
@@ -102,7 +101,9 @@ def test_the_api_knows_every_field(name: str) -> None:
 
 def test_the_commands_names_are_those_of_the_samples_and_of_their_templates() -> None:
     there = {path.name.partition(".")[0] for path in templates.folder().glob("cluster/samples/*.j2")}
-    assert set(get_args(Name)) == set(SAMPLES) == set(KINDS) == there - {"placement"}
+    assert set(SAMPLES) == set(KINDS) == there - {"placement"}
+    words = CliRunner().invoke(app, ["run", "manifest", "--help"]).stdout
+    assert all(name in words for name in SAMPLES)
 
 
 @pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if kinds[0] in {"Deployment", "Job"}])
@@ -148,6 +149,13 @@ def test_pods_that_find_no_memory_on_any_gpu_wait() -> None:
 
 def test_an_image_of_ones_own_is_asked_for() -> None:
     assert CliRunner().invoke(app, ["run", "manifest", "cuda"]).exit_code != 0
+
+
+@pytest.mark.parametrize(("words", "what"), [((), "no workload is named"), (("wrong",), "no workload wrong")])
+def test_a_name_that_is_none_is_answered_with_those_that_are(words: tuple[str, ...], what: str) -> None:
+    done = CliRunner().invoke(app, ["run", "manifest", *words])
+    assert what in str(done.exception)
+    assert "notebook, mnist, cuda, vectoradd, binpack" in str(done.exception)
 
 
 def test_a_label_without_a_value_is_refused() -> None:
