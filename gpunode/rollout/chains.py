@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpunode.cluster import plugin
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.nodes import Node, running
 from gpunode.cluster.plugin import Row, capacity, daemonset, expected, mig, published
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd import stranger
@@ -21,7 +22,7 @@ from gpunode.rollout import nodes, prove
 from gpunode.rollout.listener import Listener, progress
 from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.verify import cluster as links
-from gpunode.verify import first_broken, host_links, image
+from gpunode.verify import first_broken, host_links, image, kubelet
 from gpunode.wording import Advice, Command
 
 ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
@@ -133,10 +134,18 @@ def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row])
         else Advice(Command("provision"))
     )
     return (
-        links.node_link(one.node),
+        _node(api, one, one.node),
         (one.outcome and image(one.outcome)) or links.plugin_link(row, fix),
         capacity,
     )
+
+
+def _node(api: Api, one: Member, node: Node) -> Link:
+    """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
+    link = links.node_link(node)
+    if link.status == "broken" or one.outcome is None or not kubelet.wished(one.outcome):
+        return link
+    return kubelet.in_force(link, one.outcome, running.gates(api, node.name))
 
 
 def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:

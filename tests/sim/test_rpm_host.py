@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpunode.model import Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.host.programs.systemd import systemctl
 from gpunode.sim.show import farewell
 from gpunode.verify import host_links
+from tests.sim.clusters import Client, until
 from tests.sim.fleets import Fleet, serving
 
 LOCKS = "etc/dnf/plugins/versionlock.list"
@@ -165,3 +169,33 @@ def test_a_host_without_epel_is_refused_and_left_as_it_was(fleet: Fleet) -> None
     assert "no enabled repository is EPEL" in (outcome.error or "")
     assert "dnf config-manager --set-enabled epel" in outcome.hint
     assert state.now() == before
+
+
+def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: Demo) -> None:
+    """Its file has what is wished, and looks older than the process: only /configz shows that it was never read."""
+    state = demo.states["rocky-1"]
+    file = state.root / "var/lib/kubelet/config.yaml"
+    before = file.read_text()
+    written = yaml.safe_load(demo.inventory.read_text())
+    written["defaults"]["kubelet"] = {"feature_gates": {"GracefulNodeShutdown": False}}
+    demo.inventory.write_text(yaml.safe_dump(written))
+    client, where = Client(demo.folder / "kubeconfig"), "/api/v1/nodes/rocky-1/proxy/configz"
+
+    def told() -> object:
+        """By the kubelet, which sees its restart a moment later."""
+        code, answer = client.ask("GET", where)
+        return answer["kubeletconfig"]["featureGates"].get("GracefulNodeShutdown") if code == 200 else None
+
+    file.write_text(f"{before}featureGates:\n  GracefulNodeShutdown: true\n")
+    assert systemctl(state, ["restart", "kubelet.service"]) == 0
+    until(lambda: told() is True)
+    file.write_text(f"{before}featureGates:\n  GracefulNodeShutdown: false\n")
+    os.utime(file, (1, 1))
+    assert gpunode(demo, "plan", "--exit-code").returncode == 0
+    checked = gpunode(demo, "verify", "--no-run")
+    assert checked.returncode == 1
+    assert "the running kubelet goes by GracefulNodeShutdown=true" in checked.stdout
+    assert "/var/lib/kubelet/config.yaml has it, and the kubelet has not read that" in checked.stdout
+    assert systemctl(state, ["restart", "kubelet.service"]) == 0
+    until(lambda: told() is False)
+    assert gpunode(demo, "verify", "--no-run").returncode == 0

@@ -30,13 +30,16 @@ POLL = 0.2  # seconds between two reads of a log that is followed
 
 # The log of a container, by pod, container, and whether of its previous life. Raises StatusError.
 Logs: TypeAlias = Callable[[Object, str, bool], Log]
+Configz: TypeAlias = Callable[[str], Object]
 
 
 class ApiServer:
     """Serves until it is closed. `users`: names by token. `admin` may do anything, service accounts what RBAC allows."""
 
-    def __init__(self, store: Store, users: dict[str, str], logs: Logs, secure: ssl.SSLContext) -> None:
-        self.store, self.users, self.logs = store, users, logs
+    def __init__(
+        self, store: Store, users: dict[str, str], logs: Logs, configz: Configz, secure: ssl.SSLContext
+    ) -> None:
+        self.store, self.users, self.logs, self.configz = store, users, logs, configz
         self._server = _Server((ADDRESS, 0), _handler(self))
         # The TLS handshake runs in the connection's own thread: a silent client does not delay others.
         self._server.socket = secure.wrap_socket(
@@ -134,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         of = Resources(self.server_api.store, PLACES[api, rest[0]], namespace)
         name, part = [*rest[1:], "", ""][:2]
         self._allow(user, of, name, part, query)
-        if part == "proxy" and of.kind == "Pod":
+        if part == "proxy" and of.kind in {"Pod", "Node"}:
             self._proxy(of, name, "/".join(rest[3:]))
         elif part:
             self._part(of, name, part, query, body)
@@ -166,7 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, "404 page not found\n")
 
     def _proxy(self, of: Resources, name: str, page: str) -> None:
-        """A page of a pod, `name:port`."""
+        """A page of a pod, `name:port`, or of a node's kubelet, which has but one."""
+        if of.kind == "Node":
+            return self._send(200, self.server_api.configz(of.get(name)["metadata"]["name"]))
         pod, _, port = name.partition(":")
         address = of.get(pod).get("status", {}).get("podIP")
         connection = HTTPConnection(address or "", int(port or 80), timeout=PROXY)

@@ -8,9 +8,10 @@ VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 SHORT = {"Namespace": "ns", "Node": "no", "Pod": "po", "Event": "ev", "ConfigMap": "cm", "DaemonSet": "ds",
          "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc"}  # fmt: skip
 ALL = {"Pod", "DaemonSet"}  # shown by `kubectl get all`
-PARTS = [
+PARTS: list[Object] = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
     {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},
+    {"name": "nodes/proxy", "kind": "NodeProxyOptions", "namespaced": False, "verbs": ["get"]},
     {"name": "pods/proxy", "kind": "PodProxyOptions", "verbs": ["get"]},
 ]
 

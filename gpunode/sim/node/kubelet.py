@@ -51,6 +51,7 @@ class Kubelet:
         self._stamp: object = None
         self._now = state.now()
         self._since = 0.0  # when the kubelet that now runs was started; 0: none runs
+        self._gates: Mapping[str, bool] = {}  # that it was started with
         self._runtime = (self._now.boot_id, 0.0)
         self._runs: dict[str, PodRun] = {}  # by pod's uid
         self._counts: dict[str, tuple[int, int]] = {}  # of devices, as the node's status has them
@@ -98,6 +99,13 @@ class Kubelet:
     def record(self, about: Object, kind: str, reason: str, message: str) -> None:
         """An event."""
         record(self.store, about, "kubelet", kind, reason, message, self.name)
+
+    def configz(self) -> Object:
+        """What it goes by, as far as it was told. Raises StatusError."""
+        if not self._since:
+            words = f"dial tcp 127.0.0.1:10250: connect: connection refused: {self.name}"
+            raise status_error(503, "ServiceUnavailable", words)
+        return {"kubeletconfig": {"featureGates": dict(self._gates)}}
 
     def log(self, pod: Object, container: str, *, previous: bool) -> Log:
         """A container's log, of its last life or of the `previous` one. Raises StatusError."""
@@ -149,7 +157,7 @@ class Kubelet:
         since = host.units["kubelet.service"].since
         if since != self._since:
             self._begin(host)
-            self._since, changed = since, True
+            self._since, self._gates, changed = since, _gates(self._state.root, host), True
         if self._news.is_set():
             self._news.clear()
             changed = True
@@ -234,10 +242,14 @@ class Kubelet:
 
 def _offers_devices(root: Path, host: Now) -> bool:
     """True if it was started with a device manager, which a feature gate of old kubelets may turn off."""
+    return _gates(root, host).get("DevicePlugins", True)
+
+
+def _gates(root: Path, host: Now) -> Mapping[str, bool]:
     try:
-        return start.gates(root, host.arguments).get("DevicePlugins", True)
+        return start.gates(root, host.arguments)
     except Unusable:  # its configuration was changed since its start
-        return True
+        return {}
 
 
 def _with(status: Object) -> Callable[[Object], None]:
