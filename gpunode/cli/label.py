@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpunode.cli import options
-from gpunode.cli.session import session
+from gpunode.cli.session import loaded, session
 
 
 @options.visits_hosts
@@ -56,10 +56,9 @@ def label(
             "no label is chosen", hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`."
         )
     if common.alone:
-        raise UsageError(
-            "--accelerator reads the GPUs' models from the hosts, over SSH: without an inventory there are none to ask",
-            hint="Name one: `gpunode label --accelerator FILE`; `gpunode init --from cluster` writes one from the nodes.",
-        )
+        loaded(
+            common.inventory, common.origin
+        )  # the models come from hosts, over SSH: explained with an example
     with session(common) as work:
         code = labelled(work, How(remove, overwrite, dry_run))
     raise typer.Exit(code)
