@@ -13,6 +13,7 @@ from gpunode import compat
 from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFile
 from gpunode.planning import CannotPlan, files, services
 from gpunode.runtimes.containerd.config_toml import (
+    binaries,
     containerd_toml,
     default_name,
     is_right,
@@ -139,6 +140,10 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         second=_version(facts) > 2,
     )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
+    there = data.get(path, {})
+    nvidia = lookup(there, (*section(there, path, _version(facts)), "runtimes", "nvidia"))
+    if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
+        why += f"; {files.WRITES_BACK}"
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
 
 

@@ -55,6 +55,16 @@ PRODUCTS = (
         lambda _, names: "hami" in names,
     ),
     Product(
+        "Volcano's",
+        "take its nodes out of the DaemonSet's nodeSelector, or delete the DaemonSet",
+        lambda _, names: "volcano" in names,
+    ),
+    Product(
+        "GKE's",
+        "`kubectl label node NODE gke-no-default-nvidia-gpu-device-plugin=true` keeps it off a node",
+        lambda where, names: where == "kube-system" and "nvidia-gpu-device-plugin" in names,
+    ),
+    Product(
         "NVIDIA's",
         "delete the DaemonSet, or uninstall its chart",
         lambda _, names: "nvidia" in names and "k8s-device-plugin" in names,

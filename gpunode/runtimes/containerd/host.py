@@ -6,7 +6,11 @@ import re
 
 from gpunode.model import Facts, Host
 from gpunode.planning import CannotPlan, services
+from gpunode.runtimes.containerd.config_toml import RUNC
 from gpunode.runtimes.containerd.step import UNIT
+from gpunode.versions import numbers
+
+SINCE = (1, 3)  # its module: cmd/containerd-shim-runc-v2 and `config dump`; 1.2.10 has neither
 
 
 def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
@@ -30,6 +34,12 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
         raise CannotPlan(
             "this kubelet runs its pods with containerd, and there is no containerd on this host",
             hint="Install containerd and let the kubelet start a pod with it, then run again.",
+        )
+    version = facts.containerd.version if facts.containerd else ""
+    if (0,) < numbers(version) < SINCE:
+        raise CannotPlan(
+            f"containerd {version} has no shim {RUNC}, which starts NVIDIA's runtime",
+            hint=f"Upgrade it to {'.'.join(map(str, SINCE))} or newer; or set `runtime: none` and configure it by hand.",
         )
 
 

@@ -381,6 +381,16 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
             "It is NVIDIA's: delete",
         ),
         (
+            daemonset("nvidia-gpu-device-plugin-small-cos", "gcr.io/gke-release/nvidia-gpu-device-plugin:1"),
+            "kube-system",
+            "It is GKE's: `kubectl label node NODE gke-no-default-nvidia-gpu-device-plugin=true`",
+        ),
+        (
+            daemonset("volcano-device-plugin", "volcanosh/volcano-vgpu-device-plugin:v1.11.0"),
+            "kube-system",
+            "It is Volcano's: take its nodes out",
+        ),
+        (
             daemonset("gpushare-device-plugin-ds", "acs/k8s-gpushare-plugin:v2"),
             "kube-system",
             "It is gpushare's: take",
