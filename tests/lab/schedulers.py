@@ -127,8 +127,10 @@ class Master:
 
 
 @contextmanager
-def extender(folder: Path, kubeconfig: str, node: str) -> Iterator[tuple[plan.Wanted, int]]:
-    """Where the extender is and how to reach it, once it leads, as from this node; and its pid."""
+def extender(
+    folder: Path, kubeconfig: str, node: str, code: str = EXTENDER
+) -> Iterator[tuple[plan.Wanted, int]]:
+    """Where the extender is and how to reach it, once it leads, as from this node; and its pid. `code` runs it."""
     cluster = json.loads(Path(kubeconfig).read_text())["clusters"][0]["cluster"]
     server = urllib.parse.urlsplit(cluster["server"])
     account, tls, secret = folder / "account", folder / "tls", certificates.made()
@@ -140,7 +142,7 @@ def extender(folder: Path, kubeconfig: str, node: str) -> Iterator[tuple[plan.Wa
         where.parent.mkdir(exist_ok=True)
         where.write_bytes(content)
     own, probe, log = port(), port(), folder / "extender.log"
-    command: list[str | Path] = [sys.executable, "-c", EXTENDER, account]
+    command: list[str | Path] = [sys.executable, "-c", code, account]
     command += [f"--tls={tls}", f"--port={own}", f"--probe-port={probe}"]
     more = {
         "KUBERNETES_SERVICE_HOST": str(server.hostname),
@@ -151,7 +153,7 @@ def extender(folder: Path, kubeconfig: str, node: str) -> Iterator[tuple[plan.Wa
         "PYTHONPATH": str(CHECKOUT),
     }
     with process(command, log, more) as pid:
-        wait("the extender to lead", lambda: _answers(f"http://127.0.0.1:{probe}/readyz"), 60, log)
+        wait("the extender to lead", lambda: _answers(f"http://127.0.0.1:{probe}/readyz"), 120, log)
         yield plan.Wanted(f"127.0.0.1:{own}", "aliyun.com/gpu-mem", secret), pid
 
 
