@@ -51,7 +51,7 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
         raise Refused(
             host.name,
             f"packages of a driver are half installed: {few(begun, 3)}",
-            hint="Somebody's installation stopped in the middle. End it (`apt-get --fix-broken install` on the host), or remove "
+            hint="Somebody's installation stopped in the middle. End it on the host (`dpkg --configure -a`, then `apt-get --fix-broken install`), or remove "
             f"them ({system.PURGE} {' '.join(begun[:3])} …), {LEAVE}",
             layer="module",
         )
