@@ -52,6 +52,7 @@ HINTS = {
     "cut-off": "Find what in the change takes the host from its network, and leave that out; then run again.",
     "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
     "gpus-in-use": "Their work goes on. Run again: it is waited for, as `work` in the inventory has it.",
+    "module-missing": "Build it on the host (`dkms autoinstall`; the log is below /var/lib/dkms), then run again.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",

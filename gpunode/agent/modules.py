@@ -5,10 +5,10 @@ import re
 from typing import List
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.gpus import newcomers, read_gpu_users, spare_newcomers
+from gpunode.agent.gpus import MODULE, newcomers, read_gpu_users, spare_newcomers
 from gpunode.agent.guard import settling
 from gpunode.agent.record import Run
-from gpunode.agent.system import Answer, Message, below, last, run
+from gpunode.agent.system import Answer, Message, below, last, line_of, run, text_of
 
 
 def kernel_module(this: Run, change: Message) -> Message:
@@ -60,6 +60,11 @@ def reload_modules(change: Message) -> None:
 
 
 def module_failure(name: str, what: str, answer: Answer) -> Failure:
+    release = line_of("/proc/sys/kernel/osrelease")
+    listed = text_of("/lib/modules/%s/modules.dep" % release)
+    if what == "loaded" and listed is not None and re.search(MODULE, listed) is None:
+        sentence = "the kernel %s has no nvidia module: its build was cut off or has failed" % release
+        return Failure("module-missing", sentence, last(run("dkms", "status").out, 5) + last(answer.words, 3))
     kernel = [
         line
         for line in run("dmesg").out.splitlines()

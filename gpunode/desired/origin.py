@@ -18,6 +18,15 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
     found = system.NAMES.driver_family(facts.packages)
     theirs = system.NAMES.from_nvidia(found)
     family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
+    begun = sorted(system.NAMES.driver_family({name: Package(name, "") for name in facts.half_installed}))
+    if begun and not theirs and not system.keeps_branch(facts):
+        raise Refused(
+            host.name,
+            f"packages of a driver are half installed: {few(begun, 3)}",
+            hint="Somebody's installation stopped in the middle. End it on the host (`dpkg --configure -a`, then "
+            f"`apt-get --fix-broken install`), or remove them ({system.PURGE} {' '.join(begun[:3])} …), {LEAVE}",
+            layer="module",
+        )
     foreign = system.NAMES.foreign(family)
     replaceable = bool(host.driver_from) and compat.archive(facts.os) is not None
     if family and (foreign or (not theirs and not replaceable)):
@@ -44,15 +53,6 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
             hint="Have gpunode keep it: "
             f'`driver: {{from: run, version: "{run.version}", …}}`; name a branch to have packages in its place, or remove it '
             f"with `nvidia-uninstall`, {LEAVE}",
-            layer="module",
-        )
-    begun = sorted(system.NAMES.driver_family({name: Package(name, "") for name in facts.half_installed}))
-    if begun and not family and not system.keeps_branch(facts):
-        raise Refused(
-            host.name,
-            f"packages of a driver are half installed: {few(begun, 3)}",
-            hint="Somebody's installation stopped in the middle. End it on the host (`dpkg --configure -a`, then `apt-get --fix-broken install`), or remove "
-            f"them ({system.PURGE} {' '.join(begun[:3])} …), {LEAVE}",
             layer="module",
         )
     if not family and run is None and facts.library_version is not None and not begun:

@@ -284,6 +284,17 @@ def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host) -> None:
     )
 
 
+def test_a_module_that_nobody_has_built_is_named_with_what_builds_it(host: Host) -> None:
+    """Its package is installed, and the script that runs dkms was cut off."""
+    host.program("modprobe", 'echo "modprobe: FATAL: Module nvidia not found in directory" >&2; exit 1')
+    host.program("dkms", 'echo "nvidia/595.91.07: added"')
+    host.write("/proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")
+    host.write("/lib/modules/6.1.0-40-amd64/modules.dep", "kernel/drivers/video/backlight.ko:\n")
+    failed = host.fail(KernelModule("why", load=("nvidia",)))
+    assert (failed["code"], failed["detail"][0]) == ("module-missing", "nvidia/595.91.07: added")
+    assert "kernel 6.1.0-40-amd64 has no nvidia module" in failed["error"]
+
+
 def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
     """modprobe prints only `No such device`."""
     host.program(

@@ -79,7 +79,7 @@ def test_dpkg_killed_while_it_configures(lab: Lab, node: Node, run: Callable[...
 
 
 def test_rpm_killed_in_a_scriptlet(lab: Lab, node: Node, run: Callable[..., Ran]) -> None:
-    """rpm has the packages, and nobody has built their module: dkms builds it, and what is missing is installed."""
+    """What is missing is installed; the module that nobody has built is named, with what builds it."""
     with mirror.served(node, rpm.repositories()) as uri:
         rhel.become(node, uri, Path(lab.table["apt"]["key"]))
         repository = (
@@ -93,6 +93,11 @@ def test_rpm_killed_in_a_scriptlet(lab: Lab, node: Node, run: Callable[..., Ran]
         node.exec(["rm", "/etc/yum.repos.d/cuda.repo"])
 
         text = rhel.inventory(lab, uri)
+        failed = run("provision", "--yes", text=text)
+        assert failed.code == 1, failed
+        assert "has no nvidia module" in str(failed.of("outcome")[-1]["error"])
+        assert "`dkms autoinstall`" in str(failed.of("outcome")[-1]["hint"])
+        node.exec(["dkms", "autoinstall"])
         proven(run("provision", "--yes", text=text), GPUS)
 
         assert "installed" in modules(node)
