@@ -199,3 +199,27 @@ def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: De
     assert systemctl(state, ["restart", "kubelet.service"]) == 0
     until(lambda: told() is False)
     assert gpunode(demo, "verify", "--no-run").returncode == 0
+
+
+def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: Demo) -> None:
+    """Shown with why, made over SSH by the real agent, and right afterwards; no work is waited for."""
+    state = demo.states["rocky-1"]
+    runc = state.folder / "bin/runc"
+    runc.parent.mkdir(exist_ok=True)
+    runc.write_text("#!/bin/sh\necho runc version 1.1.4\n")
+    runc.chmod(0o755)
+    planned = gpunode(demo, "plan")
+    for words in (
+        "write /etc/udev/rules.d/99-gpunode-dev-char.rules",
+        "enable and restart gpunode-dev-char",
+        "runc 1.1.4 tells systemd only of devices with a link in /dev/char",
+        "disturbs nobody",
+    ):
+        assert words in " ".join(planned.stdout.split()), planned.stdout
+    done = gpunode(demo, "provision", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert state.now().units["gpunode-dev-char.service"].enabled
+    assert (
+        "create-dev-char-symlinks" in (state.root / "etc/systemd/system/gpunode-dev-char.service").read_text()
+    )
+    assert gpunode(demo, "plan", "--exit-code").returncode == 0

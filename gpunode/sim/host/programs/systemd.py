@@ -31,6 +31,8 @@ def systemctl(state: State, arguments: list[str]) -> int:
 
 
 def _act(state: State, now: Now, verb: str, name: str) -> str | None:
+    if name not in now.units and (state.root / "etc/systemd/system" / name).exists():
+        now.units[name] = UnitNow(enabled=False)
     unit = now.units.get(name)
     if unit is None:
         return f"Failed to {verb} {name}: Unit {name} not found."
