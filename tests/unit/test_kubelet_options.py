@@ -10,6 +10,7 @@ import pytest
 from gpunode import desired, kubelets, pipeline
 from gpunode.kubelets import arguments as args
 from gpunode.kubelets import envfile, kubeadm, unitfile
+from gpunode.planning import microk8s
 from tests import cases
 
 
@@ -133,3 +134,16 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pyte
     assert not plan
     assert wish.kubelet is not None
     assert in_this_plan == len(wish.kubelet.units) + len(wish.kubelet.environment_files) > 2
+
+
+@pytest.mark.parametrize(
+    ("kubelite", "server"),
+    [("--start-control-plane=true\n", True), ("", True), ("# of ours\n--start-control-plane=false\n", False)],
+)
+def test_a_node_of_microk8s_is_of_the_control_plane_unless_its_kubelite_starts_none(
+    kubelite: str, server: bool
+) -> None:
+    """A worker's is told so by the snap; the flag's default is to start it."""
+    seen = cases.facts("microk8s", {"files": {microk8s.KUBELITE: kubelite}})
+    assert microk8s.is_server(seen) == server
+    assert not microk8s.is_server(cases.facts("modern"))
