@@ -65,6 +65,10 @@ ROWS = (
         ("test_old_schedulers.py",),
     ),
     Row("a second scheduler, by schedulerName", ("test_second_scheduler.py",)),
+    Row(
+        "the scheduler extender through evictions, lost nodes, restarts and changes", ("test_share_life.py",)
+    ),
+    Row("over from gpushare and back with pods running", ("test_share_gpushare.py",)),
     Row("nvidia-docker2 by wish, and removed again", ("test_nvidia_docker2.py",)),
     Row(
         "end state of Kubernetes 1.9.1 with packages and nvidia-docker2, all by hand",

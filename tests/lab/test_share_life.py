@@ -33,6 +33,7 @@ IDX = "ALIYUN_COM_GPU_MEM_IDX"
 OWN = "/api/v1/namespaces/gpunode/pods"
 EXTENDER, PLUGIN = "gpunode-share", "gpunode-device-plugin"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/gpunode/deployments/{EXTENDER}"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 
 Share = Callable[..., list[dict[str, Any]]]
@@ -365,3 +366,54 @@ def test_another_unit_or_resource_on_a_live_node(
         made.delete()
         enable(inventory)
     as_noted(made, made.make("as-before", "legacy", 16, MEM))
+
+
+@pytest.fixture
+def operator(lab: Lab, inventory: Path) -> Iterator[Path]:
+    """The inventory as of a service account that has the document's roles and nothing else."""
+    parts = (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+    roles = [yaml.safe_load(part.split("```")[0]) for part in parts]
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": "share-operator"}
+    lab.request("POST", f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": subject["name"]}})
+    for role in roles:
+        name = {"name": role["metadata"]["name"]}
+        lab.request("POST", f"{RBAC}/clusterroles", role)
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **name}
+        binding = {"metadata": name, "roleRef": ref, "subjects": [subject]}
+        lab.request("POST", f"{RBAC}/clusterrolebindings", binding)
+    ask = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = lab.request("POST", f"{NAMESPACE}/serviceaccounts/{subject['name']}/token", ask)
+    config, wish = yaml.safe_load(lab.kubeconfig.read_text()), yaml.safe_load(inventory.read_text())
+    config["users"][0]["user"] = {"token": token["status"]["token"]}
+    kubeconfig, path = (inventory.with_name(f"share-operator.{kind}") for kind in ("kubeconfig", "yaml"))
+    kubeconfig.write_text(yaml.safe_dump(config))
+    wish["cluster"]["kubeconfig"] = kubeconfig.name
+    path.write_text(yaml.safe_dump(wish))
+    yield path
+    for role in roles:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            lab.request("DELETE", f"{RBAC}/{kind}/{role['metadata']['name']}")
+    lab.request("DELETE", f"{NAMESPACE}/serviceaccounts/{subject['name']}")
+
+
+def test_the_documents_roles_are_enough(
+    lab: Lab, enabled: None, made: Pods, operator: Path, gpunode: Callable[..., Ran], inventory: Path
+) -> None:
+    """For all of `share`; without one of the rights nothing is changed."""
+    role = f"{RBAC}/clusterroles/gpunode-share-operator"
+    before = lab.request("GET", role)["rules"]
+    rules = [one for one in before if "secrets" not in one["resources"]]
+    lab.request("PATCH", role, {"rules": rules})
+    for command, missing in (("enable", "get secrets"), ("disable", "delete secrets")):
+        ran = gpunode(f"share {command}", "--yes", inventory=operator)
+        assert ran.code == 1, ran
+        assert missing in ran.stderr
+        assert "nothing was changed" in ran.stderr
+    lab.request("PATCH", role, {"rules": before})
+    past = made.make("past", "legacy", 7, MEM, nodeName="legacy")
+    made.seen(past)
+    for command in ("disable --yes", "enable --yes", "inspect", "fsck --repair --yes", "fsck"):
+        verb, *options = command.split()
+        ran = gpunode(f"share {verb}", *options, "--json", inventory=operator)
+        assert ran.code == 0, (command, ran)
+    assert INDEX in notes(made, past)
