@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check format unit sim storm lab lab-test lab-matrix lab-down proto lock clean
+.PHONY: help demo try test check format unit sim storm lab lab-test lab-matrix lab-down proto lock reference docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,8 +79,33 @@ proto: $(VENV)/.ready ## Generate the device plugin's messages from its .proto
 lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --python-version 3.10 --all-extras --group dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
+	  --python-version 3.10 --all-extras --constraint requirements-dev.lock pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --python-version 3.11 gpunode/deviceplugin/requirements.in -o gpunode/deviceplugin/requirements.lock
+
+reference: $(VENV)/.ready ## Write docs/reference and docs/support.md out of the code
+	$(BIN)/python -m tests.reference
+	$(BIN)/python -m tests.support
+
+SITE := build/site
+REPOSITORY := https://github.com/gpunode/gpunode/blob/main
+
+# A link that leaves docs/ leads to the repository. --strict: a link to a page or section that is not there ends the build.
+docs: $(VENV)/.ready ## The documents as a site, in build/site/html; needs no network
+	@rm -rf $(SITE) && mkdir -p $(SITE) && cp -r docs zensical.toml $(SITE)/
+	@sed -i 's#](\.\./#](../../#' $(SITE)/docs/*.md && sed -i 's#](\.\./\.\./#]($(REPOSITORY)/#g' $$(find $(SITE)/docs -name '*.md')
+	@cd $(SITE) && $(CURDIR)/$(BIN)/zensical build --strict
+
+DIST := dist
+
+dist: $(VENV)/.ready ## A release: wheel, sdist, locks, SBOMs and SHA256SUMS, in dist/
+	@rm -rf $(DIST) && mkdir -p $(DIST)
+	$(BIN)/hatchling build -d $(DIST)
+	cp requirements.lock $(DIST)/
+	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o $(DIST)/gpunode.cdx.json requirements.lock
+	$(BIN)/cyclonedx-py requirements --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
+	cd $(DIST) && sha256sum * >SHA256SUMS
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

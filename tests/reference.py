@@ -1,0 +1,143 @@
+"""docs/reference out of the code: `python -m tests.reference` writes it, tests/unit/test_reference.py compares it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from gpunode.agent.failures import HINTS
+from gpunode.cli import EPILOG, app
+from gpunode.deviceplugin.health.xids import NAMES, NUMBERS
+from gpunode.inventory.validation import schema
+
+FOLDER = Path(__file__).parents[1] / "docs/reference"
+WRITTEN = "<!-- Written by `python -m tests.reference`; edit the code instead. -->"
+
+
+def cell(text: object) -> str:
+    """Text in a table: no line and no column ends in it."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def table(*rows: tuple[object, ...]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        yield f"| {' | '.join(map(cell, row))} |"
+        if not number:
+            yield "|" + " --- |" * len(row)
+    yield ""
+
+
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every command with its name."""
+    children = getattr(command, "commands", {})
+    if not children or command.invoke_without_command:
+        yield " ".join(words), command
+    for name, child in children.items():
+        yield from walk(child, (*words, name))
+
+
+def option(param: Any) -> tuple[str, str, str]:
+    """Of an option or argument: how it is written, its default, what it does."""
+    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+    if param.param_type_name == "argument":
+        names = f"`{param.metavar or param.name.upper()}`"
+    elif not param.is_flag and param.metavar:
+        names = f"{names} `{param.metavar}`"
+    shown = param.default not in (None, False, (), "") and not callable(param.default)
+    return names, f"`{param.default}`" if shown else "", getattr(param, "help", "") or ""
+
+
+def commands() -> Iterator[str]:
+    yield from ("# Commands", "", WRITTEN, "", "What `gpunode COMMAND --help` prints, on one page.", "")
+    for name, command in walk(typer.main.get_command(app), ("gpunode",)):
+        about, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
+        yield from (f"## {name}", "", *about.strip().splitlines(), "")
+        if example:
+            yield from ("```", " ".join(example.split()), "```", "")
+        shown = [option(one) for one in command.params if not one.hidden and one.name != "help"]
+        if shown:
+            yield from table(("option", "default", "does"), *shown)
+
+
+def keys(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Key, values, default and description of every key below a part of the schema."""
+    for name, outer in part.get("properties", {}).items():
+        inner = {
+            **(schema()["$defs"][outer["$ref"].rsplit("/", 1)[1]] if "$ref" in outer else outer),
+            **outer,
+        }
+        yield f"`{prefix}{name}`", values(inner), default(inner), inner.get("description", "")
+        yield from keys(inner, f"{prefix}{name}.")
+
+
+def values(part: dict[str, Any]) -> str:
+    if "enum" in part:
+        return ", ".join(f"`{one}`" for one in part["enum"])
+    kinds = part.get("type", "")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return ", ".join(one for one in kinds if one)
+
+
+def default(part: dict[str, Any]) -> str:
+    return f"`{str(part['default']).lower()}`" if "default" in part else ""
+
+
+def inventory() -> Iterator[str]:
+    whole = schema()
+    variables = whole["properties"]["defaults"]
+    group = whole["properties"]["groups"]["additionalProperties"]["properties"]
+    top = {**whole["properties"], "defaults": {**variables, "properties": {}}}
+    host = {name: one for name, one in whole["$defs"]["host"]["properties"].items() if name not in group}
+    yield from ("# Keys of the inventory", "", WRITTEN, "")
+    yield "From the schema that checks the file and completes it in editors. [The inventory](../inventory.md) explains them."
+    yield ""
+    head = ("key", "values", "default", "is")
+    for title, part in (
+        ("The file", {"properties": top}),
+        ("A group", {"properties": {"hosts": group["hosts"]}}),
+        ("A host", {"properties": host}),
+        ("Variables", variables),
+    ):
+        yield from (f"## {title}", "")
+        if part is variables:
+            yield from ("In `defaults`, in a group and in a host; the narrower one wins.", "")
+        yield from table(head, *keys(part))
+
+
+def codes() -> Iterator[str]:
+    yield from ("# Codes", "", WRITTEN, "", "## Exit codes", "")
+    ends = [one.split(" ", 1) for one in EPILOG.removeprefix("Exit codes: ").split(" · ")]
+    yield from table(("code", "means"), *((f"`{code}`", words) for code, words in ends))
+    yield from ("## Why a change failed", "", "`code` of a host's [outcome](../json.md), and what to do.", "")
+    yield from table(("code", "do"), *((f"`{code}`", hint) for code, hint in HINTS.items()))
+    yield from (
+        "## Xids",
+        "",
+        "What the driver's Xid events require, after NVIDIA's catalogue. The others count as a reset.",
+        "",
+    )
+    found = [(number, verdict) for verdict, numbers in NUMBERS.items() for number in numbers]
+    yield from table(
+        ("Xid", "is", "requires"),
+        *(
+            (number, NAMES.get(number, ""), verdict.value)
+            for number, verdict in sorted(found, key=lambda one: one[0])
+        ),
+    )
+
+
+PAGES = {"commands.md": commands, "inventory.md": inventory, "codes.md": codes}
+
+
+def text(name: str) -> str:
+    return "\n".join(PAGES[name]()).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for page in PAGES:
+        (FOLDER / page).write_text(text(page), encoding="utf-8")
