@@ -103,8 +103,8 @@ dist: $(VENV)/.ready ## A release: wheel, sdist, locks, SBOMs and SHA256SUMS, in
 	@rm -rf $(DIST) && mkdir -p $(DIST)
 	$(BIN)/hatchling build -d $(DIST)
 	cp requirements.lock $(DIST)/
-	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o $(DIST)/gpunode.cdx.json requirements.lock
-	$(BIN)/cyclonedx-py requirements --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
+	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible --pyproject pyproject.toml -o $(DIST)/gpunode.cdx.json requirements.lock
+	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
 	cd $(DIST) && sha256sum * >SHA256SUMS
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml

@@ -1,0 +1,143 @@
+"""`make dist`: what a release holds, and that its wheel works where nothing else of the checkout is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import tomlkit
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / ".venv/bin/hatchling").exists() or not shutil.which("make"), reason="no make, or no .venv"
+)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run("make", "-C", str(ROOT), "dist", f"DIST={folder}", cwd=folder)
+    return folder
+
+
+def run(*words: str, cwd: Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "PYTHONPATH")}
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+def test_every_file_has_its_hash(dist: Path) -> None:
+    listed = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
+    files = {path.name: path for path in dist.iterdir() if path.name != "SHA256SUMS"}
+    assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert {"requirements.lock", "gpunode.cdx.json", "gpunode-deviceplugin.cdx.json"} < set(listed)
+
+
+def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
+    """Every file of the package and of templates/ that git knows; nothing of tests."""
+    with zipfile.ZipFile(wheel(dist)) as archive:
+        inside = set(archive.namelist())
+    tracked = set(run("git", "ls-files", "gpunode", "templates", cwd=ROOT).split())
+    wanted = {f"gpunode/{name}" if name.startswith("templates/") else name for name in tracked}
+    assert wanted - inside == set()
+    assert {name.split("/")[0] for name in inside} == {"gpunode", "gpunode-0.1.0.dist-info"}
+
+
+def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path) -> None:
+    """Beside the libraries that are installed here: no index is asked."""
+    run(sys.executable, "-m", "venv", "--without-pip", "fresh", cwd=tmp_path)
+    python = tmp_path / "fresh/bin/python"
+    install = ("install", "--quiet", "--no-deps", "--no-index", str(wheel(dist)))
+    run(sys.executable, "-m", "pip", "--python", str(python), *install, cwd=tmp_path)
+    (site,) = (tmp_path / "fresh/lib").glob("python*/site-packages")
+    (site / "libraries.pth").write_text(
+        sysconfig.get_path("purelib")
+    )  # a path alone: its own .pth do not count
+    gpunode = str(tmp_path / "fresh/bin/gpunode")
+
+    assert run(gpunode, "--version", cwd=tmp_path) == "gpunode 0.1.0\n"
+    assert "See the whole job in a minute" in run(gpunode, "demo", "--help", cwd=tmp_path)
+    init = run(gpunode, "init", "--hosts", "gpu-[01:04]", "--user", "ops", cwd=tmp_path)
+    assert "inventory.yaml" in init
+    read = "import gpunode.render.templates as it; from gpunode.image.layer import layer; print(it.__file__, len(layer([])))"
+    where, size = run(str(python), "-c", read, cwd=tmp_path).split()
+    assert where.startswith(str(tmp_path))
+    assert int(size) > 100_000
+
+
+def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Path) -> None:
+    """It has all that a build needs, and the tests and documents too."""
+    (source,) = dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="tar")
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "docs/tutorial.md").exists()
+    assert (folder / "tests/lab/README.md").exists()
+    run(str(ROOT / ".venv/bin/hatchling"), "build", "-t", "wheel", "-d", str(tmp_path), cwd=folder)
+    assert (tmp_path / wheel(dist).name).read_bytes() == wheel(dist).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("bom", "lock"),
+    [
+        ("gpunode.cdx.json", "requirements.lock"),
+        ("gpunode-deviceplugin.cdx.json", "gpunode/deviceplugin/requirements.lock"),
+    ],
+)
+def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock: str) -> None:
+    """CycloneDX, with the hashes of the lock."""
+    content = json.loads((dist / bom).read_text())
+    assert content["bomFormat"] == "CycloneDX"
+    found = {f"{one['name']}=={one['version']}" for one in content["components"]}
+    assert found == pins(lock)
+    assert all(one["externalReferences"][0]["hashes"] for one in content["components"])
+
+
+def test_users_get_none_of_the_tools() -> None:
+    """Site, SBOM and lint are the developers'; the lock of a release has only what gpunode itself names, and theirs."""
+    project = tomlkit.parse((ROOT / "pyproject.toml").read_text())
+    locked = (ROOT / "requirements.lock").read_text()
+    tools = ("zensical", "cyclonedx", "hatchling", "pytest", "ruff", "mypy")
+    assert [name for name in tools if name in locked] == []
+    assert [name for name in tools if any(name in one for one in project["project"]["dependencies"])] == []
+    assert pins("requirements.lock") <= pins("requirements-dev.lock")  # the tests run with these
+
+
+def pins(lock: str) -> set[str]:
+    return {line.split()[0] for line in (ROOT / lock).read_text().splitlines() if "==" in line}
+
+
+def test_the_release_is_what_make_makes() -> None:
+    """Its workflow has one action, by its commit, and may write releases only."""
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    job = yaml.safe_load(text)["jobs"]["release"]
+    assert job["permissions"] == {"contents": "write"}
+    actions = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert [len(action.partition("@")[2]) for action in actions] == [40]
+    assert {"make check", "make dist"} < {step.get("run") for step in job["steps"]}
