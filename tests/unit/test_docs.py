@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *ROOT.glob("docs/*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("tests/**/README.md"),
 ]
 README = (ROOT / "README.md").read_text()
@@ -112,6 +114,50 @@ def test_every_section_that_a_document_points_to_is_there(document: Path) -> Non
         if name not in anchors(document.parent / target if target else document)
     ]
     assert missing == []
+
+
+def lines_of_gpunode(text: str) -> list[str]:
+    """Calls of gpunode, in `code` and in blocks."""
+    blocks = "\n".join(re.findall(r"^ *```\w*\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE))
+    called = re.findall(r"^ *(?:\$ )?gpunode ([a-z].*)$", blocks, re.MULTILINE)
+    return [*called, *re.findall(r"`gpunode ([a-z][^`\n]*)`", text)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_a_document_names_is_there_with_its_options(document: Path) -> None:
+    """Also in what no test runs."""
+    missing = []
+    for line in lines_of_gpunode(document.read_text()):
+        found, words = typer.main.get_command(app), line.split("  ")[0].split("|")[0].split()
+        while words and (child := getattr(found, "commands", {}).get(words[0])):
+            found, words = child, words[1:]
+        there = {one for param in found.params for one in (*param.opts, *param.secondary_opts)} | {"--help"}
+        named = {word.split("=")[0].strip("[],") for word in words if re.match(r"\[?-", word)}
+        if found is typer.main.get_command(app) or named - there:
+            missing.append(line)
+    assert missing == []
+
+
+def test_every_page_stands_in_the_table_of_contents() -> None:
+    """Of the site (zensical.toml), once."""
+    listed = re.findall(r'= "([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(listed) == sorted(
+        str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")
+    )
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    """`make docs`: each page is there, and no browser would fetch anything from elsewhere."""
+    if not (ROOT / ".venv/bin/zensical").exists() or not shutil.which("make"):
+        pytest.skip("zensical needs Python 3.11, and the site make")
+    words = ["make", "-C", str(ROOT), "docs", f"SITE={tmp_path / 'site'}"]
+    environment = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    html = tmp_path / "site/html"
+    for page in ROOT.glob("docs/**/*.md"):
+        text = (html / page.relative_to(ROOT / "docs").with_suffix(".html")).read_text()
+        assert re.findall(r'(?:src|rel="stylesheet" href)="https?:', text) == []
 
 
 def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
