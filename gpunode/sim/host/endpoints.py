@@ -47,14 +47,14 @@ class Loopback:
     """Addresses for the pods of hosts. Linux's loopback has 16 million; elsewhere it has one, and ports differ."""
 
     def __init__(self) -> None:
-        # Another network for every demo: two may run at the same time. 127.0 and 127.1 are in common use.
-        self._network = f"127.{2 + secrets.randbelow(250)}"
-        self._many = _listens(f"{self._network}.0.1")
+        # Another block of a thousand addresses for every demo: many may run at the same time. 127.0 and 127.1 are in common use.
+        self._network, self._block = f"127.{2 + secrets.randbelow(250)}", 4 * secrets.randbelow(62)
+        self._many = _listens(f"{self._network}.{self._block}.1")
 
     def host(self, number: int) -> tuple[str, int]:
         """Address and port of the pods of a host, as in Endpoints."""
         if self._many:
-            return f"{self._network}.{number // 250}.{number % 250 + 1}", 0
+            return f"{self._network}.{self._block + number // 250}.{number % 250 + 1}", 0
         while True:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = int(free.getsockname()[1])
