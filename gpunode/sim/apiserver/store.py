@@ -43,6 +43,8 @@ KINDS = {
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "DaemonSet": Kind("apps/v1", "daemonsets"),
+    "Deployment": Kind("apps/v1", "deployments"),  # nothing controls it
+    "Service": Kind("v1", "services"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),

@@ -1,0 +1,155 @@
+"""`gpunode share` from enable to disable, by the program itself: the host, its files and the API are simulated, the plugin is real.
+
+The simulation has no static pods and no Deployments: what kubelet and controllers make of them is played here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.deviceplugin.offer.sizes import ANNOTATION
+from gpunode.schedulers import manifest
+from gpunode.sim.demo import Demo
+from gpunode.sim.host import kinds
+from tests.unit.test_schedulers import KUBEADM
+
+from .clusters import Client, until
+from .jobs import JOBS, client
+
+HOST, MEM = "cp-1", "aliyun.com/gpu-mem"
+TEXT = KUBEADM.replace("{minor}", "36")
+SCHEDULERS = "/api/v1/namespaces/kube-system/pods"
+OWN = "/apis/apps/v1/namespaces/gpunode/deployments/gpunode-share"
+SERVICE = "/api/v1/namespaces/gpunode/services/gpunode-share"
+MERGE = "application/merge-patch+json"
+
+
+class Played(threading.Thread):
+    """The static pod of the host's scheduler, Ready as its manifest has it; the extender's Deployment leads, its Service has an address."""
+
+    def __init__(self, api: Client, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.stop = threading.Event()
+        self._api, self._path, self._seen = api, path, ""
+
+    def run(self) -> None:
+        while not self.stop.wait(0.1):
+            text = self._path.read_text() if self._path.exists() else ""
+            if text and text != self._seen:
+                self._start(text)
+                self._seen = text
+            code, found = self._api.ask("GET", OWN)
+            if code == 200 and not found.get("status", {}).get("readyReplicas"):
+                done = {"observedGeneration": found["metadata"].get("generation", 1), "readyReplicas": 1}
+                done |= {"replicas": 2, "updatedReplicas": 2}
+                self._api.ask("PATCH", OWN, {"status": done}, MERGE)
+                self._api.ask("PATCH", SERVICE, {"spec": {"clusterIP": "10.96.0.15"}}, MERGE)
+
+    def _start(self, text: str) -> None:
+        spec = yaml.safe_load(text)["spec"]
+        volumes = [{"name": one["name"], "emptyDir": {}} for one in spec["volumes"]]
+        box = {"name": "kube-scheduler", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"]}
+        name = f"kube-scheduler-{HOST}"
+        self._api.ask("DELETE", f"{SCHEDULERS}/{name}", {"gracePeriodSeconds": 0})
+        meta = {"name": name, "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
+        pod = {
+            "kind": "Pod",
+            "metadata": meta,
+            "spec": {"nodeName": HOST, "volumes": volumes, "containers": [box]},
+        }
+        self._api.ask("POST", SCHEDULERS, pod)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """A GPU host that is of the control plane too, with GPUs shared by memory."""
+    plugin = {"archive": "plugin.tar", "config": "plugin.yaml"}
+    config = {"plugin.yaml": "version: v1\nsharing: {memory: {}}\n"}
+    with Demo([kinds.old(HOST)], cluster={"plugin": plugin, "share": {}}, files=config) as made:
+        written = yaml.safe_load(made.inventory.read_text())
+        for group in written["groups"].values():
+            group["hosts"] = [{**one, "control_plane": True} for one in group["hosts"]]
+        made.inventory.write_text(yaml.safe_dump(written))
+        done = gpunode(made, "provision", "--yes", "-q", "--no-run")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+
+
+def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
+    command, *options = words
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", *command.split(), "inventory.yaml", *options],
+        cwd=demo.folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, "XDG_STATE_HOME": str(demo.folder / "state")},
+    )
+
+
+def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [line for line in found if line["type"] == kind]
+
+
+def test_from_enable_to_disable(demo: Demo) -> None:
+    """A question before each change; who has what, and what differs; afterwards the scheduler's file is as it was."""
+    api, path = client(demo), demo.states[HOST].root / manifest.PATH.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TEXT)
+    played = Played(api, path)
+    played.start()
+    try:
+        until(lambda: api.ask("GET", f"{SCHEDULERS}/kube-scheduler-{HOST}")[0] == 200)
+        asked = gpunode(demo, "share enable", "--json")
+        assert asked.returncode != 0, asked.stdout
+        assert (path.read_text(), api.ask("GET", OWN)[0]) == (TEXT, 404)
+
+        done = gpunode(demo, "share enable", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "# gpunode share" in path.read_text()
+        assert rows(done, "summary")[-1]["asking"] == 1
+        enabled = path.read_text()
+        again = gpunode(demo, "share enable", "--yes", "--json")
+        assert (again.returncode, path.read_text()) == (0, enabled), again.stdout + again.stderr
+
+        node = f"/api/v1/nodes/{HOST}"
+        until(lambda: ANNOTATION in api.ask("GET", node)[1]["metadata"].get("annotations", {}))
+        limits = {"resources": {"limits": {MEM: "4"}}}
+        box = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"], **limits}
+        spec = {"nodeName": HOST, "containers": [box]}
+        pod = {"kind": "Pod", "metadata": {"name": "past", "namespace": "default"}, "spec": spec}
+        assert api.ask("POST", JOBS, pod)[0] == 201
+        done = gpunode(demo, "share inspect", "--json")
+        shown = {
+            row["gpu"]: (row["promised"], row["pods"])
+            for row in rows(done, "share")
+            if row["resource"] == MEM
+        }
+        assert shown["?"] == (4, "default/past")
+        assert set(shown) > {"0", "?"}
+        done = gpunode(demo, "share fsck", "--json")
+        assert (done.returncode, [row["code"] for row in rows(done, "fsck")]) == (1, ["not-noted"])
+        until(lambda: "default/past" in str(rows(gpunode(demo, "status", "--json"), "gpu")))
+        told = gpunode(demo, "status")
+        assert "PROMISED" in told.stdout
+        assert "nobody noted which GPU default/past has" in told.stderr
+
+        done = gpunode(demo, "share disable", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (path.read_text(), api.ask("GET", OWN)[0]) == (TEXT, 404)
+        assert api.ask("GET", f"{JOBS}/past")[1]["status"]["phase"] in ("Pending", "Running")
+    finally:
+        played.stop.set()
+        played.join(20)
