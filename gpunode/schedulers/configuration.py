@@ -81,7 +81,12 @@ def second(extender: Extender, minor: int, name: str, namespace: str, lease: str
     document = {
         "apiVersion": f"{GROUP}/{version(minor)}",
         "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": True, "resourceName": lease, "resourceNamespace": namespace},
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceLock": "leases",  # not 1.19's default, for which it lacks the rights to endpoints
+            "resourceName": lease,
+            "resourceNamespace": namespace,
+        },
         "profiles": [{"schedulerName": name}],
         "extenders": [entry(extender)],
         **flags.insecure({"port": "0"}, minor),
