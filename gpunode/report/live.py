@@ -19,6 +19,7 @@ from gpunode.report.plain import lines
 from gpunode.report.screen import words, wrapped
 from gpunode.report.spent import WORK
 
+Work = tuple[str, tuple[float, str]]  # a host, since when, and at what
 BAD = ("failed", "refused", "unreachable")
 STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
 
@@ -74,11 +75,13 @@ class Live:
     def _render(self) -> Group:
         """Never higher than the terminal: of failed hosts and of those at work as many as there is room for."""
         width, height = self._console.size
-        end = wrapped(words((f" {self._sum()}", "dim")), width)
+        # Hosts finish in other threads while this one draws: a drawing is of a copy.
+        known, left, doing = list(self._known.values()), list(self._left), list(self._doing.items())
+        end = wrapped(words((f" {self._sum(known, left, doing)}", "dim")), width)
         room = max(height - 2 - end.plain.count("\n"), 1)
-        bad = [one for one in self._known.values() if one.status in BAD]
-        shown = bad[: max(room - len(self._doing), room // 2)]
-        return Group(*(self._failed(one, width) for one in shown), self._table(room - len(shown)), end)
+        bad = [one for one in known if one.status in BAD]
+        shown = bad[: max(room - len(doing), room // 2)]
+        return Group(*(self._failed(one, width) for one in shown), self._table(doing, room - len(shown)), end)
 
     def _failed(self, outcome: Outcome, width: int) -> Text:
         why = " ".join(lines(outcome.error or "")[:1])
@@ -86,13 +89,12 @@ class Live:
         line.truncate(width, overflow="ellipsis")
         return line
 
-    def _table(self, room: int) -> Table:
+    def _table(self, doing: list[Work], room: int) -> Table:
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True, width=self._width + 1)
         table.add_column(no_wrap=True, width=5)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
-        doing = list(self._doing.items())
         if len(doing) > room:  # those that take longest are what is waited for
             doing = sorted(doing, key=lambda one: one[1][0])[:room]
         for host, (since, text) in doing:
@@ -104,19 +106,17 @@ class Live:
             )
         return table
 
-    def _sum(self) -> str:
+    def _sum(self, known: list[Outcome], left: list[str], doing: list[Work]) -> str:
         """`01:23 · 64 at work (packages 40, reboots 24) · 12 to come · 200 hosts: 4 changed, 2 failed`."""
         parts = [_clock(self._start)]
-        if self._doing:
-            stages = Counter(self._stage.values()).most_common()
-            parts.append(
-                f"{len(self._doing)} at work ({', '.join(f'{name} {count}' for name, count in stages)})"
-            )
-        if waiting := len(self._left.keys() - self._doing.keys()):
+        if doing:
+            stages = Counter(list(self._stage.values())).most_common()
+            parts.append(f"{len(doing)} at work ({', '.join(f'{name} {count}' for name, count in stages)})")
+        if waiting := len(set(left) - dict(doing).keys()):
             parts.append(f"{waiting} to come")
-        count = len(self._known.keys() | self._left.keys())
+        count = len({one.host for one in known}.union(left))
         hosts = f"{count} host{'' if count == 1 else 's'}"
-        ends = Counter(WORDS[one.status] for one in self._known.values())
+        ends = Counter(WORDS[one.status] for one in known)
         done = ", ".join(f"{number} {word}" for word, number in ends.items())
         return " · ".join([*parts, f"{hosts}: {done}" if done else hosts])
 

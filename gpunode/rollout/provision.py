@@ -153,10 +153,7 @@ def provision(session: Session, wish: Wish) -> int:
             after = {one.host.name: one for one in now}
             members = tuple(after.get(one.host.name, one) for one in members)
     record.end()
-    if held.lost:  # perhaps within the last batch
-        session.listener.note(
-            f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods."
-        )
+    _tell_lost(held, session.listener)
     if api is not None and able:
         prove.verdicts(members, session.listener)
     session.listener.summary(outcomes(members), cluster=0 if wanted else None)

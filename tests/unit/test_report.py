@@ -29,12 +29,20 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import Named, make
+from gpunode.report import live as live_view
 from gpunode.report.human import Human
 from gpunode.report.live import Live
 from gpunode.rollout.listener import Listener
 from gpunode.wording import Advice, Command
 
 
+@pytest.fixture
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live view's clock stands: a loaded machine needs no second for what is shown as 00:00."""
+    monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: 7.0))
+
+
+@pytest.mark.usefixtures("_still")
 def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     console = Console(force_terminal=True, width=60, soft_wrap=True, color_system=None)
     live = Live(console, ["gpu-01", "gpu-with-a-longer-name"])
@@ -51,6 +59,7 @@ def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     assert "Installing" in lines[0]
 
 
+@pytest.mark.usefixtures("_still")
 @pytest.mark.parametrize("height", [8, 24])
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("count", [3, 200])
@@ -90,6 +99,7 @@ def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_
     assert " ".join(line.strip() for line in lines[at:]) == summed
 
 
+@pytest.mark.usefixtures("_still")
 def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
     """A batch is a host or two; which hosts failed before it stays in sight."""
     console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
@@ -107,6 +117,30 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
         " a  00:00  waiting for ml/train",
         " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 right",
     ]
+
+
+def test_the_live_view_is_drawn_while_hosts_finish() -> None:
+    """In another thread, at any moment of a drawing: here whenever it reads how a host ended."""
+    names = iter(f"gpu-{number}" for number in range(1000))
+
+    class Ending(Outcome):
+        @property
+        def status(self) -> str:  # type: ignore[override]
+            live.finished(Outcome(next(names), "right"))
+            return "failed"
+
+        @status.setter
+        def status(self, _: str) -> None: ...
+
+    console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
+    live = Live(console, ["a", "b"])
+    for name in ("a", "b"):
+        live.finished(Ending(name, "failed", error="lost"))
+
+    lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())]
+
+    assert lines[:2] == [" a  ✗ failed  lost", " b  ✗ failed  lost"]
+    assert lines[-1].endswith(" · 2 hosts: 2 failed")
 
 
 def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(
