@@ -106,7 +106,7 @@ class Replica:
 
 
 def _tend(waiting: Waiting, over: threading.Event) -> None:
-    while not over.wait(RENEW / 4):
+    while not over.wait(RENEW):
         waiting.tend()
 
 

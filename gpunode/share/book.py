@@ -32,7 +32,7 @@ class Book:
     why: Reason | None = None  # nothing of it can be promised
     free: tuple[int, ...] = field(init=False, default=())  # surely, of each GPU
     room: int = field(init=False, default=0)  # of all
-    largest: int = field(init=False, default=0)  # GPU, lost ones too
+    largest: int = field(init=False, default=0)  # GPU, lost ones and reserved units too
 
     def __post_init__(self) -> None:
         """Any GPU can be the one whose memory is unplaced. Counted once, for many filters."""
@@ -42,7 +42,7 @@ class Book:
         ]
         object.__setattr__(self, "free", tuple(free))
         object.__setattr__(self, "room", sum(free))
-        object.__setattr__(self, "largest", max((gpu.units for gpu in self.gpus), default=0))
+        object.__setattr__(self, "largest", max((gpu.units + gpu.reserved for gpu in self.gpus), default=0))
 
     def plus(self, promises: Iterable[Promise], sign: int = 1) -> Book:
         """The book with these promises more; with `sign` -1, without them."""

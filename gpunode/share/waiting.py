@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -19,17 +19,19 @@ from urllib.parse import quote
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.promises.demand import Demand
 
+from . import notes
 from .api import Api
-from .book import Book
+from .book import Book, Promise
 from .fit import Refused, find
 from .ledger import Ledger
 
 log = logging.getLogger(__name__)
 
 ROOM = "gpunode.dev/gpu-memory-freed"  # annotation: when there was room again
-ITSELF = 2.0  # seconds in which the scheduler asks again by itself
+ITSELF = 12.0  # seconds in which the scheduler asks again by itself: it puts a pod off for 10 at most
 FORGET = 600.0  # seconds: it tries every pod after 300
 MOST = 20  # pods touched in a round
+GONE = (404, 409)  # statuses: the pod is not there, or another has its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,27 @@ class Waiting:
         for uid, one in waiters.items():
             if one.room is None and one.wanted in roomy:
                 self._replace(uid, one, replace(one, room=now))
-        late = [
-            (uid, one) for uid, one in waiters.items() if one.room is not None and now >= one.room + ITSELF
-        ]
-        for uid, one in late[:MOST]:
-            if self._touch(uid, one):
-                self._replace(uid, one, None)
+        late = [one for one in waiters.items() if one[1].room is not None and now >= one[1].room + ITSELF]
+        self._tell(sorted(late, key=lambda one: one[1].room or 0.0), now)
+
+    def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
+        """Touch as many as there is room for by now. The others wait until it is seen who took it."""
+        books, told, answers = dict(self._books), 0, True
+        for uid, one in late:
+            place = next((name for name, book in books.items() if self._holds(book, one.wanted)), None)
+            if place is None and not told:
+                self._replace(uid, one, replace(one, room=None))
+            elif place is None or told == MOST or not answers:
+                self._replace(uid, one, replace(one, room=now))
+            else:
+                told += 1
+                books[place] = self._with(books[place], one)
+                answers = self._touch(uid, one, now)
+
+    def _with(self, book: Book, one: Waiter) -> Book:
+        found, choice = find(book, one.wanted, packed=self._packed)
+        parts = notes.placed(one.wanted, choice, found.gpus)
+        return book.plus((Promise(one.path, one.wanted.units, parts),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
         """Unless the scheduler has asked meanwhile."""
@@ -113,14 +130,17 @@ class Waiting:
             return False
         return True
 
-    def _touch(self, uid: str, one: Waiter) -> bool:
-        """Whether there is nothing more to do for it."""
+    def _touch(self, uid: str, one: Waiter, now: float) -> bool:
+        """Whether the API server takes touches. One that failed is tried again, behind the others."""
         stamp = datetime.now(timezone.utc).isoformat()
         try:
             self._api.send("PATCH", one.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
         except ApiError as error:
-            log.warning("%s has room, but the scheduler cannot be told: %s", one.path, error)
-            return error.code in (404, 409)  # it is gone, or another has its name
+            if error.code not in GONE:
+                log.warning("%s has room, but the scheduler cannot be told: %s", one.path, error)
+                self._replace(uid, one, replace(one, room=now + ITSELF))
+                return False
+        self._replace(uid, one, None)
         return True
 
 

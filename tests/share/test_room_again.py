@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.waiting import FORGET, ITSELF, ROOM, Waiting
@@ -123,7 +125,9 @@ def test_a_new_node_is_room() -> None:
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
 
 
-@pytest.mark.parametrize(("code", "again"), [(0, True), (503, True), (403, True), (404, False), (409, False)])
+@pytest.mark.parametrize(
+    ("code", "again"), [(0, True), (503, True), (403, True), (422, True), (404, False), (409, False)]
+)
 def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, again: bool) -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
@@ -131,7 +135,8 @@ def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, ag
     cluster.after(0.1)
     cluster.api.code = code
     assert len(cluster.after(ITSELF)) == 1
-    assert bool(cluster.after(1)) == again
+    assert cluster.after(ITSELF) == []
+    assert bool(cluster.after(ITSELF)) == again
 
 
 def test_a_pod_that_nobody_asks_about_any_more_is_forgotten() -> None:
@@ -141,3 +146,50 @@ def test_a_pod_that_nobody_asks_about_any_more_is_forgotten() -> None:
     cluster.ledger.pod_gone("uid-a")
     cluster.after(0.1)
     assert cluster.after(ITSELF) == []
+
+
+def test_no_more_are_touched_than_there_is_room_for() -> None:
+    """The others are, once it is seen who took it."""
+    cluster = Cluster()
+    for number in range(200):
+        assert not cluster.ask(f"p{number}")
+    cluster.ledger.pod_gone("uid-a")  # 10 units are free: three pods of 3
+    cluster.after(0.1)
+    assert len(cluster.after(ITSELF)) == 3
+    assert cluster.after(0.1) == []
+    assert len(cluster.after(ITSELF)) == 3
+
+
+def test_room_that_another_has_taken_is_none() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("large")
+    cluster.ledger.pod_gone("uid-a")
+    assert cluster.after(0.1) == []
+    cluster.ledger.pod_seen(pod("c", 8, on="n", **{INDEX: "0"}))
+    assert cluster.after(ITSELF) == []
+    cluster.ledger.pod_gone("uid-c")
+    assert cluster.after(0.1) == []
+    assert cluster.after(ITSELF) == ["default/pods/large/status"]
+
+
+def test_one_that_cannot_be_touched_comes_after_the_others() -> None:
+    cluster = Cluster()
+    assert not cluster.ask("bad", 8)
+    assert not cluster.ask("good", 8)
+    cluster.ledger.pod_gone("uid-a")
+    cluster.after(0.1)
+    cluster.api.code = 422
+    assert cluster.after(ITSELF) == ["default/pods/bad/status"]
+    cluster.api.code = None
+    assert cluster.after(ITSELF) == ["default/pods/good/status"]
+
+
+def test_units_of_an_earlier_configuration_do_not_make_a_gpu_too_small_for_ever() -> None:
+    """The rest comes back when the earlier pod ends."""
+    gpu = {"index": "0", "uuid": "GPU-0", "units": 10, "reserved": 4}
+    shared = node("n", 10, **{ANNOTATION: json.dumps({"version": 1, "gpus": [gpu]})})
+    answer = Extender(Ledger.of(MEM, [shared], []), Touches()).filter(
+        {"Pod": pod("a", 8), "NodeNames": ["n"]}
+    )
+    assert answer["FailedNodes"] == {"n": "fewer than 8 units of GPU memory are free"}
+    assert answer["FailedAndUnresolvableNodes"] == {}
