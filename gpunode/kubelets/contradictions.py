@@ -21,6 +21,16 @@ Scalars: TypeAlias = Mapping[
 ]  # key, or featureGates.NAME -> value as it is written, line
 
 READ = ("cgroupDriver", "containerRuntimeEndpoint", "failCgroupV1")
+TRUE = ("true", "yes", "on")  # of YAML 1.1, which the kubelet's reader takes
+UNITS = {
+    "h": 3600,
+    "m": 60,
+    "s": 1,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+}  # seconds, as Go has them
 
 
 def find(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
@@ -35,7 +45,7 @@ def _gates(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) ->
     for path, scalars in configs.items():
         for key, (value, line) in scalars.items():
             if key.startswith("featureGates."):
-                places.setdefault(key.partition(".")[2], {})[value == "true"] = f"{path}:{line}"
+                places.setdefault(key.partition(".")[2], {})[value.lower() in TRUE] = f"{path}:{line}"
     used = set(arguments.flags(start.words[1:], "feature-gates"))
     for path, number, text in _lines(facts, start):
         for match in gates.FLAG.finditer(text):
@@ -68,13 +78,22 @@ def _drop_ins(configs: Mapping[str, Scalars]) -> Iterator[str]:
     """Configuration files that set what a plan rests on to different values."""
     for key in READ:
         found = [(path, *scalars[key]) for path, scalars in configs.items() if key in scalars]
-        if len({value for _, value, _ in found}) > 1:
+        if any(not _same(value, found[0][1]) for _, value, _ in found):
             shown = " and ".join(f"`{value}` in {path}:{line}" for path, value, line in found)
             yield f"{key} is {shown}; the kubelet goes by the last one."
 
 
-def _same(flag: str, value: str) -> bool:
-    return flag.lower() == value.lower() or (flag.rstrip("s") == value.rstrip("s") == "0")
+def _same(one: str, other: str) -> bool:
+    seconds = _seconds(one)
+    return one.lower() == other.lower() or (seconds is not None and seconds == _seconds(other))
+
+
+def _seconds(text: str) -> float | None:
+    """A duration as Go writes it (1m30s); None where it is none."""
+    part = r"(\d+(?:\.\d*)?|\.\d+)(h|ms?|[nuµ]?s)"
+    if not re.fullmatch(rf"0|({part})+", text):
+        return None
+    return round(sum(float(number) * UNITS[unit] for number, unit in re.findall(part, text)), 9)
 
 
 def _place(facts: Facts, start: KubeletStart, flag: str) -> str:
@@ -94,13 +113,21 @@ def _lines(facts: Facts, start: KubeletStart) -> Iterator[tuple[str, int, str]]:
 
 
 def _scalars(text: str) -> dict[str, tuple[str, int]]:
-    """The scalars of a configuration; {} for one that is not valid, whose mistake is refused."""
+    """The scalars that a configuration sets; {} for one that is not valid, whose mistake is refused.
+
+    kubeadm writes every field, "" and 0s for those that are not set: the kubelet has its default or a flag's value then.
+    """
     root: Any = gates.compose(text)
     found: dict[str, tuple[str, int]] = {}
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         inner = value.value if key.value == "featureGates" and isinstance(value, yaml.MappingNode) else ()
         pairs = [(key.value, value), *((f"featureGates.{name.value}", state) for name, state in inner)]
         for name, node in pairs:
-            if isinstance(node, yaml.ScalarNode):
+            if isinstance(node, yaml.ScalarNode) and not _is_unset(node):
                 found[name] = (node.value, node.start_mark.line + 1)
     return found
+
+
+def _is_unset(node: yaml.ScalarNode) -> bool:
+    null = node.tag == "tag:yaml.org,2002:null"
+    return null or node.value == "" or (node.value != "0" and _seconds(node.value) == 0)
