@@ -164,11 +164,21 @@ def newcomers(known: List[str], patience: float, contained: bool) -> List[str]:
         time.sleep(0.5)
 
 
+# Device files for which nvidia-ctk makes no link: cmd/nvidia-ctk/system/create-dev-char-symlinks/existing.go, nodeIsBlocked.
+NEVER_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
+
+
 def read_unlinked() -> List[str]:
-    """NVIDIA's device files without the link in /dev/char that udev makes for those of other drivers."""
+    """NVIDIA's device files without the link in /dev/char that udev makes for those of other drivers, as far as nvidia-ctk
+    makes one for them."""
     found = []
-    for path in sorted(glob.glob(below("/dev/nvidia*")) + glob.glob(below("/dev/nvidia-caps/*"))):
-        there = os.stat(path)
+    for path in sorted(glob.glob(below("/dev/nvidia*")) + glob.glob(below("/dev/nvidia-caps/nvidia-*"))):
+        if os.path.basename(path).startswith(NEVER_LINKED):
+            continue
+        try:
+            there = os.stat(path)
+        except OSError:
+            continue  # a link to nowhere, or a device that has just gone
         link = "/dev/char/%d:%d" % (os.major(there.st_rdev), os.minor(there.st_rdev))
         if stat.S_ISCHR(there.st_mode) and not os.path.lexists(below(link)):
             found.append(unrooted(path))

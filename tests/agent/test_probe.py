@@ -782,16 +782,26 @@ def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device files need root")
 def test_devices_without_a_link_are_found(host: Host) -> None:
-    """By number, as systemd looks for them; files that are no devices have none."""
+    """By number, as systemd looks for them; files that are no devices have none, and nvidia-ctk makes none for switches."""
     (host.root / "dev/char").mkdir(parents=True)
+    switches = ("nvidia-nvswitch0", "nvidia-nvswitchctl", "nvidia-nvlink", "nvidia-fs0")
     try:
-        for minor, name in enumerate(("nvidia0", "nvidia1")):
+        for minor, name in enumerate(("nvidia0", "nvidia1", *switches)):
             os.mknod(host.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
     except PermissionError:
         pytest.skip("this machine makes no device files")
     host.write("/dev/nvidia-uvm", "")
     (host.root / "dev/char/195:0").symlink_to("../nvidia0")
     assert facts.parse(host.probe()).unlinked == ("/dev/nvidia1",)
+
+
+def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host) -> None:
+    """A link to nowhere looks the same."""
+    (host.root / "dev").mkdir()
+    (host.root / "dev/nvidia-old").symlink_to("nowhere")
+    seen = facts.parse(host.probe())
+    assert seen.unlinked == ()
+    assert "unlinked" not in seen.errors
 
 
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
