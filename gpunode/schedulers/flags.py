@@ -25,6 +25,7 @@ def _bool(word: str) -> bool:
 
 
 Reader = Callable[[str], Any]
+PROVIDER, DEFAULT = "algorithm-provider", ("", "DefaultProvider")  # up to 1.22
 WEIGHT = "hard-pod-affinity-symmetric-weight"
 KEYS: Mapping[str, tuple[tuple[str, ...], Reader]] = {
     "kubeconfig": (("clientConnection", "kubeconfig"), str),
@@ -66,6 +67,15 @@ def as_configuration(path: str, flags: Mapping[str, str], minor: int) -> dict[st
     if profile:
         document["profiles"] = [profile]
     return document | insecure(flags, minor)
+
+
+def provided(path: str, flags: Mapping[str, str]) -> None:
+    """Raises CannotPlan where the manifest at `path` names an algorithm provider: neither a Policy nor a configuration has a place for it."""
+    if flags.get(PROVIDER, "") not in DEFAULT:
+        raise CannotPlan(
+            f"{path}: the scheduler has an algorithm provider, which would be lost: --{PROVIDER}={flags[PROVIDER]}",
+            hint=f"Take --{PROVIDER} out first; from 1.19 on a KubeSchedulerConfiguration, named with --config, has its plugins in a profile.",
+        )
 
 
 def _read(path: str, name: str, word: str, read: Reader) -> Any:

@@ -53,7 +53,10 @@ def enabling(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tup
                 f"{manifest.PATH}: the scheduler has a Policy already, {found.flags[name]}",
                 hint=f"Take --{name} and its extender out first; pods that it placed keep their GPUs.",
             )
-    if path := found.flags.get("config", ""):
+    path = found.flags.get("config", "")
+    if not path:
+        flags.provided(manifest.PATH, found.flags)
+    if path:
         plain = lines.without(_content(files, path))
         made[path] = configuration.extended(path, plain, extender)
     elif not configuration.version(minor):

@@ -310,6 +310,26 @@ def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[s
     }
 
 
+@pytest.mark.parametrize("minor", [18, 19, 22])
+def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
+    """Neither a Policy nor a configuration has a place for it. The default one, and that beside the operator's own configuration, stay."""
+
+    def given(provider: str) -> str:
+        word = f"--leader-elect=true\n    - --algorithm-provider={provider}"
+        return KUBEADM.replace("{minor}", str(minor)).replace("--leader-elect=true", word)
+
+    with pytest.raises(CannotPlan, match="--algorithm-provider=ClusterAutoscalerProvider") as caught:
+        plan.enabling(files(manifest=given("ClusterAutoscalerProvider")), minor, WANTED)
+    assert manifest.PATH in caught.value.message
+    assert caught.value.hint
+    for provider in ("", "DefaultProvider"):
+        assert plan.enabling(files(manifest=given(provider)), minor, WANTED)[0]
+    own = given("ClusterAutoscalerProvider").replace(
+        "--leader-elect=true", "--config=/etc/kubernetes/own.yaml"
+    )
+    assert plan.enabling(files(manifest=own, config=OWN), minor, WANTED)[0]
+
+
 @pytest.mark.parametrize(
     ("given", "bound"),
     [
