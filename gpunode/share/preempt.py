@@ -1,6 +1,7 @@
 """Which pods of a node make room for another. Pure.
 
-kube-scheduler chooses victims by the node's sums: they can leave no single GPU with room, and would end for nothing.
+kube-scheduler chooses victims by the node's sums: they can leave no single GPU with room. So others are added to them, or
+none of them ends.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def victims(
     *,
     packed: bool,
 ) -> tuple[str, ...] | None:
-    """UIDs: the `proposed` ones, which free other resources, too, and where these leave no room pods of a lower priority
-    as well, none without need. None where not even all of them make room."""
+    """UIDs: the `proposed` ones, all, since they free other resources, too; and where these leave no room pods of a lower
+    priority as well, none of those without need. None where not even all of them make room."""
     if book is None:
         return None
     left = _without(book, promises, proposed)

@@ -1,4 +1,4 @@
-"""Pods that make room for one of a higher priority: on one GPU, none for nothing."""
+"""Pods that make room for one of a higher priority: the scheduler's victims, and those added to them, until one GPU has room."""
 
 from __future__ import annotations
 
