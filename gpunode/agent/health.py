@@ -82,7 +82,7 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
             shown, works = units.get(unit, {}), working(units)
         except OSError as error:  # systemctl may fail for a moment while the unit is healthy
             why = "has an unknown state: %s" % error
-        ended = not answer.status and shown.get("Type") == "oneshot"
+        ended = not answer.status and shown.get("Type") == "oneshot" and not skipped(shown)
         lost = {name: why for name in wanted if name not in works and not (ended and name == unit)}
         seen = {name: works.get(name) for name in wanted}
         if lost or seen != before:
@@ -102,9 +102,16 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         if down or late:
             if shown and unit not in works:
                 state = "is %s (%s)" % (shown.get("ActiveState", "unknown"), shown.get("SubState", ""))
+                if skipped(shown):
+                    state = "was skipped: a condition of its own is not met"
                 lost[unit] = last(answer.words, 3)[0] if answer.status else state
             return lost or {unit: "restarts again and again"}
         time.sleep(min(0.5, settle / 5.0))
+
+
+def skipped(shown: Dict[str, str]) -> bool:
+    """Whether the unit did nothing at its last start, as a condition was not met: of that `systemctl restart` is no failure."""
+    return shown.get("ConditionResult") == "no" or shown.get("Result") == "exec-condition"
 
 
 def reasons(lines: List[str]) -> List[str]:

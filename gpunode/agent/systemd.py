@@ -7,7 +7,8 @@ from typing import Any, Dict, Iterable, List, Optional
 from gpunode.agent.system import Answer, last, run
 
 UNIT_PROPERTIES = (
-    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID,Type"
+    "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID,Type,Result,"
+    "ConditionResult"
 )
 
 

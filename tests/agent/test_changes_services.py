@@ -73,6 +73,25 @@ def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host) -> None
     assert failed["error"] == "links.service did not come back: failed to get device nodes: no such device"
 
 
+@pytest.mark.parametrize(
+    "why", [{"ConditionResult": "no"}, {"ConditionResult": "yes", "Result": "exec-condition"}]
+)
+def test_a_unit_that_its_condition_skips_has_not_worked(host: Host, why: dict[str, str]) -> None:
+    """`systemctl restart` succeeds all the same; the journal has the condition, of newer systemds."""
+    host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot", **why)
+    host.program("journalctl", "")
+    failed = host.fail(Service("links.service", "why", restart=True))
+    assert failed["code"] == "unit-failed"
+    assert (
+        "links.service did not come back: was skipped: a condition of its own is not met" in failed["error"]
+    )
+    skipped = (
+        "Links was skipped because of an unmet condition check (ConditionPathExists=/sys/module/nvidia)."
+    )
+    host.program("journalctl", f"echo '{skipped}'")
+    assert host.fail(Service("links.service", "why", restart=True))["error"].endswith(skipped)
+
+
 def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
     """The run's own change is undone and the unit runs as before; both are reported, with the journal's reason."""
     host.unit(DOCKER, START)

@@ -8,9 +8,12 @@ from typing import Any, get_args
 import pytest
 
 from gpunode import desired, pipeline
+from gpunode.kubelets import places
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
+from gpunode.render import template
 from gpunode.report.headline import headline
-from gpunode.runtimes import RUNTIMES
+from gpunode.runtimes import RUNTIMES, microk8s
+from gpunode.steps import cdi, dev_char
 from tests import cases
 
 
@@ -120,3 +123,13 @@ def test_a_restart_of_docker_knows_whom_it_may_end(
     changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
     (restart,) = [change for change in changes if isinstance(change, Service)]
     assert restart.ends == ends
+
+
+@pytest.mark.parametrize("name", [dev_char.FILE, cdi.FILE])
+def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_for_good(name: str) -> None:
+    """Every kubelet and runtime that gpunode drives; a oneshot has no time limit of its own."""
+    text = template(name.lstrip("/"))
+    before = {unit for line in text.splitlines() if line.startswith("Before=") for unit in line[7:].split()}
+    runtimes = {"docker.service", "containerd.service", "crio.service", "cri-docker.service", microk8s.UNIT}
+    assert before >= {place.unit for place in places.PLACES} | runtimes
+    assert "\nTimeoutStartSec=60\n" in text
