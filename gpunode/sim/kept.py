@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -83,18 +84,20 @@ def broken(kept: Kept, fault: str) -> str:
 
 def grown(kept: Kept, count: int) -> tuple[str, ...]:
     """Add bare hosts, which join the cluster, and their group to the inventory; returns their names."""
-    there = {state.folder.name for state in kept.states}
-    number = next(number for number in range(1, len(there) + 2) if f"{HOST}{number}-01" not in there)
-    names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
-    for name in names:
-        hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
-    os.kill(_served(kept)["pid"], signal.SIGUSR1)
-    deadline = time.monotonic() + PATIENCE
-    while not set(names) <= set(_served(kept)["ports"]):
-        if time.monotonic() > deadline:
-            raise DemoFailed(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
-        time.sleep(0.05)
-    _listed(kept.folder / "inventory.yaml", f"{GROUP}{number}", names, _served(kept)["ports"])
+    with (kept.folder / "add.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: names, folders and the inventory are the demo's
+        there = {state.folder.name for state in kept.states}
+        number = next(number for number in range(1, len(there) + 2) if f"{HOST}{number}-01" not in there)
+        names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
+        for name in names:
+            hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
+        os.kill(_served(kept)["pid"], signal.SIGUSR1)
+        deadline = time.monotonic() + PATIENCE
+        while not set(names) <= set(_served(kept)["ports"]):
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
+            time.sleep(0.05)
+        _listed(kept.folder / "inventory.yaml", f"{GROUP}{number}", names, _served(kept)["ports"])
     return tuple(names)
 
 

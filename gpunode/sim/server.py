@@ -2,7 +2,7 @@
 
 `python -m gpunode.sim.server FOLDER`, with the folder's lock inherited. It prints `ready`. When its standard input ends,
 as when its parent process ends, it ends, too, unless it has read a line `keep`. SIGUSR1 has it serve the hosts that were
-added to the folder. At its end it removes the folder and leaves no process.
+added to the folder and can be read. At its end it removes the folder and leaves no process.
 """
 
 from __future__ import annotations
@@ -46,12 +46,21 @@ def main(demo: Path) -> int:
         print("ready", flush=True)
         threading.Thread(target=_listen, args=(orders,), daemon=True).start()
         while orders.get() == ADD:
-            for state in [
-                State(path) for path in sorted((demo / "hosts").iterdir()) if path.name not in ports
-            ]:
-                server.add(state)
-                cluster.add(state.folder.name)
-                ports[state.folder.name] = server.port(state.folder.name)
+            for name in sorted({path.name for path in (demo / "hosts").iterdir()} - ports.keys()):
+                state = State(demo / "hosts" / name)
+                try:
+                    state.machine(), state.now()
+                    server.add(state)
+                    cluster.add(name)
+                except (
+                    OSError,
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                ) as error:  # half written: tried at the next ADD
+                    print(f"{name} cannot be served yet: {error!r}", file=sys.stderr, flush=True)
+                    continue
+                ports[name] = server.port(name)
             (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
             _tell(demo, ports, cluster.metrics)
         cluster.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,31 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         done = run("provision", "inventory.yaml", "--yes", "--no-run", "--limit", "h100-1")
         assert done.returncode == 0, done.stdout + done.stderr
         assert kept.one(None).states[0].now().library.startswith("580.")
+    finally:
+        kept.stop()
+
+
+def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Path) -> None:
+    """What its user wrote into the inventory stays; the host is served as soon as it can be read."""
+    with Demo([kinds.without("cpu-1")]) as demo:
+        demo.keep("demo")
+    try:
+        one = kept.one("demo")
+        demo.inventory.write_text(f"# mine\n{demo.inventory.read_text()}")
+        (demo.folder / "hosts/half").mkdir()  # as an add that was killed leaves it
+        with ThreadPoolExecutor() as pool:
+            added = list(pool.map(kept.grown, [one] * 3, [1] * 3))
+        assert sorted(added) == [("new1-01",), ("new2-01",), ("new3-01",)]
+        assert demo.inventory.read_text().startswith("# mine\n")
+        hosts_now = {host.name: host.ssh.port for host in inventory.load(demo.inventory).hosts}
+        ports = json.loads((demo.folder / "demo.json").read_text())["ports"]
+        assert hosts_now == ports
+        assert "half cannot be served yet: FileNotFoundError" in (demo.folder / "server.log").read_text()
+
+        shutil.rmtree(demo.folder / "hosts/half")
+        hosts.create(demo.folder, kinds.without("half"))
+        kept.grown(one, 1)
+        until(lambda: "half" in json.loads((demo.folder / "demo.json").read_text())["ports"])
     finally:
         kept.stop()
 
