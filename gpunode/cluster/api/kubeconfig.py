@@ -116,12 +116,22 @@ def load(cluster: Cluster) -> Access:
 
 
 def _plugin(source: str, context: str) -> dict[str, Any]:
-    """The credential plugin of a context's user; {} where it has none."""
+    """The credential plugin of a context's user; {} where it has none. Raises KubeconfigUnusable."""
     sections, _ = _merged(source)
     user = (sections["contexts"][context].get("context") or {}).get("user")
     found = (sections["users"].get(str(user)) or {}).get("user") or {}
     plugin = found.get("exec") if isinstance(found, dict) else None
-    return plugin if isinstance(plugin, dict) else {}
+    if plugin is None:
+        return {}
+    hint = "Fix the kubeconfig, or write that user again with the tool that it is of."
+    if not isinstance(plugin, dict):
+        raise KubeconfigUnusable(f"{source}: the exec section of user `{user}` is not a mapping", hint=hint)
+    for key, kind, what in (("command", str, "text"), ("args", list, "a list"), ("env", list, "a list")):
+        if not isinstance(plugin.get(key), kind | None):
+            raise KubeconfigUnusable(
+                f"{source}: `{key}` of user `{user}`'s exec section is not {what}", hint=hint
+            )
+    return plugin
 
 
 def _tls(configuration: Any) -> ssl.SSLContext | None:
@@ -183,7 +193,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     except PermissionError as error:
         raise KubeconfigUnusable(
             f"{path} cannot be read as a kubeconfig: {_words(error)}",
-            hint=f"It is another user's, often root's: `sudo cat {path} > gpus.kubeconfig` and name that with cluster.kubeconfig or "
+            hint=f"It is another user's, often root's: "
+            f'`sudo install -m 600 -o "$USER" {shlex.quote(str(path))} gpus.kubeconfig` and name that with cluster.kubeconfig or '
             "$KUBECONFIG.",
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -274,19 +274,40 @@ def test_an_unverified_server_is_one(tmp_path: Path) -> None:
     assert access.tls.verify_mode == ssl.CERT_REQUIRED
 
 
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"args": 5}, "`args` of user `u`'s exec section is not a list"),
+        ({"args": "get token"}, "`args` of user `u`'s exec section is not a list"),
+        ({"env": {"A": "b"}}, "`env` of user `u`'s exec section is not a list"),
+        ({"command": ["aws"]}, "`command` of user `u`'s exec section is not text"),
+        ("aws eks get-token", "the exec section of user `u` is not a mapping"),
+    ],
+)
+def test_a_credential_plugin_that_is_written_wrong_is_not_started(
+    tmp_path: Path, run: object, words: str
+) -> None:
+    """A sentence names the key."""
+    if isinstance(run, dict):
+        run = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
+    source = written(tmp_path, users=[{"name": "u", "user": {"exec": run}}])
+    assert refused(source).startswith(f"{source}: {words}")
+
+
 def test_a_file_of_another_user_is_told_with_the_way_to_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As k3s' is root's."""
+    """As k3s' is root's; the copy is the user's alone."""
 
     def denied(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    source = written(tmp_path)
+    (tmp_path / "my cluster").mkdir()
+    source = written(tmp_path / "my cluster")
     monkeypatch.setattr(Path, "read_text", denied)
     said = refused(source)
     assert f"{source} cannot be read as a kubeconfig: permission denied" in said
-    assert f"sudo cat {source}" in said
+    assert f"`sudo install -m 600 -o \"$USER\" '{source}' gpus.kubeconfig`" in said
 
 
 def jwt(**claims: object) -> str:
