@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from gpunode import compat, packages
@@ -12,6 +12,7 @@ from gpunode.model import (
     DriverWish,
     Facts,
     KernelModule,
+    Package,
     Packages,
     PackageSpec,
     Reboot,
@@ -42,6 +43,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             wish,
             missing(facts, desired),
             wrong if wish.run is None else (),
+            names=system.NAMES,
             headers_first=system.HEADERS_FIRST or wish.run is not None,
         ),
         *files.write(
@@ -114,15 +116,19 @@ def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[
     if wish.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))
-    if wish.version and not names.goes_back:
-        later = [
-            p
-            for p in family.values()
-            if branch_of(p.version) and numbers(upstream(p.version)) > numbers(wish.version)
-        ]
-        wrong |= set(own) if later else set()
+    later = _later(parts, wish, names)
+    if later & set(family):
+        wrong |= set(family) | later
     wrong |= {*names.of_flavour(family, other), *wish.replaces}
     return tuple(sorted(wrong - set(names.pins(wrong))))
+
+
+def _later(parts: Mapping[str, Package], wish: DriverWish, names: compat.PackageNames) -> set[str]:
+    """The parts of a later version than the wished one, where the package system does not go back."""
+    if not wish.version or names.goes_back:
+        return set()
+    wished = numbers(wish.version)
+    return {n for n, p in parts.items() if branch_of(p.version) and numbers(upstream(p.version)) > wished}
 
 
 def _packages(
@@ -131,13 +137,15 @@ def _packages(
     install: tuple[PackageSpec, ...],
     wrong: tuple[str, ...],
     *,
+    names: compat.PackageNames,
     headers_first: bool,
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
         whose = "another driver's, or of another branch or flavour than the one that is wished"
         why = whose if wish.replaces else "another branch or flavour than the one that fits"
-        if wish.version and any(spec.name in wrong for spec in wish.packages):
+        installed = {spec.name: facts.packages[spec.name] for spec in wish.packages if spec.name in wrong}
+        if _later(installed, wish, names):
             why = f"a later version than {wish.version}, which nothing is installed over"
         yield packaging.change(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in wish.pin)
@@ -158,10 +166,10 @@ def _packages(
         why = "the module is the distribution's, and the driver's programs must be of its version"
         yield packaging.change(facts, why, install=first)
         rest = tuple(spec for spec in rest if spec not in first)
-    names = [spec.name for spec in (*wish.packages, *wish.fabric)]
+    kept = [spec.name for spec in (*wish.packages, *wish.fabric)]
     # apt may forget a hold when it installs, so all are held again then
-    again = any(spec.name in names for spec in rest)
-    hold = tuple(n for n in names if again or n not in facts.packages or not facts.packages[n].held)
+    again = any(spec.name in kept for spec in rest)
+    hold = tuple(n for n in kept if again or n not in facts.packages or not facts.packages[n].held)
     if rest:
         yield packaging.change(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
     elif hold:

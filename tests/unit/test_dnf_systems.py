@@ -304,3 +304,30 @@ def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
     assert openpgp.expires(KEY) is None
     assert openpgp.expires(KEY.replace("mDME", "mDMF")) is None
     assert openpgp.expires("no key") is None
+
+
+OWNER = "CDB716C3055A182F4272270D232B685E3816D106"  # EXPIRED's fingerprint
+
+
+def issued(made: int, *issuer: bytes, kind: int = 0x13) -> bytes:
+    """A signature of then, without an end, by this issuer (subpackets)."""
+    parts = [b"\x02" + made.to_bytes(4, "big"), *issuer]
+    area = b"".join(bytes([len(part)]) + part for part in parts)
+    return packet(2, bytes([4, kind, 22, 8]) + len(area).to_bytes(2, "big") + area + b"\0\0")
+
+
+@pytest.mark.parametrize(
+    ("issuer", "end"),
+    [
+        ((b"\x10" + b"somebody",), 1580428800),
+        ((b"\x21\x04" + b"somebody" * 2 + b"else",), 1580428800),
+        ((b"\x10" + bytes.fromhex(OWNER[-16:]),), None),
+        ((b"\x21\x04" + bytes.fromhex(OWNER),), None),
+        ((), None),
+    ],
+)
+def test_only_its_own_signatures_let_a_key_live(issuer: tuple[bytes, ...], end: int | None) -> None:
+    """A certification by another key has its own time, and says nothing of this one's."""
+    block = EXPIRED.split("\n\n")[1].split("\n=", maxsplit=1)[0]
+    later = issued(1700000000, *issuer)
+    assert openpgp.expires(armoured(base64.b64decode(block) + later)) == end

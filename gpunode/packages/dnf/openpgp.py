@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 
 OWN = (0x10, 0x11, 0x12, 0x13, 0x1F)  # types of signatures by which a key speaks of itself
+ISSUER = 16  # the type of the subpacket with a key's id, the end of its fingerprint
+ISSUERS = (ISSUER, 33)  # and with its version and fingerprint (RFC 9580)
 BEGIN = "-----BEGIN "
 # Of lines without spaces around them. Strict: gpg, rpm and apt skip different things in what is not as it should be.
 BLOCK = re.compile(
@@ -42,11 +44,12 @@ def expires(armoured: str) -> int | None:
     """When the key expires by its newest signature of its own, in seconds since 1970; None where it does not, or cannot be read."""
     try:
         packets = _packets_of(armoured)
-        created = next(int.from_bytes(body[1:5], "big") for tag, body in packets if tag == KEY)
+        key = next(body for tag, body in packets if tag == KEY)
+        created, owner = int.from_bytes(key[1:5], "big"), bytes.fromhex(_fingerprint(key))
         own = [
             _times(body)
             for tag, body in packets
-            if tag == SIGNATURE and body[:1] == b"\x04" and body[1] in OWN
+            if tag == SIGNATURE and body[:1] == b"\x04" and body[1] in OWN and _is_by(owner, body)
         ]
     except (ValueError, IndexError, StopIteration):
         return None
@@ -54,10 +57,25 @@ def expires(armoured: str) -> int | None:
     return created + lives if lives else None
 
 
+def _is_by(owner: bytes, signature: bytes) -> bool:
+    """Whether no issuer that the signature names is another key than this fingerprint's."""
+    unhashed = 6 + int.from_bytes(signature[4:6], "big")
+    named = (*_subpackets(signature, 4), *_subpackets(signature, unhashed))
+    return all(
+        owner.endswith(value if kind == ISSUER else value[1:]) for kind, value in named if kind in ISSUERS
+    )
+
+
 def _times(signature: bytes) -> tuple[int, int]:
     """When a signature was made, and for how long from its making on it lets the key live; 0 for ever."""
-    end = 6 + int.from_bytes(signature[4:6], "big")
-    at, made, lives = 6, 0, 0
+    found = {kind: int.from_bytes(value, "big") for kind, value in _subpackets(signature, 4)}
+    return found.get(2, 0), found.get(9, 0)
+
+
+def _subpackets(signature: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """Type and value of each in the area whose two bytes of length are there."""
+    end = at + 2 + int.from_bytes(signature[at : at + 2], "big")
+    at += 2
     while at < end:
         first = signature[at]
         if first < 192:
@@ -66,10 +84,8 @@ def _times(signature: bytes) -> tuple[int, int]:
             size, start = ((first - 192) << 8) + signature[at + 1] + 192, at + 2
         else:
             size, start = int.from_bytes(signature[at + 1 : at + 5], "big"), at + 5
-        kind, value = signature[start] & 0x7F, int.from_bytes(signature[start + 1 : start + size], "big")
-        made, lives = (value, lives) if kind == 2 else (made, value) if kind == 9 else (made, lives)
+        yield signature[start] & 0x7F, signature[start + 1 : start + size]
         at = start + size
-    return made, lives
 
 
 def _packets_of(armoured: str) -> list[tuple[int, bytes]]:
