@@ -24,11 +24,15 @@ def server(api: Api, wish: SecondScheduler | None) -> int:
     return found
 
 
+def rehearse(api: Api, share: extender.Spec, wish: SecondScheduler) -> None:
+    """Dry-run it with the extender, whose address may not be known yet. Raises ClusterError where the API server would refuse
+    it: who may not bind its roles is told before anything is changed."""
+    second.plan(api, _wanted(api, share, wish), share.manifests)
+
+
 def enable(api: Api, listener: Listener, share: extender.Spec, wish: SecondScheduler, *, yes: bool) -> None:
     """Deploy it beside the extender, which leads. Raises ClusterError."""
-    asked = Extender(extender.address(api, share.namespace), share.share.resource, second.FOLDER)
-    version = second.minor(wish, server(api, wish))
-    wanted = second.spec(share.namespace, wish, version, asked, share.certificates_id)
+    wanted = _wanted(api, share, wish)
     changes = [one for one in second.plan(api, wanted) if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
     if changes:
@@ -38,6 +42,12 @@ def enable(api: Api, listener: Listener, share: extender.Spec, wish: SecondSched
         f"the extender leads, and the scheduler {wish.name} asks it for pods with `schedulerName: {wish.name}`",
         {"schedulers": 1, "asking": 1},
     )
+
+
+def _wanted(api: Api, share: extender.Spec, wish: SecondScheduler) -> second.Spec:
+    asked = Extender(extender.address(api, share.namespace), share.share.resource, second.FOLDER)
+    version = second.minor(wish, server(api, wish))
+    return second.spec(share.namespace, wish, version, asked, share.certificates_id)
 
 
 def alone(api: Api) -> None:

@@ -51,6 +51,8 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     minor = second.server(api, wish.scheduler)
     found, code = _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
+    if wish.scheduler is not None:
+        second.rehearse(api, wanted, wish.scheduler)
     differences = *plugin.plan(api, spec), *extender.plan(api, wanted)
     changes = [one for one in differences if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
@@ -75,9 +76,9 @@ def everything(namespace: str) -> list[Object]:
     return Spec(namespace, "any", "", "").manifests
 
 
-def plan(api: Api, wanted: Spec) -> tuple[Difference, ...]:
-    """What `deploy` would change."""
-    return apply.diff(api, wanted.manifests)
+def plan(api: Api, wanted: Spec, before: Sequence[Object] = ()) -> tuple[Difference, ...]:
+    """What `deploy` would change. `before`: what is to be applied first, its namespace among it."""
+    return apply.diff(api, [*before, *wanted.manifests])
 
 
 def deploy(api: Api, wanted: Spec, *, seconds: float, tell: OnProgress) -> tuple[Difference, ...]:

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
+from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment, second
 from gpunode.errors import ClusterError, GpunodeError
 from gpunode.inventory import load
-from gpunode.model import PluginImage, SecondScheduler, Share
+from gpunode.model import Cluster, Inventory, PluginImage, SecondScheduler, Share
 from gpunode.rollout import second as beside
+from gpunode.rollout import share
 from gpunode.schedulers.configuration import Extender
 from gpunode.schedulers.plan import VOLUME
+
+from .fake import FakeApi, Fault
 
 IMAGE = "registry.example.org/kube-scheduler:v1.36.3"
 ASKED = Extender("10.96.0.7", "aliyun.com/gpu-mem", second.FOLDER)
@@ -131,6 +135,32 @@ def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | 
     assert ("Deployment" in kinds) == (wish is None)
     names = {one["metadata"]["name"] for one in deployment._own("ns")}
     assert {deployment.NAME, second.NAME} <= names
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["namespace", "no namespace"])
+def test_who_may_not_bind_its_roles_is_told_before_anything_is_changed(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Nothing but dry runs reaches the API server, and nobody is asked."""
+    roles = "clusterrolebindings/gpunode-share-scheduler"
+    why = f'{roles} is forbidden: user "u" (groups=[]) is attempting to grant RBAC permissions not currently held:'
+    for name in ("kube-system", *(["gpunode"] if there else [])):
+        fake.put({"kind": "Namespace", "metadata": {"name": name, "labels": {}}})
+    fake.fail("PATCH", roles, Fault(403, "Forbidden", f"{why}\n{{Resources:[bindings]}}"))
+
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked before")
+
+    monkeypatch.setattr(share, "accepted", asked)
+    cluster = Cluster(plugin=PluginImage("plugin:1"), share=Share(scheduler=SecondScheduler(IMAGE)))
+    listener = SimpleNamespace(cluster=lambda *_: None, event=None)
+    session: Any = SimpleNamespace(inventory=Inventory("i.yaml", (), cluster), listener=listener)
+    held: Any = None
+    with pytest.raises(ClusterError, match="rights that the user does not have"):
+        share._enable(session, api, held, yes=True)
+    writes = [one for one in fake.requests if one[0] != "GET" and "selfsubjectaccessreviews" not in one[1]]
+    assert writes
+    assert all(query.get("dryRun") == "All" for _, _, query in writes)
 
 
 HOSTS = "groups: {gpu: {hosts: [{name: a, address: 10.0.0.1}]}}\n"
