@@ -49,7 +49,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
     rights.demanded(api, rights.of_share(spec.namespace))
     minor = second.server(api, wish.scheduler)
-    found, code = _schedulers(session, api)
+    found, code = ([], 0) if _beside(session, api) else _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
     if wish.scheduler is not None:
         second.rehearse(api, wanted, wish.scheduler)
@@ -98,7 +98,8 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
     rights.demanded(api, (*extender.rights_to_remove(namespace), *rights.SCHEDULERS))
-    found, code = _schedulers(session, api)
+    beside = _beside(session, api) or second.asks_alone(api, namespace)
+    found, code = ([], 0) if beside else _schedulers(session, api)
     plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
     _change(session, api, held, found, plans, yes=yes)
     there = extender.removable(api, namespace, tell=tell)
@@ -124,12 +125,17 @@ def _wish(inventory: Inventory) -> Share:
     return inventory.cluster.share
 
 
+def _beside(session: Session, api: Api) -> bool:
+    """Whether the inventory names a second scheduler, which takes the hosts' place. Raises ClusterError where these ask, too."""
+    share = session.inventory.cluster.share
+    if share is None or share.scheduler is None:
+        return False
+    second.alone(api)
+    return True
+
+
 def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
-    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen; none where a
-    second scheduler asks the extender."""
-    if (share := session.inventory.cluster.share) and share.scheduler:
-        second.alone(api)
-        return [], 0
+    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         files = (*visit.watch.files, *schedulers.FILES)

@@ -76,6 +76,11 @@ def everything(namespace: str) -> list[Object]:
     return Spec(namespace, "any", "", "").manifests
 
 
+def there(api: Api, namespace: str) -> bool:
+    """Whether one that is gpunode's is in the cluster, or what an interrupted removal left of it."""
+    return bool(apply.present(api, everything(namespace)))
+
+
 def plan(api: Api, wanted: Spec, before: Sequence[Object] = ()) -> tuple[Difference, ...]:
     """What `deploy` would change. `before`: what is to be applied first, its namespace among it."""
     return apply.diff(api, [*before, *wanted.manifests])

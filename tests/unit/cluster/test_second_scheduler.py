@@ -163,6 +163,41 @@ def test_who_may_not_bind_its_roles_is_told_before_anything_is_changed(
     assert all(query.get("dryRun") == "All" for _, _, query in writes)
 
 
+@pytest.mark.parametrize("host_asks", [False, True])
+@pytest.mark.parametrize("kind", ["Deployment", "ServiceAccount"])
+def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_control_plane(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, kind: str, host_asks: bool
+) -> None:
+    """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
+    monkeypatch.setattr(share, "accepted", lambda *_, **__: None)
+    (left,) = [one for one in second.everything("gpunode") if one["kind"] == kind]
+    fake.put(left)
+    if host_asks:
+        asking = {"nodeName": "cp-1", "volumes": [{"name": f"{VOLUME}0a1b"}], "containers": []}
+        meta = {"name": "s", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
+        fake.put({"kind": "Pod", "metadata": meta, "spec": asking})
+    totals: list[dict[str, int]] = []
+    listener = SimpleNamespace(
+        plans=None,
+        event=lambda _: None,
+        note=lambda _: None,
+        failures=lambda _: None,
+        rows=lambda *_: None,
+        total=lambda _, counts: totals.append(counts),
+    )
+    inventory = Inventory("i.yaml", (), Cluster(share=Share()))
+    session: Any = SimpleNamespace(inventory=inventory, listener=listener, probed=lambda _: [])
+    held: Any = None
+    if host_asks:
+        with pytest.raises(ClusterError, match="none of these hosts has"):
+            share._disable(session, api, held, yes=True)
+        assert fake.all(kind)
+    else:
+        assert share._disable(session, api, held, yes=True) == 0
+        assert totals == [{"schedulers": 0, "removed": 1}]
+        assert not fake.all(kind)
+
+
 HOSTS = "groups: {gpu: {hosts: [{name: a, address: 10.0.0.1}]}}\n"
 
 
