@@ -10,7 +10,7 @@ import posixpath
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,11 @@ from gpunode.errors import GpunodeError
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 CHUNK = 1 << 20  # bytes
-INTERPRETER = re.compile(r"(?:\./)?usr/(local/)?bin/python(3\.\d+)$")
-MUSL = re.compile(r"(?:\./)?(?:usr/)?lib/ld-musl-")
-OLDEST = (3, 10)  # minor versions of Python that the plugin runs on
+BIN = ("usr/local/bin", "usr/bin")  # as in PATH
+INTERPRETER = re.compile(r"python3\.(\d+)$")
+MUSL = re.compile(r"(?:usr/)?lib/ld-musl-")
+OLDEST = 10  # the minor version of Python 3 that the plugin needs
+LINKS = 40  # that a kernel follows
 
 Open = Callable[[str], IO[bytes]]
 
@@ -111,7 +113,7 @@ def _base(path: Path, read: Open, arch: str) -> Base:
         raise UnusableBase(
             f"{path} has {len(names)} layers, its configuration names {len(diffs)}", hint="Save it again."
         )
-    layers, files = [], set[str]()
+    layers, files = [], dict[str, str]()
     for name, diff in zip(names, diffs, strict=True):
         one, inside = _layer(path, read, name, diff)
         layers.append(one)
@@ -176,8 +178,8 @@ class _Hashed(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, set[str]]:
-    """The layer, checked against its diff id, and the names of what is in it."""
+def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, dict[str, str]]:
+    """The layer, checked against its diff id, and the names of what is in it → what they link to, or ""."""
     try:
         with read(name) as start:
             magic = start.read(4)
@@ -191,7 +193,7 @@ def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, set[str
                 )
             plain = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=stored))) if compressed else stored
             with tarfile.open(fileobj=plain, mode="r|") as tar:
-                inside = {member.name for member in tar}
+                inside = {_place(member.name): _target(member) for member in tar}
             whole = plain.finish()
             digest = stored.finish()
     except (KeyError, FileNotFoundError):
@@ -206,21 +208,44 @@ def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, set[str
     return Layer(name, digest, stored.size, compressed), inside
 
 
-def _python(path: Path, files: set[str]) -> str:
-    """The minor version of `python3`. /usr/local comes first, as in PATH."""
+def _place(name: str, folder: str = "") -> str:
+    return posixpath.normpath(posixpath.join("/", folder, name)).lstrip("/")
+
+
+def _target(member: tarfile.TarInfo) -> str:
+    return f"/{member.linkname}" if member.islnk() else member.linkname
+
+
+def _python(path: Path, files: Mapping[str, str]) -> str:
+    """The minor version of `python3`."""
     if any(MUSL.match(name) for name in files):
         raise UnusableBase(
             f"{path} has musl's C library; the plugin's libraries need glibc",
             hint="Take a base of Debian, Ubuntu or a RHEL-like system.",
         )
-    found = sorted((bool(match[1]), match[2]) for match in map(INTERPRETER.match, files) if match)
-    if not found:
+    minor = _linked(files)
+    if minor is None:
         raise UnusableBase(
             f"{path} has no Python", hint="Take a base with Python 3, such as python:3.11-slim."
         )
-    version = found[-1][1]
-    if tuple(map(int, version.split("."))) < OLDEST:
+    if minor < OLDEST:
         raise UnusableBase(
-            f"{path} has Python {version}; the plugin needs 3.10 or newer", hint="Take a newer base."
+            f"{path} has Python 3.{minor}; the plugin needs 3.{OLDEST} or newer", hint="Take a newer base."
         )
-    return version
+    return f"3.{minor}"
+
+
+def _linked(files: Mapping[str, str]) -> int | None:
+    """The minor version that the link `python3` leads to; without a link the newest of the first folder with one."""
+    name = next((f"{folder}/python3" for folder in BIN if f"{folder}/python3" in files), "")
+    for _ in range(LINKS):
+        if not (link := files.get(name)):
+            break
+        name = _place(link, posixpath.dirname(name))
+        if match := INTERPRETER.match(posixpath.basename(name)):
+            return int(match[1])
+    for folder in BIN:
+        there = (posixpath.basename(name) for name in files if posixpath.dirname(name) == folder)
+        if found := [int(match[1]) for match in map(INTERPRETER.match, there) if match]:
+            return max(found)
+    return None

@@ -8,7 +8,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import GpunodeError
-from gpunode.image import wheels, write
+from gpunode.image import base, wheels, write
 from gpunode.image.base import UnusableBase
 from gpunode.inventory import archive
 
@@ -26,9 +26,13 @@ PYTHON = "usr/local/bin/python3.11"
 NAME = "gpunode-deviceplugin:1"
 
 
-def tar(files: Files) -> bytes:
+def tar(files: Files, links: Mapping[str, str] | None = None) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as made:
+        for name, target in (links or {}).items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            made.addfile(member)
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
@@ -167,6 +171,43 @@ def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
     assert "PATH=/usr/local/bin:/usr/bin" in inner["Env"]
     assert [one for one in inner["Env"] if one.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]
     assert not [one for one in inner["Env"] if "VISIBLE_DEVICES" in one]
+
+
+LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("layers", "python"),
+    [
+        ([tar({"usr/bin/python3.9": b"", "usr/bin/python3.12": b""})], "3.12"),
+        ([tar({"usr/bin/python3.10": b"", "usr/bin/python3.12": b""}, {USUAL: "python3.10"})], "3.10"),
+        ([tar({"./usr/bin/python3.11": b""}, {f"./{USUAL}": "/usr/bin/python3.11"})], "3.11"),
+        ([tar({"usr/bin/python3.12": b"", PYTHON: b""}, {USUAL: "python3.12", LOCAL: "python3.11"})], "3.11"),
+        ([tar({"usr/bin/python3.12": b"", PYTHON: b""}, {USUAL: "python3.12"})], "3.12"),
+        (
+            [
+                tar(
+                    {"usr/bin/python3.10": b"", "usr/bin/python3.12": b""},
+                    {USUAL: "/etc/alternatives/python3", "etc/alternatives/python3": "/usr/bin/python3.10"},
+                )
+            ],
+            "3.10",
+        ),
+        (
+            [tar({"usr/bin/python3.12": b""}, {USUAL: "python3.10"}), tar({}, {USUAL: "python3.12"})],
+            "3.12",
+        ),
+        ([tar({"usr/bin/python3.12": b""}, {USUAL: "python3"})], "3.12"),
+        ([tar({"opt/python/bin/python3.12": b""}, {LOCAL: "/opt/python/bin/python3.12"})], "3.12"),
+    ],
+    ids=[
+        "as numbers", "link", "absolute link", "local first", "no local link", "alternatives", "later layer",
+        "circle", "elsewhere",
+    ],
+)  # fmt: skip
+def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[bytes], python: str) -> None:
+    with base.opened(saved(tmp_path / "base", docker(*layers)), "amd64") as found:
+        assert found.python == python
 
 
 def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
