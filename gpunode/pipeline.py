@@ -56,6 +56,8 @@ class Step(NamedTuple):
     planner: Planner
 
 
+LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
+
 STEPS: tuple[Step, ...] = (
     Step("repository", "toolkit", repository),
     Step("nouveau", "module", nouveau),
@@ -106,6 +108,7 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         except CannotPlan as error:
             raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
+        changes = tuple(_reloading(facts, desired, change) for change in changes)
         if host.work == "kill":
             changes = tuple(replace(c, ends=None) if isinstance(c, Service) else c for c in changes)
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
@@ -114,3 +117,14 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         ends = None if host.work == "kill" else users.keys(facts.gpu_users)
         steps.append(StepPlan("reboot", (Reboot(why, ends),)))
     return Plan(host.name, tuple(steps))
+
+
+def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:
+    """The change; a Service, for which the agent reloads systemd, as one that ends what uses the GPUs in containers where these
+    lose them by that. Links that are made now are too late for containers that run."""
+    inside = [user for user in facts.gpu_users if user.container]
+    if not isinstance(change, Service) or not inside or not (desired.links or desired.device_loss):
+        return change
+    if change.ends is not None:
+        return replace(change, loses=True, note="; ".join(filter(None, (change.note, LOSES))))
+    return replace(change, loses=True, note=LOSES, ends=users.keys(inside))

@@ -159,7 +159,7 @@ def encode_change(change: Change) -> dict[str, Any]:
     """A change for the agent: without texts for people, and with digests instead of old contents."""
     entry = asdict(change)
     entry["kind"] = re.sub(r"(?<!^)(?=[A-Z])", "_", type(change).__name__).lower()
-    for name in ("why", "fault", "note", "archive", "before"):
+    for name in ("why", "fault", "note", "loses", "archive", "before"):
         entry.pop(name, None)
     if isinstance(change, Packages):
         for spec in entry["install"]:

@@ -23,6 +23,9 @@ def service(this: Run, change: Message) -> Message:
     guarded = guard is not None and guard["unit"] == unit
     if guard is None or not guarded:
         guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
+    contained = unit != "nvidia-fabricmanager.service"
+    # Before systemd is reloaded, too: that alone may take the GPUs from containers.
+    spare_newcomers(change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=contained)
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
     if change["enable"]:
@@ -31,9 +34,6 @@ def service(this: Run, change: Message) -> Message:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
     if not change["start"]:
         return {}
-    spare_newcomers(
-        change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=unit == "docker.service"
-    )
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
     if not lost:
         detail = judged(this, unit) if guarded else {}

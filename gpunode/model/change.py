@@ -97,6 +97,7 @@ class Service:
     guards: tuple[str, ...] = ()
     note: str = ""  # what else the restart touches: containers, GPU users
     ends: tuple[str, ...] | None = None
+    loses: bool = False  # systemd, which is reloaded for it, takes the GPUs from containers that run
     fault: str | None = None
 
 

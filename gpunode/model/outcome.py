@@ -14,13 +14,14 @@ from gpunode.model.plan import Desired, Plan
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
-    `packages`: those of the driver that change, so that programs which start meanwhile find libraries that do not fit the
+    `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: those of the driver that change, so that programs which start meanwhile find libraries that do not fit the
     loaded module."""
 
     reboot: bool = False
     restarts: tuple[str, ...] = ()
     modules: bool = False
     packages: tuple[str, ...] = ()
+    devices: bool = False
 
     def __str__(self) -> str:
         """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
@@ -34,18 +35,19 @@ class Disturbance:
             f"restart of {units}" if units else "",
             "reload of the modules" if self.modules else "",
             "driver packages" if self.packages else "",
+            "reload of systemd, which takes the GPUs from containers" if self.devices else "",
         ]
         return ", ".join(filter(None, found))
 
     def __bool__(self) -> bool:
         """True if anything that runs on the host may notice."""
-        return self.reboot or self.modules or bool(self.packages) or bool(self.restarts)
+        return self.ends_gpu_work or bool(self.restarts)
 
     @property
     def ends_gpu_work(self) -> bool:
         """True if processes that use the GPUs cannot go on through it."""
         units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
-        return self.reboot or self.modules or bool(self.packages) or bool(units)
+        return self.reboot or self.modules or self.devices or bool(self.packages) or bool(units)
 
 
 @dataclass(frozen=True, slots=True)

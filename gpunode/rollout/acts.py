@@ -25,7 +25,7 @@ from gpunode.wording import few
 Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")
 
 REBOOT = ("reboot", "")
-# They do one thing and end; no work depends on them.
+# They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
 QUIET = frozenset({cdi.UNIT, cdi.OWN, dev_char.UNIT})
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
@@ -44,6 +44,7 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
             )
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
+        devices=any(isinstance(change, Service) and change.loses for change in changes),
         packages=(
             *dict.fromkeys(name for name in names if name in driver),
             *(f"driver {change.version}" for change in changes if isinstance(change, UninstallDriver)),

@@ -540,6 +540,17 @@ def test_a_restart_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(hos
     assert f"systemctl restart {unit}" not in host.calls()
 
 
+def test_systemd_is_not_reloaded_where_that_takes_gpus_from_who_came_after_the_plan(host: Host) -> None:
+    """The reload alone may, whatever is started after it."""
+    host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
+    use_gpu(host, "python3")
+    host.write("/proc/77/cgroup", f"0::/docker/{64 * 'a'}\n")
+    for start in (True, False):
+        failed = host.fail(Service("links.service", "why", enable=True, start=start, ends=(), loses=True))
+        assert failed["code"] == "gpus-in-use"
+    assert not any("daemon-reload" in call or "enable" in call for call in host.calls())
+
+
 def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
     """The `end` is sent before the attempt, so the failure follows it."""
     host.program(

@@ -135,6 +135,7 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         ([Service("kubelet.service", "why", enable=True)], False, False),
         ([Service("gpunode-dev-char.service", "why", restart=True)], False, False),
         ([Service("nvidia-cdi-refresh.service", "why", restart=True)], False, False),
+        ([Service("nvidia-cdi-refresh.path", "why", enable=True, loses=True)], True, True),
         ([KernelModule("why", load=("nvidia",))], False, False),
         ([KernelModule("why", unload=("nvidia",), load=("nvidia",))], True, True),
         ([Packages("why", install=(PackageSpec("nvidia-open", "595.*"),))], True, True),

@@ -12,6 +12,7 @@ from gpunode.kubelets import places
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.render import template
 from gpunode.report.headline import headline
+from gpunode.rollout import acts
 from gpunode.runtimes import RUNTIMES, microk8s
 from gpunode.steps import cdi, dev_char
 from tests import cases
@@ -123,6 +124,38 @@ def test_a_restart_of_docker_knows_whom_it_may_end(
     changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
     (restart,) = [change for change in changes if isinstance(change, Service)]
     assert restart.ends == ends
+
+
+SYSTEMD = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
+
+
+@pytest.mark.parametrize(
+    ("wish", "versions"),
+    [({}, {"systemd": "252", "runc": "1.1.5"}), ({"toolkit": "1.17.8", "cdi": False}, {"systemd": "252"})],
+    ids=["links", "hook"],
+)
+def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_their_work(
+    wish: dict[str, Any], versions: dict[str, str]
+) -> None:
+    """The links come after that reload, and count for new containers alone. Without containers on GPUs it takes nothing."""
+    over = {"versions": versions, "containerd": {"version": "2.2.0", "dump": f"version = 3\n{SYSTEMD}"}}
+    inside = {"pid": 7, "command": "python3", "container": "c", "pod": "uid-1", "name": "ml/train"}
+    outside = {"pid": 8, "command": "Xorg", "container": None, "pod": None, "name": None}
+    for users, work, ends in (
+        ([inside, outside], "wait", ("uid-1",)),
+        ([inside], "kill", None),
+        ([outside], "wait", None),
+    ):
+        host = cases.host("modern", {**wish, "work": work})
+        seen = cases.facts("modern", {"gpu_users": users, **over})
+        changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+        changed = [change for change in changes if isinstance(change, Service)]
+        assert changed
+        loses = inside in users
+        assert {one.loses for one in changed} == {loses}
+        assert all(one.ends == ends and (one.note == pipeline.LOSES) == loses for one in changed)
+        found = acts.disturbance(changed)
+        assert (found.devices, found.ends_gpu_work) == (loses, loses)
 
 
 @pytest.mark.parametrize("name", [dev_char.FILE, cdi.FILE])
