@@ -46,7 +46,7 @@ def is_gone(family: Family, uri: str) -> bool:
 
 def signed_packages(family: Family, purpose: Purpose) -> bool:
     """Whether the packages are signed, and not the repository's metadata."""
-    return bool(table("repositories")[family][purpose]["signed"] == "packages")
+    return bool(table("repositories")[family][purpose].get("signed") == "packages")
 
 
 def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str:

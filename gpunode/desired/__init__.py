@@ -20,6 +20,7 @@ from gpunode.model import (
     Source,
 )
 from gpunode.packages import PackageSystem
+from gpunode.packages.dnf.sources import expiry_notes
 from gpunode.versions import is_installed, numbers, upstream
 
 
@@ -43,6 +44,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     gates, reasons = node.gates(host, minor, start)
     node.check_gates(host, facts, minor, start, gates)
     toolkit = _toolkit(host, facts, system) if system and host.toolkit != "none" else ()
+    sources = _sources(host, facts, system, wish, toolkit) if system else ()
     handed = devices.decide(host, facts, runtime, start, toolkit)
     return Desired(
         runtime=runtime,
@@ -51,11 +53,12 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         gate_reasons=reasons,
         driver=wish,
         toolkit=toolkit,
-        sources=_sources(host, facts, system, wish, toolkit) if system else (),
+        sources=sources,
         image=image,
         notes=(
             *driver.notes(host, facts, wish),
             *_unused(host, system),
+            *expiry_notes(facts, sources),
             *node.notes(facts, minor, start),
             *handed.notes,
         ),

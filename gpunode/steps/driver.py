@@ -99,8 +99,9 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
 
 
 def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[str, ...]:
-    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of them
-    where a later version is there than the wished one and the package system does not go back; all of the driver where NVIDIA's own installer is to bring it."""
+    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
+    driver, and what is as late beside it, where it is later than the wished one and the package system does not go back; all
+    of the driver where NVIDIA's own installer is to bring it."""
     if wish.archive:
         return wish.replaces
     family = names.driver_family(facts.packages)

@@ -299,6 +299,44 @@ def test_a_key_that_has_expired_is_named_before_anything_is_changed(
     assert "http://mirror.example/x" in error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("base", "purpose", "package"),
+    [
+        ("modern", "driver", "nvidia-driver-pinning"),
+        ("modern", "toolkit", "nvidia-container-toolkit"),
+        ("rocky", "toolkit", "nvidia-container-toolkit"),
+    ],
+)
+def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
+    base: str, purpose: str, package: str
+) -> None:
+    """It is a note there, also where only the host's clock is ahead; what is missing needs the key."""
+    host = replace(
+        cases.host(base),
+        **{f"{purpose}_repository": Repository("http://mirror.example/x", EXPIRED)},  # type: ignore[arg-type]
+    )
+    seen = replace(cases.facts(base), time=1580000000)
+    bare = desired.decide(host, seen, None)
+    right = cases.applied(seen, pipeline.plan(host, seen, bare).changes)
+    later = replace(right, time=1790000000)
+    wish = desired.decide(host, later, None)
+    words = f"`repositories.{purpose}.key` expired on 2020-01-31"
+    assert not any("expired" in note for note in bare.notes)
+    steps = {step.step: step.changes for step in pipeline.plan(host, later, wish).steps}
+    assert not steps.get("repository")
+    assert not steps.get("toolkit")
+    assert [note for note in wish.notes if words in note]
+    gone = {name: value for name, value in later.packages.items() if not name.startswith(package)}
+    assert gone != later.packages
+    with pytest.raises(Refused, match=words):
+        pipeline.plan(
+            host, replace(later, packages=gone), desired.decide(host, replace(later, packages=gone), None)
+        )
+    other = replace(host, **{f"{purpose}_repository": Repository("http://mirror.example/y", EXPIRED)})  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=words):
+        pipeline.plan(other, later, desired.decide(other, later, None))
+
+
 def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
     """What cannot be read is judged elsewhere."""
     assert openpgp.expires(KEY) is None

@@ -25,7 +25,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Add the desired sources with their keys, and remove conflicting ones."""
     # Conflicts are removed first: a run that ends in between leaves apt without a source, but working.
     changes = list(_conflicts(facts, desired))
-    changes += [change for source in desired.sources for change in _source(facts, source)]
+    for source in desired.sources:
+        here = tuple(_source(facts, source))
+        check_expiry(facts, desired, source, here)
+        changes += here
     return tuple(changes)
 
 
@@ -49,7 +52,6 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
             f"{facts.os.pretty}: its apt reads no armoured key for a single source, so gpunode adds none",
             hint=f"Add {source.uri} with its key on the host (`apt-key add`), and take it out of `repositories` for this host.",
         )
-    check_expiry(facts, source)
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     yield from files.write(
         facts,

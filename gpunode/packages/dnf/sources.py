@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, PackageSpec, Source
@@ -38,7 +38,11 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         )
     # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
     whole = desired.driver is not None and desired.driver.version != "" and _family(facts) == "dnf"
-    changes = tuple(change for source in desired.sources for change in _source(facts, source, hotfixes=whole))
+    changes: tuple[Change, ...] = ()
+    for source in desired.sources:
+        here = tuple(_source(facts, source, hotfixes=whole))
+        check_expiry(facts, desired, source, here)
+        changes += here
     if desired.driver is not None and desired.driver.brings:
         changes = (*changes, *_without_nvidias(facts))
     wish = desired.driver
@@ -113,8 +117,6 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )
     packages = purpose is None or compat.signed_packages(_family(facts), purpose)
-    if not packages:
-        check_expiry(facts, source)
     text = template(
         "etc/yum.repos.d/gpunode.repo",
         id=source.name,
@@ -151,17 +153,43 @@ def check_key(facts: Facts, source: Source) -> None:
         )
 
 
-def check_expiry(facts: Facts, source: Source) -> None:
-    """Refuse a key that has expired by the host's clock: a repository's metadata that it signs is trusted no more.
+def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collection[Change]) -> None:
+    """Refuse a key that has expired where the host needs what it signs: for `changes` of its source, or for packages."""
+    expired = _expired(facts, source)
+    if expired and (changes or not _has_all(facts, desired, source)):
+        raise CannotPlan(
+            f"{expired}: nothing that it signs is trusted",
+            hint=f"Take the key anew where {source.uri} has it, as keys are extended; if the host's clock is wrong, set it.",
+        )
+
+
+def expiry_notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
+    """A note on each key that has expired, which keeps no host from what it has already."""
+    expired = (_expired(facts, source) for source in sources)
+    return tuple(f"{words}: the next installation with it needs the key anew." for words in expired if words)
+
+
+def _expired(facts: Facts, source: Source) -> str:
+    """When the key expired by the host's clock, if it signs a repository's metadata, which is trusted no more then; else "".
     Packages are, if they were signed before."""
+    purpose, family = PURPOSES.get(source.name), _family(facts)
     ends = openpgp.expires(source.key)
+    if purpose is None or compat.signed_packages(family, purpose) or family == "zypper":
+        return ""
     if ends is None or facts.time < ends:
-        return
-    purpose = source.name.removeprefix("gpunode-")
-    raise CannotPlan(
-        f"`repositories.{purpose}.key` expired on {time.strftime('%Y-%m-%d', time.gmtime(ends))}: nothing that it signs is trusted",
-        hint=f"Take the key anew where {source.uri} has it, as keys are extended; if the host's clock is wrong, set it.",
-    )
+        return ""
+    day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+    return f"`repositories.{purpose}.key` expired on {day}"
+
+
+def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
+    """Whether all of NVIDIA's packages that come from this source are installed. One source may have both kinds."""
+    wish, names = desired.driver, [one.name for one in desired.sources]
+    specs = desired.toolkit if source.name == "gpunode-toolkit" or "gpunode-toolkit" not in names else ()
+    if source.name == "gpunode-driver" and wish is not None:
+        driver = (*wish.pin, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)
+        specs += tuple(spec for spec in driver if spec.origin == "nvidia")
+    return all(is_installed(facts.packages, spec) for spec in specs)
 
 
 def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
