@@ -103,6 +103,27 @@ def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Pat
     assert (tmp_path / wheel(dist).name).read_bytes() == wheel(dist).read_bytes()
 
 
+def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path: Path) -> None:
+    """A kubeconfig or an inventory that git does not know; all that it knows is."""
+    (source,) = dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="tar")
+        inside = {member.name.partition("/")[2] for member in archive if not member.isdir()}
+    tracked = {name for name in run("git", "ls-files", cwd=ROOT).splitlines() if (ROOT / name).is_file()}
+    assert tracked | {"PKG-INFO"} <= inside  # without links to what lab hosts alone have
+    folder = tmp_path / source.name.removesuffix(".tar.gz")
+    for name in ("first", "gpus.kubeconfig", "inventory.yaml", "inventories/mine.yaml", ".env", "notes/keys"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    run(str(ROOT / ".venv/bin/hatchling"), "build", "-t", "sdist", "-d", str(tmp_path), cwd=folder)
+    assert names(tmp_path / source.name) == names(source)
+
+
+def names(archive: Path) -> set[str]:
+    with tarfile.open(archive) as opened:
+        return set(opened.getnames())
+
+
 @pytest.mark.parametrize(
     ("bom", "lock"),
     [
@@ -141,3 +162,4 @@ def test_the_release_is_what_make_makes() -> None:
     actions = [step["uses"] for step in job["steps"] if "uses" in step]
     assert [len(action.partition("@")[2]) for action in actions] == [40]
     assert {"make check", "make dist"} < {step.get("run") for step in job["steps"]}
+    assert 'cp dist/SHA256SUMS "$RUNNER_TEMP"/' in text  # the checkout stays as the tag has it
