@@ -49,7 +49,7 @@ def decide(
         loss = _loss(host, facts, runtime, start, version)
     except CannotPlan as error:
         raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
-    notes = (f"{loss[0]} {loss[1]}",) if loss else ()
+    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links))
     if (links or cdi) and version < COMMANDS:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
         return Devices(
@@ -60,6 +60,14 @@ def decide(
             (*notes, f"{what} would help, for which nvidia-ctk 1.12 or newer is needed."),
         )
     return Devices(version, links, cdi, loss, notes)
+
+
+def _unread(facts: Facts, links: str) -> Iterator[str]:
+    """What is not planned as it could not be read: an empty answer looks like a right one."""
+    if error := facts.errors.get("versions"):
+        yield f"The versions of systemd and runc could not be read ({error}): whether devices need links in /dev/char is not known."
+    if links and (error := facts.errors.get("unlinked")):
+        yield f"Which devices have links in /dev/char could not be read ({error}): links that are missing are not planned."
 
 
 def _toolkit(facts: Facts, wished: tuple[PackageSpec, ...]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ FILE = f"/etc/systemd/system/{OWN}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{OWN}"
 RULE = "/etc/udev/rules.d/99-gpunode-cdi.rules"
 NOTE = "no container is touched"
+WRITTEN = "/run/cdi/nvidia.yaml"  # by both units, whatever else is there
 # Those of the first folder count.
 FOLDERS = ("/run/cdi/", "/etc/cdi/")
 KIND = re.compile(r"""\bkind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(,|}|$)""", re.MULTILINE)
@@ -57,13 +58,15 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def wrong(facts: Facts) -> str:
-    """What is wrong with the specification; "" where it is right."""
-    found = {
-        path: file.content
-        for folder in FOLDERS
-        for path, file in facts.files.items()
-        if path.startswith(folder) and file.content and KIND.search(file.content)
-    }
+    """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
+    there = [file for folder in FOLDERS for path, file in facts.files.items() if path.startswith(folder)]
+    found = {file.path: file.content for file in there if file.content and KIND.search(file.content)}
+    if WRITTEN in found:
+        found = {WRITTEN: found[WRITTEN]}
+    unread = [file for file in there if file.exists and file.content is None]
+    if not found and unread:
+        why = unread[0].error or "it is no text"
+        return f"{unread[0].path} cannot be read: {why}"
     if not found:
         return f"no file in {' or '.join(FOLDERS)} is a CDI specification of nvidia.com/gpu"
     path, text = next(iter(found.items()))

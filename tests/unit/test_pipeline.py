@@ -166,3 +166,19 @@ def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_
     runtimes = {"docker.service", "containerd.service", "crio.service", "cri-docker.service", microk8s.UNIT}
     assert before >= {place.unit for place in places.PLACES} | runtimes
     assert "\nTimeoutStartSec=60\n" in text
+
+
+def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
+    """Of several that of gpunode's and the toolkit's unit counts, whichever comes first by name."""
+    large = {"exists": True, "error": "larger than 256 KiB"}
+    there = {"/run/cdi/a.yaml": "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.1.2.3\n"}
+    right = {cdi.WRITTEN: "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.580.1.2\n"}
+    for files, wrong in (
+        ({cdi.WRITTEN: large}, f"{cdi.WRITTEN} cannot be read: larger than 256 KiB"),
+        (there, "/run/cdi/a.yaml is older than the driver"),
+        ({**there, **right}, ""),
+    ):
+        seen = cases.facts("modern", {"library_version": "580.1.2", "files": files, "gpus": []})
+        found = cdi.wrong(seen)
+        assert found.startswith(wrong)
+        assert bool(found) == bool(wrong)
