@@ -83,6 +83,23 @@ class Common:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Deploys(Common):
+    """The options of every command that also changes the device plugin, which --limit does not divide."""
+
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            "-l",
+            help="Only these hosts or groups; names, globs, comma separated. The plugin's configuration is the whole "
+            "cluster's: it changes on all nodes.",
+            metavar="NAMES",
+            autocompletion=completion.hosts,
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class InCluster(Common):
     """The options of every command for which a kubeconfig is enough: without an inventory, the cluster's GPU nodes are
     its hosts."""

@@ -13,7 +13,7 @@ from gpunode.cli.session import session
 @options.visits_hosts
 def plan(
     *,
-    common: options.Common,
+    common: options.Deploys,
     diff: Annotated[
         bool | None,
         typer.Option(

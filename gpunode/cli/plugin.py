@@ -21,7 +21,7 @@ app = typer.Typer(
 @options.visits_hosts
 def deploy(
     *,
-    common: options.Common,
+    common: options.Deploys,
     yes: options.Yes = False,
 ) -> None:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.

@@ -13,7 +13,7 @@ from gpunode.cli.session import session
 @options.visits_hosts
 def provision(
     *,
-    common: options.Common,
+    common: options.Deploys,
     yes: options.Yes = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
     batch: Annotated[

@@ -12,7 +12,7 @@ from gpunode.cli.session import loaded, session
 
 
 @options.visits_hosts
-def resume(*, common: options.Common, yes: options.Yes = False) -> None:
+def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
     """Go on with the last `provision` of this inventory: with the hosts that it has not finished, as it was begun.
 
     What is left is planned again and shown. The record of runs is on this machine, below ~/.local/state/gpunode.

@@ -86,7 +86,7 @@ def show(
     be on these nodes."""
     objects = plugin.plan(api, nodes.spec_of(inventory), strict=strict)
     nodes.warn(api, inventory, members, listener)
-    _shared(api, inventory, members, listener)
+    _reconfigured(api, inventory, members, listener)
     _imageless(api, inventory, members, listener, loaded=loaded)
     tried = _tried(api, members, strict=strict)
     would = [*objects, *(change for _, change in tried if change is not None)]
@@ -99,32 +99,46 @@ def show(
     return Planned(len(changes), tuple(one for one, _ in tried))
 
 
-def _shared(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
-    """Tell what another sharing of GPUs means, nodes for which it is the same together."""
+def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
+    """Tell what another sharing of GPUs means, nodes for which it is the same together, and which nodes beside the members'
+    get another configuration: it is one for all nodes."""
     wish = inventory.cluster
     if deployed.image(api, wish.namespace) is None:
         return
     before = deployed.config(api, wish.namespace)
+    wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
     found: dict[str, list[str]] = {}
-    for one in members:
-        if one.node is not None:
-            labels_of = {**one.node.labels, **nodes.wished(one.host)}
-            words = sharing.meaning(before, wish.plugin_config, labels_of, one.node.capacity)
-            found.setdefault(words, []).append(one.node.name)
+    outside: list[str] = []
+    for node in _with_plugin(api, members).values():
+        labels_of = {**node.labels, **wished.get(node.name, {})}
+        words = sharing.meaning(before, wish.plugin_config, labels_of, node.capacity)
+        found.setdefault(words, []).append(node.name)
+        if node.name not in wished and sharing.differ(before, wish.plugin_config, labels_of):
+            outside.append(node.name)
     for words, names in found.items():
         if words:
             listener.note(f"{few(names, NAMED)}: {words}. {sharing.GIVEN}")
+    if outside:
+        listener.note(
+            "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
+            f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
+            "their own: `cluster.plugin.configs` in docs/sharing.md."
+        )
+
+
+def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:
+    """The nodes on which the plugin is or will be, by name; those of the members first."""
+    here = {one.node.name: one.node for one in members if one.node}
+    every = cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
+    return here | {node.name: node for node in every if node.name not in here}
 
 
 def _imageless(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
 ) -> None:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
-    image, here = nodes.image_of(inventory), {one.node.name: one.node for one in members if one.node}
-    every = {
-        node.name: node for node in cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
-    } | here
-    places = [node for name, node in every.items() if not (loaded and name in here)]
+    image, here = nodes.image_of(inventory), {one.node.name for one in members if one.node}
+    places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
     without = images.unloaded(api, inventory.cluster.namespace, image, places)
     if without:
         listener.note(

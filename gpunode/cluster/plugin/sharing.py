@@ -21,6 +21,12 @@ def meaning(
     return "; ".join(_now(old, new, gpus))
 
 
+def differ(before: PluginConfig | None, after: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+    """Whether another configuration comes into force on a node with these labels; one that names none keeps its own."""
+    new = in_force(after, labels)
+    return new is not None and new != in_force(before, labels)
+
+
 def _now(old: Config, new: Config, gpus: int) -> Iterator[str]:
     if not new.shares and new.memory is None:
         yield "each GPU becomes whole again: one pod has all of it"

@@ -569,6 +569,71 @@ def test_a_deploy_is_shown_and_accepted_before_anything_changes(
     assert command("plugin", "deploy", *options).exit_code == 0
 
 
+SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "outside"),
+    [
+        (["plugin", "deploy", "--limit", "gpu-1"], "gpu-2, new-1"),
+        (["plan", "--limit", "gpu-1"], "gpu-2, new-1"),
+        (["plan"], "new-1"),
+    ],
+    ids=["deploy", "plan", "no limit"],
+)
+def test_another_configuration_is_told_of_every_node_that_it_reaches(
+    command: Command,
+    fake: FakeApi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    outside: str,
+) -> None:
+    """The DaemonSet is one for all: nodes outside --limit, and those in no inventory, are shared too. A node without the
+    plugin is none of them."""
+    deployed(command, fake, monkeypatch)
+    add_node(fake, "new-1", 2, labels=GPU_NODE)
+    add_node(fake, "cpu-1")
+    (tmp_path / "plugin.yaml").write_text(SLICED)
+    path = tmp_path / "inventory.yaml"
+    config = json.loads(path.read_text())
+    config["cluster"]["plugin"]["config"] = "plugin.yaml"
+    path.write_text(json.dumps(config))
+
+    told = " ".join(command(*words).output.split())
+
+    meaning = "time-slicing, no memory isolation"
+    assert f"gpu-1, gpu-2: 1 GPU becomes 4 shares by {meaning}" in told
+    assert f"new-1: 2 GPUs become 8 shares by {meaning}" in told
+    assert "cpu-1" not in told
+    assert (
+        f"It reaches nodes that are not among this command's hosts, whatever --limit names: {outside}."
+        in told
+    )
+    assert "`cluster.plugin.configs`" in told
+
+
+def test_nodes_whose_configuration_stays_are_not_told_of(
+    command: Command, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several configurations each node has its own: gpu-2 keeps what it had."""
+    deployed(command, fake, monkeypatch)
+    path = tmp_path / "inventory.yaml"
+    config = json.loads(path.read_text())
+    for name, text in {"default": "version: v1\n", "sliced": SLICED}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+        config["cluster"]["plugin"].setdefault("configs", {})[name] = f"{name}.yaml"
+    label = {"nvidia.com/device-plugin.config": "sliced"}
+    config["groups"] = {"sliced": {"hosts": ["gpu-1"], "labels": label}, "whole": {"hosts": ["gpu-2"]}}
+    path.write_text(json.dumps(config))
+
+    told = " ".join(command("plugin", "deploy", "--limit", "gpu-1").output.split())
+
+    assert "gpu-1: 1 GPU becomes 4 shares" in told
+    assert "gpu-2" not in told
+    assert "It reaches" not in told
+
+
 def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command, fake: FakeApi) -> None:
     """It would run nowhere."""
     add_node(fake, "other", 1)
