@@ -202,7 +202,7 @@ def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: De
 
 
 def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: Demo) -> None:
-    """Shown with why, made over SSH by the real agent, and right afterwards; no work is waited for."""
+    """Shown with why, made over SSH by the real agent, and right afterwards; the device plugin alone has GPUs there."""
     state = demo.states["rocky-1"]
     runc = state.folder / "bin/runc"
     runc.parent.mkdir(exist_ok=True)
@@ -213,7 +213,7 @@ def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: 
         "write /etc/udev/rules.d/99-gpunode-dev-char.rules",
         "enable and restart gpunode-dev-char",
         "runc 1.1.4 tells systemd only of devices with a link in /dev/char",
-        "disturbs nobody",
+        "disturbs reload of systemd, which takes the GPUs from containers; nobody works there",
     ):
         assert words in " ".join(planned.stdout.split()), planned.stdout
     done = gpunode(demo, "provision", "--yes")
