@@ -53,14 +53,14 @@ class Disturbance:
 @dataclass(frozen=True, slots=True)
 class Disturbed:
     """What a plan interrupts, and whose work that is. `work`: what becomes of it first, where pods are known with a cordon
-    of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and how many GPUs or shares each asks for;
-    None: not known. `users`: processes that use the GPUs, but the driver's own daemons. `reload`: the reboot is only for users
+    of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and for how much of GPUs each asks, by
+    resource; None: not known. `users`: processes that use the GPUs, but the driver's own daemons. `reload`: the reboot is only for users
     of the GPUs that are gone by then, so the modules are reloaded instead."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"
     timeout: float = 0.0
-    pods: Mapping[str, int] | None = None
+    pods: Mapping[str, Mapping[str, int]] | None = None
     users: tuple[GpuUser, ...] = ()
     reload: bool = False
 

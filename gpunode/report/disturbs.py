@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.model import Disturbed, Outcome
 from gpunode.wording import few
@@ -24,7 +24,7 @@ def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:
     busy = [(one.host, one.disturbs) for one in outcomes if one.disturbs and _victims(one.disturbs)]
     if not busy:
         return
-    gpus = [count for _, found in busy for count in (found.pods or {}).values() if count]
+    gpus = [asks for _, found in busy for asks in (found.pods or {}).values() if asks]
     parts = [_count(len(busy), "host"), _count(len(gpus), "GPU pod")]
     others = sum(len(found.pods or {}) for _, found in busy) - len(gpus)
     processes = sum(len(found.processes) for _, found in busy)
@@ -56,8 +56,16 @@ def _treatment(found: Disturbed) -> str:
 def _victims(found: Disturbed) -> list[str]:
     if not found.anybody:
         return []
-    pods = [f"{name} ({_count(gpus, 'GPU')})" if gpus else name for name, gpus in (found.pods or {}).items()]
+    pods = [f"{name} ({_amounts(asks)})" if asks else name for name, asks in (found.pods or {}).items()]
     return [*pods, *(str(one) for one in found.processes)]
+
+
+def _amounts(asks: Mapping[str, int]) -> str:
+    """A unit of another resource is a share, some memory or a part of a GPU: it is named as the pod names it."""
+    return ", ".join(
+        _count(amount, "GPU") if name == "nvidia.com/gpu" else f"{amount} of {name}"
+        for name, amount in asks.items()
+    )
 
 
 def _count(number: int, what: str) -> str:

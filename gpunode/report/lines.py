@@ -143,7 +143,9 @@ def _disturbs(found: Disturbed) -> dict[str, Any]:
 
 def _pod(found: Disturbed, name: str) -> dict[str, Any]:
     on = {gpu for one in found.users if one.name == name for gpu in one.gpus}
-    return {"name": name, "gpus": (found.pods or {})[name], "on": sorted(on)}
+    asks = (found.pods or {})[name]
+    gpus = sum(amount for resource, amount in asks.items() if resource.startswith("nvidia.com/"))
+    return {"name": name, "gpus": gpus, "asks": asks, "on": sorted(on)}
 
 
 def _redacted(value: Any) -> Any:

@@ -66,7 +66,7 @@ def _disturbed(api: Api | None, one: Member, plugin: Collection[str], *, strict:
         what,
         work=one.host.work if what.ends_gpu_work else "stays",
         timeout=one.host.work_timeout,
-        pods=None if pods is None else {pod.name: pod.gpus for pod in pods if not pod.service},
+        pods=None if pods is None else {pod.name: pod.asks for pod in pods if not pod.service},
         users=work_of(users),
         reload=what.reboot and _reloads(one, pods, plugin),
     )

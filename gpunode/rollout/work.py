@@ -172,7 +172,7 @@ def _users(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
 
 
 def _concerns(mode: str) -> Callable[[Work], bool]:
-    return lambda pod: not pod.service and (pod.gpus > 0 or mode == "drain")
+    return lambda pod: not pod.service and (bool(pod.asks) or mode == "drain")
 
 
 def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:

@@ -121,13 +121,13 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
     pod(client, "plugin", owner="DaemonSet")
     pod(client, "etcd", annotations={drain.MIRROR: "x"})
 
-    found = {one.name: (one.gpus, one.service) for one in drain.on_node(api, "n1")}
+    found = {one.name: (dict(one.asks), one.service) for one in drain.on_node(api, "n1")}
 
     assert found == {
-        "default/etcd": (0, True),
-        "default/plugin": (0, True),
-        "default/train": (1, False),
-        "default/web": (0, False),
+        "default/etcd": ({}, True),
+        "default/plugin": ({}, True),
+        "default/train": ({"nvidia.com/gpu": 1}, False),
+        "default/web": ({}, False),
     }
 
 
@@ -159,13 +159,26 @@ def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
     assert bool(drain.working([item])) == works
 
 
+def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
+    def container(**limits: int) -> dict[str, Any]:
+        names = {"gpu": "nvidia.com/gpu", "memory": "aliyun.com/gpu-mem", "cpu": "cpu"}
+        return {"resources": {"limits": {names[key]: str(amount) for key, amount in limits.items()}}}
+
+    spec = {
+        "containers": [container(memory=2, cpu=4), container(memory=3), {}],
+        "initContainers": [container(memory=4), container(gpu=1)],
+    }
+    (found,) = drain.working([{"metadata": {"name": "p", "uid": "u"}, "spec": spec}])
+    assert found.asks == {"aliyun.com/gpu-mem": 5, "nvidia.com/gpu": 1}
+
+
 def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> None:
     made = pod(client, "train", gpus=1)
     told: list[str] = []
     results: list[tuple[drain.Work, ...]] = []
     waiting = threading.Thread(
         target=lambda: results.append(
-            drain.wait(api, "n1", lambda one: one.gpus > 0, evict=False, seconds=30, tell=told.append)
+            drain.wait(api, "n1", lambda one: bool(one.asks), evict=False, seconds=30, tell=told.append)
         )
     )
     waiting.start()
@@ -179,7 +192,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
 
 def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
     pod(client, "train", gpus=1)
-    left = drain.wait(api, "n1", lambda one: one.gpus > 0, evict=False, seconds=0.2, tell=lambda _: None)
+    left = drain.wait(api, "n1", lambda one: bool(one.asks), evict=False, seconds=0.2, tell=lambda _: None)
     assert [one.name for one in left] == ["default/train"]
 
 

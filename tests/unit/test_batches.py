@@ -256,8 +256,8 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
     one = Member(host, Outcome(host.name, "planned", seen, wish, plan))
     assert stake.disturbance(one).reboot
     pods = [
-        Work("ml/train", "job", gpus=1, service=False),
-        Work("gpunode/plugin-1", "plugin", gpus=0, service=True),
-        Work("gpu/dcgm-1", "dcgm", gpus=0, service=True),
+        Work("ml/train", "job", asks={"nvidia.com/gpu": 1}, service=False),
+        Work("gpunode/plugin-1", "plugin", asks={}, service=True),
+        Work("gpu/dcgm-1", "dcgm", asks={}, service=True),
     ]
     assert stake._reloads(one, pods, {"plugin"}) == reload

@@ -13,6 +13,7 @@ from rich.console import Console
 from gpunode import cli
 from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.errors import ClusterError, InventoryError
 from gpunode.model import (
     Disturbance,
@@ -518,19 +519,31 @@ XORG = GpuUser(900, "Xorg")
         (Disturbed(Disturbance(), pods={}), "nobody", ""),
         (Disturbed(REBOOT, pods={}), "reboot, restart of docker and kubelet; nobody works there", ""),
         (
-            Disturbed(REBOOT, "wait", 1800, {"ml/train": 2, "web/1": 0}),
+            Disturbed(REBOOT, "wait", 1800, {"ml/train": {GPU: 2}, "web/1": {}}),
             "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
             "ml/train (2 GPUs), web/1",
         ),
         (
-            Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": 1}, reload=True),
+            Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": {GPU: 1}}, reload=True),
             "reload of the modules, or a reboot where the GPUs stay in use; drained first, 1.5 min at most",
             "ml/train (1 GPU)",
         ),
         (
-            Disturbed(Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": 1}),
+            Disturbed(
+                Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": {GPU: 1}}
+            ),
             "reload of the modules, driver packages; drained first, 1.5 min at most",
             "ml/train (1 GPU)",
+        ),
+        (
+            Disturbed(
+                Disturbance(modules=True),
+                "kill",
+                1800,
+                {"ml/m1": {MEMORY: 2}, "ml/both": {GPU: 1, MEMORY: 4}},
+            ),
+            "reload of the modules; cordoned first, work ends with it",
+            "ml/m1 (2 of aliyun.com/gpu-mem), ml/both (1 GPU, 4 of aliyun.com/gpu-mem)",
         ),
         (
             Disturbed(Disturbance(modules=True), "kill", 1800, {}, (XORG,)),
@@ -538,7 +551,7 @@ XORG = GpuUser(900, "Xorg")
             "Xorg (pid 900)",
         ),
         (
-            Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/train": 1}),
+            Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/train": {GPU: 1}}),
             "restart of containerd; what works there goes on",
             "ml/train (1 GPU)",
         ),
@@ -577,7 +590,10 @@ def test_a_plan_says_what_it_disturbs(
     assert line["pods"] == (
         None
         if found.pods is None
-        else [{"name": name, "gpus": n, "on": []} for name, n in found.pods.items()]
+        else [
+            {"name": name, "gpus": asks.get(GPU, 0), "asks": asks, "on": []}
+            for name, asks in found.pods.items()
+        ]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,12 +22,12 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A pod that runs on a node. `gpus`: how many it asks for, or shares of them. `service`: a DaemonSet's, or the kubelet's
+    """A pod that runs on a node. `asks`: for how much of GPUs, by resource. `service`: a DaemonSet's, or the kubelet's
     own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now."""
 
     name: str  # namespace/name
     uid: str
-    gpus: int
+    asks: Mapping[str, int]
     service: bool
     ending: bool = False
     obstacle: str = ""
@@ -99,22 +100,26 @@ def _work(pod: Object) -> Work:
     return Work(
         name=f"{meta.get('namespace', 'default')}/{meta['name']}",
         uid=meta["uid"],
-        gpus=_gpus(pod),
+        asks=_asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
     )
 
 
-def _gpus(pod: Object) -> int:
+def _asks(pod: Object) -> dict[str, int]:
     """As the scheduler counts: init containers run one after the other, and before all others."""
     spec = pod["spec"]
-    each = [_limits(one) for one in spec["containers"]]
-    return max([sum(each), *(_limits(one) for one in spec.get("initContainers") or [])])
+    asks: Counter[str] = Counter()
+    for container in spec["containers"]:
+        asks.update(_limits(container))
+    for container in spec.get("initContainers") or []:
+        asks |= _limits(container)  # the greater of both
+    return dict(+asks)
 
 
-def _limits(container: Object) -> int:
+def _limits(container: Object) -> Counter[str]:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return sum(whole(amount) for name, amount in limits.items() if name.startswith(RESOURCES))
+    return Counter({name: whole(amount) for name, amount in limits.items() if name.startswith(RESOURCES)})
 
 
 def _runs(pod: Object) -> bool:
