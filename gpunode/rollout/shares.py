@@ -15,20 +15,22 @@ from gpunode.cluster.extender.picture import Real, Row
 from gpunode.cluster.plugin import other_plugins
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
 from gpunode.errors import ClusterError
-from gpunode.model import Inventory, OnEvent, Outcome, Share
+from gpunode.model import File, Inventory, OnEvent, Outcome, Share
 from gpunode.rollout import nodes
 from gpunode.rollout.listener import Listener, accepted
-from gpunode.rollout.member import Member, outcomes
+from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.rollout.session import Session
 from gpunode.visit import Visit
+from gpunode.wording import few
 
 RECORD = f"/var/lib/kubelet/device-plugins/{FILE_NAME}"
+NAMED = 5  # hosts of a reason
 
 
 def inspect(session: Session, *, details: bool) -> int:
     """Show every GPU of the cluster with its pods; those of the session's hosts with what the kubelet gave them."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real = _real(session, api)
+    real, _ = _real(session, api)
     there, pods = _state(api)
     found = picture.rows(there, pods, _share(session.inventory).resource, real)
     show(found, listener, details=details)
@@ -38,7 +40,7 @@ def inspect(session: Session, *, details: bool) -> int:
 def fsck(session: Session, *, repair: bool, yes: bool) -> int:
     """Show what is wrong; with `repair` note on pods which GPUs they have. The exit code: 1 where something stays wrong."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real = _real(session, api)
+    real, placed = _real(session, api)
     there, pods = _state(api)
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
@@ -53,6 +55,8 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."
         )
+    for reason in _untold(placed, there):
+        listener.note(f"Not compared with its kubelet: {reason}.")
     fixable = [one for one in found if one.repair]
     fixed = 0
     if repair and fixable:
@@ -60,9 +64,8 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
             listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
         )
         fixed = sum(_repaired(api, one, pods, listener) for one in fixable)
-    checked = f"{len(real)} of {len(there)} nodes compared with their kubelets"
     listener.total(
-        f"{len(found)} findings, {fixed} repaired; {checked}" if found else f"nothing is wrong; {checked}",
+        _sentence(found, fixed, repair=repair, compared=f"{len(real)} of {len(there)} nodes"),
         {"findings": len(found), "repaired": fixed, "nodes": len(there), "compared": len(real)},
     )
     return 1 if len(found) > fixed else 0
@@ -144,6 +147,18 @@ def _repaired(api: Api, finding: Finding, pods: Sequence[Object], listener: List
     return True
 
 
+def _sentence(found: Sequence[Finding], fixed: int, *, repair: bool, compared: str) -> str:
+    checked = f"{compared} compared with their kubelets"
+    if not found:
+        return f"nothing is wrong; {checked}"
+    fixable = sum(bool(one.repair) for one in found)
+    if fixable == 0:
+        way = "none can be repaired by annotations: that takes what a kubelet allocated"
+    else:
+        way = f"{fixed} repaired" if repair else f"--repair can fix {fixable}"
+    return f"{len(found)} finding{'' if len(found) == 1 else 's'}; {way}; {checked}"
+
+
 def _state(api: Api) -> tuple[list[Object], list[Object]]:
     return api.find("Node")[0], api.find("Pod")[0]
 
@@ -152,8 +167,8 @@ def _share(inventory: Inventory) -> Share:
     return inventory.cluster.share or Share()
 
 
-def _real(session: Session, api: Api) -> Mapping[str, Real]:
-    """What the kubelets of the session's hosts have allocated, by node; hosts that cannot be asked are told."""
+def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
+    """What the kubelets of the session's hosts have allocated, by node, and the hosts that answered; others are told."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
@@ -163,13 +178,33 @@ def _real(session: Session, api: Api) -> Mapping[str, Real]:
     session.listener.failures(outcomes([one for one in members if one.facts is None]))
     seen = [replace(one, reason=None) for one in members if one.facts]
     placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
-    return {one.node.name: real for one in placed if one.node and (real := _of_host(one, session.listener))}
+    found = {one.node.name: real for one in placed if one.node and (real := _of_host(one, session.listener))}
+    return found, placed
+
+
+def _untold(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
+    """Why not every node is compared with its kubelet, but where that was a failure, which is told."""
+    seen = {one.node.name for one in placed if one.node}
+    reasons = [one.reason.words for one in placed if one.reason]
+    bare = [one.host.name for one in placed if one.node and not _record(one)]
+    if bare:
+        reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
+    if others := sorted({one["metadata"]["name"] for one in there} - seen):
+        reasons.append(
+            f"{few(others, NAMED)}: no host of the inventory that was asked and answered is this node"
+        )
+    return reasons
+
+
+def _record(one: Member) -> File | None:
+    file = one.facts.files.get(RECORD) if one.facts else None
+    return file if file is not None and file.exists else None
 
 
 def _of_host(one: Member, listener: Listener) -> Real | None:
-    file = one.facts.files.get(RECORD) if one.facts else None
-    if file is None or not file.exists:
-        return None  # its kubelet never had a device plugin
+    file = _record(one)
+    if file is None:
+        return None
     try:
         if file.content is None:
             raise ValueError(file.error or "it cannot be read")

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from gpunode.cluster import control_plane
+from gpunode.cluster.extender.findings import Finding
+from gpunode.cluster.reason import Reason
 from gpunode.errors import AgentFailed, ClusterError
 from gpunode.model import Cluster, Inventory, Outcome, Share
-from gpunode.rollout import restart, share
+from gpunode.rollout import restart, share, shares
 from gpunode.rollout.member import Member
 from gpunode.schedulers import manifest, plan
 from tests import cases
@@ -96,3 +98,54 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     else:
         with pytest.raises(ClusterError, match="cp-2 were not inspected"):
             share._schedulers(session, api)
+
+
+@pytest.mark.parametrize(
+    ("found", "repair", "total"),
+    [
+        ([], False, "nothing is wrong; 1 of 4 nodes compared with their kubelets"),
+        ([Finding("n1", "a/b", "x", "y", {"k": "v"})], False, "1 finding; --repair can fix 1; 1 of 4 nodes"),
+        ([Finding("n1", "a/b", "x", "y", {"k": "v"})], True, "1 finding; 1 repaired; 1 of 4 nodes"),
+        ([Finding("n2", "", "x", "y")] * 2, True, "2 findings; none can be repaired by annotations"),
+    ],
+)
+def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
+    monkeypatch: pytest.MonkeyPatch, found: list[Finding], repair: bool, total: str
+) -> None:
+    """One kubelet has a record, one has none, a host is no node, and a node is of no host."""
+    seen, totals = [], []
+    listener: Any = SimpleNamespace(
+        rows=lambda *_: None, note=seen.append, total=lambda words, _: totals.append(words)
+    )
+
+    def member(name: str, *, node: bool = True, files: object = None) -> Any:
+        return SimpleNamespace(
+            host=SimpleNamespace(name=name),
+            node=SimpleNamespace(name=name) if node else None,
+            reason=None if node else Reason("no-node", f"{name} is no node"),
+            facts=SimpleNamespace(files=files or {}),
+        )
+
+    placed = (
+        member("n1", files={shares.RECORD: SimpleNamespace(exists=True)}),
+        member("n2"),
+        member("x", node=False),
+    )
+    there = [{"metadata": {"name": name}} for name in ("n1", "n2", "n3", "n4")]
+    monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
+    monkeypatch.setattr(shares, "_real", lambda *_: ({"n1": object()}, placed))
+    monkeypatch.setattr(shares, "_state", lambda _: (there, []))
+    monkeypatch.setattr(shares, "_repaired", lambda *_: True)
+    monkeypatch.setattr(shares, "accepted", lambda *_, **__: None)
+    monkeypatch.setattr(shares.findings, "findings", lambda *_: tuple(found))
+    monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
+    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster()), listener=listener)
+
+    shares.fsck(session, repair=repair, yes=True)
+
+    assert totals[0].startswith(total)
+    assert [words.removeprefix("Not compared with its kubelet: ").split(":")[0] for words in seen] == [
+        "x is no node.",
+        "n2",
+        "n3, n4",
+    ]
