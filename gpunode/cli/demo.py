@@ -114,14 +114,15 @@ def add(
 
 @app.command("stop")
 def stop(name: Name = None) -> None:
-    """End a kept demo, or all, and remove its folder.
+    """End a kept demo, or all of the list, and remove its folder; without a name also what killed demos left.
 
     Example: gpunode demo stop
     """
     from gpunode.sim import kept
 
-    folders = kept.stop(name)
-    typer.echo("\n".join(f"ended {folder}" for folder in folders) or "no demo was kept running")
+    lines = [f"ended {folder}" for folder in kept.stop(name)]
+    lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in kept.swept()]
+    typer.echo("\n".join(lines) or "no demo was kept running")
 
 
 def _known(fault: str, option: str) -> None:

@@ -22,7 +22,7 @@ from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
 
 PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
-YOUNG = 60.0  # seconds in which a folder without a lock may still be in creation
+YOUNG = 60.0  # seconds in which a folder may still be in creation
 GROUP, HOST = "added", "new"  # of hosts that were added
 
 
@@ -102,10 +102,15 @@ def grown(kept: Kept, count: int) -> tuple[str, ...]:
 
 
 def stop(name: str | None = None) -> tuple[Path, ...]:
-    """End one kept demo; without a name all, and remove those of killed ones. Returns their folders. A running show is not
-    ended."""
-    found = [one(name).folder] if name else sorted(room().glob(f"{PREFIX}*"))
-    return tuple(path for path in found if _mine(path) and _stopped(path))
+    """End one kept demo, without a name all that `every` has; returns their folders. A running show is not ended."""
+    found = [one(name)] if name else every()
+    return tuple(kept.folder for kept in found if _stopped(kept.folder))
+
+
+def swept() -> tuple[Path, ...]:
+    """Remove what killed demos of this user left, and return their folders."""
+    found = sorted(room().glob(f"{PREFIX}*"))
+    return tuple(path for path in found if _mine(path) and not _runs(path) and _stopped(path, dead=True))
 
 
 def _called(number: int) -> str:
@@ -143,18 +148,26 @@ def _runs(path: Path) -> bool:
     return False
 
 
-def _stopped(path: Path) -> bool:
+def _stopped(path: Path, *, dead: bool = False) -> bool:
+    """Whether its folder is removed now. `dead`: nothing that runs is ended, nor one that may still take its lock."""
     try:
         with (path / "lock").open("rb") as lock:
             if cleanup.held(lock):
-                if not (path / KEPT).exists():
+                if dead or not (path / KEPT).exists():
                     return False
                 _end(path, lock)
+            elif dead and not (path / "demo.json").exists() and _young(path):
+                return False
+            cleanup.clear(path)  # with the lock, so that nothing begins here
     except FileNotFoundError:
-        if time.time() - path.stat().st_mtime < YOUNG:
+        if not path.exists() or _young(path):
             return False
-    cleanup.clear(path)
+        cleanup.clear(path)
     return True
+
+
+def _young(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime < YOUNG
 
 
 def _end(path: Path, lock: IO[bytes]) -> None:

@@ -112,21 +112,28 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     """`gpunode demo stop` ends it, and what one that was killed left, and no other."""
     with Demo([kinds.without("cpu-1")]) as demo:
         demo.keep("demo")
-    stale, begun = room / f"{demos.PREFIX}stale", room / f"{demos.PREFIX}begun"
-    for folder in (stale, begun):
+    stale, begun, locking = (room / f"{demos.PREFIX}{name}" for name in ("stale", "begun", "locking"))
+    for folder in (stale, begun, locking):
         folder.mkdir()
-    (stale / "lock").touch()
+    for folder in (stale, locking):
+        (folder / "lock").touch()
+    (stale / "demo.json").touch()
     look = subprocess.run(
         [*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True, check=False
     )
     assert "no NVIDIA GPU on the PCI bus" in look.stdout
     with Demo([kinds.without("cpu-2")]) as running:
         stopped = subprocess.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
-        assert set(stopped.stdout.splitlines()) == {f"ended {demo.folder}", f"ended {stale}"}
-        assert set(folders(room)) == {running.folder, begun}
+        assert set(stopped.stdout.splitlines()) == {
+            f"ended {demo.folder}",
+            f"removed {stale}: a killed demo left it",
+        }
+        assert set(folders(room)) == {running.folder, begun, locking}
         assert not processes(demo.folder)
         assert running.run([*GPUNODE, "plan", "inventory.yaml"], capture=True)[0] == 4
     begun.rmdir()
+    (locking / "lock").unlink()
+    locking.rmdir()
 
 
 def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
