@@ -15,10 +15,16 @@ PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")  # that YAML reads as this text,
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A host by its name, and its address where that is another."""
+    """A host by its name, and its address where that is another. `ssh`: user, port, key and jump, as the inventory has them."""
 
     name: str
     address: str = ""
+    ssh: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether its name is all."""
+        return not self.address and not self.ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,20 @@ def _lines(known: Starter) -> Iterator[str]:
     yield "  gpu:                              # take out hosts that have no NVIDIA GPU"
     yield "    # labels: {pool: inference}     # of the hosts' nodes"
     yield "    hosts:"
-    for name in ranges([one.name for one in known.hosts if not one.address]):
+    for name in ranges([one.name for one in known.hosts if one.plain]):
         yield f"      - {_scalar(name)}"
     for one in known.hosts:
-        if one.address:
-            yield f"      - {{name: {_scalar(one.name)}, address: {_scalar(one.address)}}}"
+        if not one.plain:
+            yield f"      - {{{', '.join(_keys(one))}}}"
+
+
+def _keys(one: Entry) -> Iterator[str]:
+    yield f"name: {_scalar(one.name)}"
+    if one.address:
+        yield f"address: {_scalar(one.address)}"
+    if one.ssh:
+        values = (f"{key}: {value if key == 'port' else _scalar(value)}" for key, value in one.ssh)
+        yield f"ssh: {{{', '.join(values)}}}"
 
 
 def ranges(names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +15,16 @@ from gpunode.cluster.nodes import Node
 from gpunode.errors import ClusterError, UsageError
 from gpunode.inventory.expand import names
 from gpunode.inventory.starter import Entry, Starter
-from gpunode.model import Cluster, Inventory
+from gpunode.model import Cluster, Inventory, Ssh
 from gpunode.rollout import nodes
 
 ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 SSH_CONFIG = Path("~/.ssh/config")
+SSH_KEYS = {"user": "user", "port": "port", "key": "identityfile", "jump": "proxyjump"}
 
 
 def from_ssh(file: Path = SSH_CONFIG) -> Starter:
-    """The hosts that ssh knows by name."""
+    """The hosts that ssh knows by name; of another file than ssh's own with what it sets: connections do not read it."""
     from gpunode.ssh.aliases import aliases
 
     try:
@@ -32,7 +34,10 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
             f"{file} cannot be read: {error.strerror}",
             hint="Name another with `--from FILE`, or the hosts with --hosts.",
         ) from error
-    return Starter(str(file), tuple(map(Entry, found)))
+    own = file.expanduser().absolute() == SSH_CONFIG.expanduser()
+    return Starter(
+        str(file), tuple(Entry(name) if own else _copied(name, file.expanduser()) for name in found)
+    )
 
 
 def from_cluster(cluster: Cluster) -> Starter:
@@ -78,6 +83,24 @@ def in_context(known: Starter, cluster: Cluster) -> Starter:
         _, context = chosen(cluster)
         return replace(known, context=context, kubeconfig=cluster.kubeconfig or "")
     return known
+
+
+def _copied(name: str, file: Path) -> Entry:
+    """What the file sets for the host. Raises UsageError for a file that ssh cannot read."""
+    from gpunode.ssh.config import Config
+    from gpunode.ssh.failures import SshRefusal
+
+    try:
+        found, usual = (Config(one).options(Ssh(name)) for one in (file, Path(os.devnull)))
+    except SshRefusal as error:
+        raise UsageError(str(error), hint=error.hint) from error
+
+    def value(option: str) -> str:
+        words = [one for one in found.get(option, ()) if one not in usual.get(option, ())]
+        return words[0] if words and words[0].lower() != "none" else ""
+
+    values = ((key, value(option)) for key, option in SSH_KEYS.items())
+    return Entry(name, value("hostname"), tuple((key, text) for key, text in values if text))
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:

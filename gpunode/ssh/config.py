@@ -42,8 +42,7 @@ class Config:
 
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
         """The target for one host. Raises SshRefusal for options that gpunode does not support."""
-        options = self._ask(ssh) if self._ssh else self._read(ssh)
-
+        options = self.options(ssh)
         one = partial(resolve.one, options)
         address, port = one("hostname", ssh.address), ssh.port or int(one("port", "22"))
         user = ssh.user or one("user", getpass.getuser())
@@ -132,6 +131,10 @@ class Config:
                 if self._ssh and one(name)
             },
         )
+
+    def options(self, ssh: Ssh) -> Options:
+        """The options for one host, by names in lower case. Raises SshRefusal."""
+        return self._ask(ssh) if self._ssh else self._read(ssh)
 
     def _ask(self, ssh: Ssh) -> Options:
         """The options by `ssh -G`, which evaluates Include, Match and canonical names."""

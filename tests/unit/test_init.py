@@ -85,6 +85,28 @@ def test_hosts_come_from_sshs_configuration(folder: Path) -> None:
     assert "github.com" not in names
 
 
+def test_what_another_ssh_configuration_sets_is_written(folder: Path) -> None:
+    """Connections read only ssh's own files. Hosts of which nothing is set are ranges, as ever."""
+    (folder / "conf").write_text(
+        "Host gpu-1\n  HostName 10.0.3.1\n  Port 2222\nHost gpu-1 gpu-2\n  User ops\n  IdentityFile ~/.ssh/lab\n"
+        "Host gpu-2\n  ProxyJump jump.example.org\nHost gpu-3 gpu-4 gpu-5\n"
+    )
+    assert init("--from", "conf").exit_code == 0
+    written = (folder / "inventory.yaml").read_text()
+    assert '- "gpu-[3:5]"' in written
+    one, two = inventory.load(folder / "inventory.yaml", keys=False).hosts[-2:]
+    assert (one.name, one.ssh.address, one.ssh.port, one.ssh.user, one.ssh.jump) == (
+        "gpu-1", "10.0.3.1", 2222, "ops", None,
+    )  # fmt: skip
+    assert (two.name, two.ssh.address, two.ssh.port, two.ssh.jump) == (
+        "gpu-2",
+        "gpu-2",
+        None,
+        "jump.example.org",
+    )
+    assert written.count('key: "~/.ssh/lab"') == 2
+
+
 def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
     (folder / "inventory.yaml").write_text("mine")
     error = init("--from", "ssh").exception
