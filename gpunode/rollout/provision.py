@@ -116,9 +116,12 @@ def provision(session: Session, wish: Wish) -> int:
     }
     record = Record.begin(
         Path(session.inventory.path),
-        list(dict.fromkeys([*wish.rest, *(host.name for host in able)])),
+        list(dict.fromkeys([*wish.rest, *(one.host.name for one in members)])),
         options,
     )
+    for one in members:
+        if not (one.good or one.waits):  # no batch has it, but the next run may
+            record.host(one.host.name, *batch.end(one))
     with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
         work.show_left(api, session.listener, members)
         if api is not None and held.exclusive:

@@ -147,6 +147,29 @@ def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Com
     assert "the inventory names no `cluster.plugin`" in told
 
 
+def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not done: `@failed` has them, `resume` tries them again, until they are right."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    bad = ["refused", "unreachable", "failed"]
+
+    def ends(*words: str) -> dict[str, str]:
+        told = map(json.loads, command(*words, "--json").stdout.splitlines())
+        return {line["host"]: line["status"] for line in told if line["type"] == "outcome"}
+
+    assert command("provision", "--limit", ",".join(["right", *bad]), "--yes").exit_code == 1
+    assert ends("plan", "--limit", "@failed") == dict(zip(bad, bad, strict=True))
+    assert ends("plan", "--limit", "@not-done") == dict(zip(bad, bad, strict=True))
+    assert ends("resume", "--limit", "refused,failed", "--yes") == {"refused": "refused", "failed": "failed"}
+    assert ends("plan", "--limit", "@not-done") == dict(zip(bad, bad, strict=True))
+
+    # The user fixed them.
+    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right", right()[1]))
+    assert ends("resume", "--yes") == dict.fromkeys(bad, "right")
+    assert "nothing to resume" in command("resume").output
+
+
 def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
     """In its last line and in JSON."""
     told = command("verify", "--limit", "right")
