@@ -12,6 +12,11 @@ from gpunode.sim.host.programs.runtimes import Unusable
 from gpunode.sim.host.state import DOWN, State
 
 REBOOT_SECONDS = 2.0
+# The container toolkit's units that keep the CDI specification: what they are in once started.
+REFRESH = {
+    "nvidia-cdi-refresh.path": ("active", "waiting"),
+    "nvidia-cdi-refresh.service": ("inactive", "dead"),
+}
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
@@ -62,6 +67,9 @@ def start(state: State, now: Now, name: str) -> str | None:
             f"Job for {name} failed because the control process exited with error code.\n"
             f'See "systemctl status {name}" and "journalctl -xeu {name}" for details.'
         )
+    if name in REFRESH:
+        unit.active, unit.sub, unit.since, unit.pid = *REFRESH[name], 0.0, 0
+        return None
     unit.active, unit.sub, unit.since, unit.pid, unit.restarts = (
         "active",
         "running",
@@ -74,7 +82,15 @@ def start(state: State, now: Now, name: str) -> str | None:
 
 
 def follow(state: State, now: Now) -> None:
-    """NVIDIA's persistence daemon comes with its package, started, and goes with it."""
+    """NVIDIA's persistence daemon comes with its package, started, and goes with it; so do the toolkit's units from 1.18 on."""
+    toolkit = now.packages.get("nvidia-container-toolkit-base")
+    brings = toolkit is not None and tuple(map(int, toolkit.version.split(".")[:2])) >= (1, 18)
+    for name in REFRESH:
+        if not brings:
+            now.units.pop(name, None)
+        elif name not in now.units:
+            now.units[name] = UnitNow()
+            start(state, now, name)
     name = "nvidia-persistenced.service"
     if name.removesuffix(".service") not in now.packages:
         now.units.pop(name, None)
