@@ -67,7 +67,7 @@ def test_a_demo_that_is_kept_shows_how_to_look_at_its_packages(demo: Demo) -> No
     """The command works as it is printed."""
     if shutil.which("ssh") is None:
         pytest.skip("no ssh here")
-    lines = [line for line in farewell(demo).splitlines() if "dnf list --installed" in line]
+    lines = [line for line in farewell(demo, "kept").splitlines() if "dnf list --installed" in line]
     done = subprocess.run(
         ["sh", "-c", "\n".join(lines)], cwd=demo.folder, capture_output=True, text=True, check=False
     )
