@@ -35,7 +35,7 @@ check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	# The demo also runs on macOS.
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin & other=$$!; $(BIN)/mypy && wait $$other
+	$(BIN)/mypy gpunode --platform darwin --cache-dir .mypy_cache/darwin & other=$$!; $(BIN)/mypy && wait $$other
 	$(BIN)/lint-imports
 	$(PYTEST) $(UNIT)
 

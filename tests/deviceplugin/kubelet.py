@@ -115,7 +115,7 @@ class FakeKubelet:
     async def drop(self, resource: str) -> None:
         """End the stream to a plugin, as kubelets now and then do."""
         connection = self.plugins.pop(resource)
-        await connection.channel.close()
+        await connection.channel.close(None)
         if connection.watching is not None:
             await asyncio.gather(connection.watching, return_exceptions=True)
 
@@ -158,7 +158,7 @@ class FakeKubelet:
         """As the kubelet's runClient: the end of a stream disconnects whoever is registered by then, be it another."""
         await connection.watch(self._listed)
         if current := self._clients.pop(resource, None):
-            await current.channel.close()
+            await current.channel.close(None)
 
     async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait until what the plugins told makes `condition` true; its value."""

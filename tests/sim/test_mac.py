@@ -14,6 +14,7 @@ import pytest
 from gpunode.sim import demo as demos
 from gpunode.sim.demo import Demo, room
 from gpunode.sim.host import hosts, kinds
+from gpunode.sim.host.machine import Machine
 
 from .clusters import until
 
@@ -50,7 +51,7 @@ def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch: pytest.
     [kinds.old("host"), kinds.new("host"), kinds.rpm("host"), kinds.without("host")],
     ids=["old", "new", "rpm", "without"],
 )
-def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path: Path, machine: kinds.Machine) -> None:
+def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path: Path, machine: Machine) -> None:
     """A Mac's file system takes them for one."""
     hosts.lay_out(tmp_path)
     hosts.create(tmp_path, machine)

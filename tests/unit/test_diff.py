@@ -6,6 +6,7 @@ import pytest
 
 from gpunode import diff
 from gpunode.model import (
+    Change,
     InstallDriver,
     KernelModule,
     LoadImage,
@@ -58,7 +59,7 @@ from gpunode.model import (
         (Reboot("why"), "reboot"),
     ],
 )
-def test_every_kind_of_change_in_one_line(change: diff.Change, line: str) -> None:
+def test_every_kind_of_change_in_one_line(change: Change, line: str) -> None:
     """What it does, in words."""
     assert diff.headline(change) == line
 
