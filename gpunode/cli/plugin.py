@@ -94,10 +94,10 @@ def remove(
 @app.command(short_help="Write the plugin's image, without docker.")
 def image(
     base: Annotated[
-        Path,
+        str,
         typer.Option(
-            help="The image to build on: glibc and Python 3.10 or newer. An archive (docker save, OCI) or a folder in OCI's layout.",
-            metavar="ARCHIVE",
+            help="The image to build on, with glibc and Python 3.10 or newer: an archive (docker save, OCI), a folder in OCI's layout, or HOST/NAME@sha256:… in a registry.",
+            metavar="IMAGE",
         ),
     ],
     to: Annotated[Path, typer.Option(help="The archive to write.", metavar="FILE")] = Path("plugin.tar"),

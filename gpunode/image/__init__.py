@@ -7,11 +7,11 @@ The same base and the same gpunode make the same bytes.
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from gpunode.image import archive, wheels
+from gpunode.image import archive, registry, wheels
 from gpunode.image.base import opened
 from gpunode.image.layer import layer
 
@@ -30,14 +30,23 @@ class Written:
     digest: str
 
 
-def write(base: Path, to: Path, *, name: str, arch: str, folder: Path | None = None) -> Written:
-    """Write the plugin's image on `base` (an archive or an OCI layout) to `to`.
+def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = None) -> Written:
+    """Write the plugin's image on `base` (an archive, an OCI layout, or an image in a registry by its digest) to `to`.
 
     The libraries are those of requirements.lock, from `folder` or by pip, checked by hash.
     Raises GpunodeError where the base, a library or the file cannot be used; `to` is then as it was.
     """
-    with opened(base, arch) as under:
-        with tempfile.TemporaryDirectory(prefix="gpunode-wheels-") as scratch:
+    with TemporaryDirectory(prefix="gpunode-base-") as scratch:
+        place = Path(base)
+        if not place.exists() and (wanted := registry.reference(base)):
+            place = Path(scratch) / "base"
+            registry.fetch(wanted, arch, place)
+        return _write(place, base, to, name=name, arch=arch, folder=folder)
+
+
+def _write(place: Path, base: str, to: Path, *, name: str, arch: str, folder: Path | None) -> Written:
+    with opened(place, arch, base) as under:
+        with TemporaryDirectory(prefix="gpunode-wheels-") as scratch:
             fetched = wheels.fetch(Path(scratch), python=under.python, machine=MACHINES[arch], folder=folder)
             top = layer(fetched)
         digest = archive.write(to, under, top, name=name)

@@ -27,7 +27,10 @@ MUSL = re.compile(r"(?:usr/)?lib/ld-musl-")
 OLDEST = 10  # the minor version of Python 3 that the plugin needs
 LINKS = 40  # that a kernel follows
 
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"  # of one name below; of all that is below in the folder
+
 Open = Callable[[str], IO[bytes]]
+Image = tuple[dict[str, Any], list[str]]  # configuration, names of the layers
 
 
 class UnusableBase(GpunodeError):
@@ -57,20 +60,21 @@ class Base:
 
 
 @contextmanager
-def opened(path: Path, arch: str) -> Iterator[Base]:
-    """The base for linux/`arch`, readable within the context. Raises UnusableBase."""
+def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
+    """The base for linux/`arch`, readable within the context. `name`: what errors call it. Raises UnusableBase."""
+    name = name or str(path)
     with ExitStack() as stack:
         try:
-            base = _base(path, _opener(path, stack), arch)
+            base = _base(name, _opener(path, stack), arch)
         except (tarfile.TarError, EOFError, zlib.error):
             raise UnusableBase(
-                f"{path} is no image archive, or was cut off",
+                f"{name} is no image archive, or was cut off",
                 hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
             ) from None
         except OSError as error:
             raise UnusableBase(
-                f"{path} cannot be read: {error.strerror or error}",
-                hint="Name an image archive or a folder in OCI's layout.",
+                f"{name} cannot be read: {error.strerror or error}",
+                hint="Name an image archive, a folder in OCI's layout, or an image in a registry: HOST/NAME@sha256:…",
             ) from error
         yield base
 
@@ -91,16 +95,16 @@ def _opener(path: Path, stack: ExitStack) -> Open:
     return read
 
 
-def _base(path: Path, read: Open, arch: str) -> Base:
+def _base(path: str, read: Open, arch: str) -> Base:
     try:
-        found = list(_images(read))
+        found = list(_images(read, arch))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, FileNotFoundError) as error:
         raise UnusableBase(
             f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
         ) from None
-    fitting = [(config, names) for config, names in found if _platform(config) == f"linux/{arch}"]
+    fitting = [one for platform, one in found if one and platform == f"linux/{arch}"]
     if not fitting:
-        there = ", ".join(sorted({_platform(config) for config, _ in found})) or "nothing"
+        there = ", ".join(sorted({platform for platform, _ in found})) or "nothing"
         raise UnusableBase(
             f"{path} holds {there}, not linux/{arch}",
             hint="Save the base for the nodes' architecture, or choose that with --arch.",
@@ -117,12 +121,41 @@ def _base(path: Path, read: Open, arch: str) -> Base:
     for name, diff in zip(names, diffs, strict=True):
         one, inside = _layer(path, read, name, diff)
         layers.append(one)
-        files |= inside
+        files = over(files, inside)
     return Base(config, tuple(layers), _python(path, files), read)
 
 
-def _images(read: Open) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Configuration and layers' names of each image: by docker's manifest where there is one, else by OCI's index."""
+def over(below: Mapping[str, str], layer: Mapping[str, str]) -> dict[str, str]:
+    """What is there once `layer` lies on `below`, without what its whiteouts hide: OCI's image specification, layer.md."""
+    gone, emptied = set[str](), set[str]()
+    for name in layer:
+        folder, last = posixpath.split(name)
+        if last == OPAQUE:
+            emptied.add(folder)
+        elif last.startswith(WHITEOUT):
+            gone.add(posixpath.join(folder, last.removeprefix(WHITEOUT)))
+    hidden = gone | emptied
+
+    def stays(name: str) -> bool:
+        above = {name[:at] for at, letter in enumerate(name) if letter == "/"} | {""}
+        return name not in gone and not above & hidden
+
+    kept = {name: link for name, link in below.items() if stays(name)}
+    new = {name: link for name, link in layer.items() if not posixpath.basename(name).startswith(WHITEOUT)}
+    return kept | new
+
+
+def fits(descriptor: Mapping[str, Any], arch: str) -> bool:
+    """Whether a manifest in an index may be that of linux/`arch`; one that names no platform is to be read."""
+    platform = descriptor.get("platform") or {}
+    return not platform or _platform(platform) == f"linux/{arch}"
+
+
+def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
+    """Each image by its platform: by docker's manifest where there is one, else by OCI's index.
+
+    None: its index names another platform than linux/`arch`; such images are often not there.
+    """
 
     def content(name: str) -> Any:
         with read(name) as file:
@@ -133,19 +166,22 @@ def _images(read: Open) -> Iterator[tuple[dict[str, Any], list[str]]]:
     except (KeyError, FileNotFoundError):
         entries = []
     for entry in entries:
-        yield content(entry["Config"]), entry["Layers"]
+        config = content(entry["Config"])
+        yield _platform(config), (config, entry["Layers"])
     if entries:
         return
     waiting = list(content("index.json")["manifests"])
     for entry in waiting:
+        if not fits(entry, arch):
+            if entry["platform"].get("architecture") != "unknown":  # an attestation
+                yield _platform(entry["platform"]), None
+            continue
         manifest = content(_blob(entry["digest"]))
         if "manifests" in manifest:
             waiting += manifest["manifests"]
-        elif (entry.get("platform") or {}).get("architecture") != "unknown":  # an attestation
-            yield (
-                content(_blob(manifest["config"]["digest"])),
-                [_blob(one["digest"]) for one in manifest["layers"]],
-            )
+        else:
+            config = content(_blob(manifest["config"]["digest"]))
+            yield _platform(config), (config, [_blob(one["digest"]) for one in manifest["layers"]])
 
 
 def _blob(digest: str) -> str:
@@ -178,7 +214,7 @@ class _Hashed(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def _layer(path: Path, read: Open, name: str, diff: str) -> tuple[Layer, dict[str, str]]:
+def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str, str]]:
     """The layer, checked against its diff id, and the names of what is in it → what they link to, or ""."""
     try:
         with read(name) as start:
@@ -216,7 +252,7 @@ def _target(member: tarfile.TarInfo) -> str:
     return f"/{member.linkname}" if member.islnk() else member.linkname
 
 
-def _python(path: Path, files: Mapping[str, str]) -> str:
+def _python(path: str, files: Mapping[str, str]) -> str:
     """The minor version of `python3`."""
     if any(MUSL.match(name) for name in files):
         raise UnusableBase(

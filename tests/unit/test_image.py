@@ -130,7 +130,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     """Every blob has its digest and size, each manifest names the same, and the inventory reads it."""
     out = tmp_path / "plugin.tar"
 
-    written = write(base(tmp_path / "base"), out, name=NAME, arch=arch)
+    written = write(str(base(tmp_path / "base")), out, name=NAME, arch=arch)
 
     with tarfile.open(out) as made:
         files = {one.name: made.extractfile(one).read() for one in made}  # type: ignore[union-attr]
@@ -160,7 +160,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
 
 def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
     """Its program and variables, beside those of the base; no GPU is asked for by the image itself."""
-    written = write(saved(tmp_path / "base", docker(DEBIAN)), tmp_path / "out", name=NAME, arch="amd64")
+    written = write(str(saved(tmp_path / "base", docker(DEBIAN))), tmp_path / "out", name=NAME, arch="amd64")
 
     with tarfile.open(written.file) as made:
         file = made.extractfile(f"blobs/sha256/{written.digest.partition(':')[2]}")
@@ -199,10 +199,20 @@ LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
         ),
         ([tar({"usr/bin/python3.12": b""}, {USUAL: "python3"})], "3.12"),
         ([tar({"opt/python/bin/python3.12": b""}, {LOCAL: "/opt/python/bin/python3.12"})], "3.12"),
+        ([tar({PYTHON: b"", "usr/bin/python3.12": b""}), tar({"usr/local/bin/.wh.python3.11": b""})], "3.12"),
+        ([tar({PYTHON: b"", "usr/bin/python3.12": b""}), tar({"usr/.wh.local": b""})], "3.12"),
+        (
+            [
+                tar({PYTHON: b"", "usr/local/bin/python3.14": b""}),
+                tar({PYTHON: b"", "usr/local/bin/.wh..wh..opq": b""}),
+            ],
+            "3.11",
+        ),
+        ([tar({"lib/ld-musl-x86_64.so.1": b""}), tar({PYTHON: b"", ".wh.lib": b""})], "3.11"),
     ],
     ids=[
         "as numbers", "link", "absolute link", "local first", "no local link", "alternatives", "later layer",
-        "circle", "elsewhere",
+        "circle", "elsewhere", "removed", "folder removed", "folder emptied", "musl removed",
     ],
 )  # fmt: skip
 def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[bytes], python: str) -> None:
@@ -212,7 +222,7 @@ def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[
 
 def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever writes it, and when: files read later, in another order, with other times."""
-    base = saved(tmp_path / "base", docker(DEBIAN))
+    base = str(saved(tmp_path / "base", docker(DEBIAN)))
     write(base, tmp_path / "one", name=NAME, arch="amd64")
     listed = Path.rglob
     monkeypatch.setattr(Path, "rglob", lambda self, what: reversed(list(listed(self, what))))
@@ -228,6 +238,7 @@ def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     [
         (docker(DEBIAN, arch="arm64"), "holds linux/arm64, not linux/amd64\n  Save the base for the nodes'"),
         (docker(tar({"bin/sh": b""})), "has no Python"),
+        (docker(tar({PYTHON: b""}), tar({"usr/local/bin/.wh.python3.11": b""})), "has no Python"),
         (docker(tar({"usr/bin/python3.9": b""})), "has Python 3.9; the plugin needs 3.10 or newer"),
         (docker(tar({PYTHON: b"", "lib/ld-musl-x86_64.so.1": b""})), "has musl's C library"),
         (docker(DEBIAN) | {"config.json": config(b"other")}, "layer 0/layer.tar is damaged: its SHA-256 is "),
@@ -241,12 +252,12 @@ def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
 )
 def test_a_base_that_does_not_fit_is_refused(tmp_path: Path, files: Files, words: str) -> None:
     """By its name, with the cause; nothing is written."""
-    base = saved(tmp_path / "base.tar", files)
+    base = str(saved(tmp_path / "base.tar", files))
 
     with pytest.raises(UnusableBase) as caught:
         write(base, tmp_path / "plugin.tar", name=NAME, arch="amd64")
 
-    assert str(caught.value).startswith(str(base))
+    assert str(caught.value).startswith(base)
     assert words in str(caught.value)
     assert caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["base.tar"]
@@ -265,12 +276,12 @@ def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, word
     if content is not None:
         (tmp_path / "base.tar").write_bytes(content)
     with pytest.raises(UnusableBase) as caught:
-        write(tmp_path / "base.tar", tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        write(str(tmp_path / "base.tar"), tmp_path / "plugin.tar", name=NAME, arch="amd64")
     assert words in str(caught.value)
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    base = saved(tmp_path / "base", docker(DEBIAN))
+    base = str(saved(tmp_path / "base", docker(DEBIAN)))
     with pytest.raises(GpunodeError, match="cannot be written: No such file"):
         write(base, tmp_path / "nowhere/plugin.tar", name=NAME, arch="amd64")
 

@@ -1,0 +1,181 @@
+"""A base in a registry: fetched by its digest over HTTPS, as OCI's distribution specification 1.1 has it; without a login.
+
+Proxies are those of the environment; $SSL_CERT_FILE names the CA of a registry that has its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, build_opener
+
+from gpunode import __version__
+from gpunode.image.base import UnusableBase, fits
+
+SECONDS = 30.0  # without an answer
+CHUNK = 1 << 20  # bytes
+LARGEST = 4 << 20  # bytes of a manifest, as registries bound them
+OCI, DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
+MANIFESTS = f"{OCI}.index.v1+json, {OCI}.manifest.v1+json, {DOCKER}.list.v2+json, {DOCKER}.v2+json"
+# The host has a dot or a port, as in docker's references: `python` and `library/python` name no registry.
+REFERENCE = re.compile(
+    r"(?P<host>[\w-]+(?:\.[\w-]+)+(?::\d+)?|[\w-]+:\d+)/(?P<name>[a-z0-9][a-z0-9._/-]*)"
+    r"(?::(?P<tag>\w[\w.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An image in a registry; without a tag and a digest it is `latest`."""
+
+    host: str
+    name: str
+    tag: str | None
+    digest: str | None
+
+    def __str__(self) -> str:
+        tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
+        return f"{self.host}/{self.name}{tag}{digest}"
+
+
+def reference(text: str) -> Reference | None:
+    """The reference that `text` is, None where it names no registry."""
+    found = REFERENCE.fullmatch(text)
+    return Reference(**found.groupdict()) if found else None
+
+
+def fetch(wanted: Reference, arch: str, to: Path) -> None:
+    """Write what linux/`arch` needs of the image as a folder in OCI's layout, every file checked by digest.
+
+    Raises UnusableBase; for a reference without a digest with the digest that it has now.
+    """
+    with _explained(wanted):
+        _fetch(wanted, arch, to)
+
+
+def _fetch(wanted: Reference, arch: str, to: Path) -> None:
+    registry = _Registry(wanted)
+    if wanted.digest is None:
+        found = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
+        raise UnusableBase(
+            f"{wanted} can be another image tomorrow: it has no digest",
+            hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{found}",
+        )
+    blobs = to / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    (to / "index.json").write_text(json.dumps({"manifests": [{"digest": wanted.digest}]}), encoding="utf-8")
+    waiting = [wanted.digest]
+    for digest in waiting:
+        text = registry.manifest(digest)
+        _write(wanted, blobs, digest, [text], len(text))
+        manifest = json.loads(text)
+        waiting += [one["digest"] for one in manifest.get("manifests", []) if fits(one, arch)]
+        for one in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
+            registry.blob(blobs, one["digest"], int(one["size"]))
+
+
+@contextmanager
+def _explained(wanted: Reference) -> Iterator[None]:
+    """What goes wrong with the registry becomes UnusableBase."""
+    try:
+        yield
+    except HTTPError as error:
+        error.close()
+        raise UnusableBase(
+            f"{wanted} cannot be fetched: {error.url} answers {error.code} {error.reason}",
+            hint=_hint(error.code),
+        ) from error
+    except (OSError, HTTPException) as error:
+        raise UnusableBase(
+            f"{wanted} cannot be fetched: {getattr(error, 'reason', '') or error}",
+            hint="Name a registry that is reached over HTTPS from here, or an archive that was saved elsewhere.",
+        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableBase(
+            f"{wanted}: the registry's answer is no image ({error!r})", hint="Name an image."
+        ) from error
+
+
+class _Registry:
+    """The registry's part that is about one image, and the token that it gives to everybody."""
+
+    def __init__(self, wanted: Reference) -> None:
+        self._wanted, self._token, self._opener = wanted, "", build_opener()
+
+    def manifest(self, which: str) -> bytes:
+        """A manifest by tag or digest, not checked."""
+        with self._get(f"manifests/{which}", MANIFESTS) as answer:
+            return answer.read(LARGEST)
+
+    def blob(self, folder: Path, digest: str, size: int) -> None:
+        """Write a blob, which is `size` bytes long."""
+        with self._get(f"blobs/{digest}", "*/*") as answer:
+            _write(self._wanted, folder, digest, iter(lambda: answer.read(CHUNK), b""), size)
+
+    def _get(self, what: str, accept: str) -> IO[bytes]:
+        address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
+        try:
+            return self._open(address, accept)
+        except HTTPError as error:
+            challenge = error.headers.get("WWW-Authenticate", "")
+            if error.code != 401 or not challenge.lower().startswith("bearer "):
+                raise
+            error.close()
+            self._token = ""  # there was none, or it has expired
+            self._token = self._fetched_token(dict(PARAMETER.findall(challenge)))
+            return self._open(address, accept)
+
+    def _open(self, address: str, accept: str) -> IO[bytes]:
+        request = Request(address, headers={"Accept": accept, "User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (https)
+        if self._token:
+            # Not for the storage that registries redirect to.
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        answer: IO[bytes] = self._opener.open(request, timeout=SECONDS)
+        return answer
+
+    def _fetched_token(self, challenge: dict[str, str]) -> str:
+        """The token that somebody without a login gets. Raises OSError where that would go unencrypted."""
+        realm = challenge.get("realm", "")
+        if not realm.startswith("https://"):
+            raise OSError("its tokens do not come over HTTPS")
+        query = {key: value for key, value in challenge.items() if key in ("service", "scope")}
+        with self._open(f"{realm}?{urlencode(query)}", "application/json") as answer:
+            found: dict[str, Any] = json.loads(answer.read(LARGEST))
+        return str(found.get("token") or found.get("access_token") or "")
+
+
+def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:
+    """Write a blob in parts; it stays only where size and digest are right."""
+    kind, _, name = digest.partition(":")
+    if kind != "sha256" or not re.fullmatch("[0-9a-f]{64}", name):
+        raise ValueError(f"digest {digest}")
+    found, length, path = hashlib.sha256(), 0, folder / name
+    with path.open("wb") as file:
+        for part in parts:
+            found.update(part)
+            length += len(part)
+            if length > size:
+                break
+            file.write(part)
+    if (found.hexdigest(), length) != (name, size):
+        path.unlink()
+        raise UnusableBase(
+            f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {found.hexdigest()}",
+            hint="Try again; if it stays so, the registry or a proxy is at fault.",
+        )
+
+
+def _hint(code: int) -> str:
+    if code in (401, 403):
+        return "gpunode does not log in: save the image (`docker save`, `skopeo copy`, `crane pull`), and name the file."
+    return "Name an image that is there, by its digest." if code == 404 else "Try again later."

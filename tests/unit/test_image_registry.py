@@ -1,0 +1,170 @@
+"""`gpunode plugin image --base HOST/NAME@sha256:…`: a registry of this machine, over TLS, with tokens and redirects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gpunode.image import registry, write
+from gpunode.image.base import UnusableBase
+from gpunode.sim.apiserver import tls
+from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
+
+__all__ = ["_pip"]  # a fixture
+HIDDEN = "/v2/locked/"
+
+
+class Registry(ThreadingHTTPServer):
+    """Has one image; gives a token to everybody, and blobs from a storage that may not see the token."""
+
+    files: Files
+    asked: list[tuple[str, str]]  # path, Authorization
+
+    @property
+    def host(self) -> str:
+        return f"{tls.ADDRESS}:{self.server_port}"
+
+    def reference(self) -> str:
+        (entry,) = json.loads(self.files["index.json"])["manifests"]
+        return f"{self.host}/base/python@{entry['digest']}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Registry
+
+    def do_GET(self) -> None:
+        token = self.headers.get("Authorization", "")
+        self.server.asked.append((self.path, token))
+        if self.path.startswith("/token?service=test&scope=repository"):
+            return self._send(200, b'{"token": "for-everybody"}')
+        if self.path.startswith("/storage/"):
+            return self._blob(self.path.rsplit("/", 1)[1])
+        if self.path.startswith(HIDDEN) or token != "Bearer for-everybody":
+            realm = (
+                f'Bearer realm="https://{self.server.host}/token",service="test",scope="repository:x:pull"'
+            )
+            return self._send(401, b"", **{"WWW-Authenticate": realm})
+        kind, which = self.path.split("/")[-2:]
+        if kind == "blobs":
+            return self._send(307, b"", Location=f"https://{self.server.host}/storage/{which}")
+        (entry,) = json.loads(self.server.files["index.json"])["manifests"]
+        return self._blob(entry["digest"] if which == "3.11" else which)
+
+    def _blob(self, digest: str) -> None:
+        found = self.server.files.get("blobs/" + digest.replace(":", "/"))
+        self._send(200 if found is not None else 404, found or b"")
+
+    def _send(self, code: int, data: bytes, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    context, certificate = tls.server(tmp_path / "key.pem")
+    (tmp_path / "ca.pem").write_text(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("no_proxy", "*")
+    with Registry((tls.ADDRESS, 0), Answer) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.files, server.asked = oci(DEBIAN, archs=("amd64", "arm64")), []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def refusal(reference: str, to: Path) -> UnusableBase:
+    with pytest.raises(UnusableBase) as caught:
+        write(reference, to / "plugin.tar", name=NAME, arch="amd64")
+    assert not (to / "plugin.tar").exists()
+    return caught.value
+
+
+def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(
+    server: Registry, tmp_path: Path
+) -> None:
+    """Of several platforms only the one is fetched; the token is shown to the registry alone."""
+    same = str(folder(tmp_path / "layout", server.files))
+
+    written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
+
+    write(same, tmp_path / "saved.tar", name=NAME, arch="arm64")
+    assert written.platform == "linux/arm64"
+    assert (tmp_path / "fetched.tar").read_bytes() == (tmp_path / "saved.tar").read_bytes()
+    assert len([path for path, token in server.asked if "/manifests/" in path and token]) == 2
+    assert [token for path, token in server.asked if path.startswith(("/storage/", "/token"))] == ["", "", ""]
+
+
+def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> None:
+    found = refusal(f"{server.host}/base/python:3.11", tmp_path)
+
+    assert "can be another image tomorrow" in found.message
+    assert found.hint == f"Today it is --base {server.reference()}"
+
+
+def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path) -> None:
+    reference = server.reference()
+    layer = max(server.files, key=lambda name: len(server.files[name]))
+    server.files[layer] = b"<html>" + server.files[layer][6:]
+
+    assert "is damaged: sha256:" in refusal(reference, tmp_path).message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (f"base/python@sha256:{'0' * 64}", "answers 404 Not Found"),
+        (f"locked/python@sha256:{'0' * 64}", "does not log in: save the image"),
+    ],
+)
+def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path: Path, name: str, words: str) -> None:
+    found = refusal(f"{server.host}/{name}", tmp_path)
+    assert str(found).startswith(f"{server.host}/{name} cannot be fetched")
+    assert words in str(found)
+
+
+def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path: Path) -> None:
+    page = b"<html>log in here</html>"
+    server.files[f"blobs/sha256/{hashlib.sha256(page).hexdigest()}"] = page
+
+    found = refusal(f"{server.host}/x@sha256:{hashlib.sha256(page).hexdigest()}", tmp_path)
+
+    assert "the registry's answer is no image" in found.message
+
+
+def test_a_registry_that_nobody_vouches_for_is_not_asked(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+
+    assert "certificate verify failed" in refusal(server.reference(), tmp_path).message
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("registry.example.com/python:3.11", "python"),
+        ("localhost:5000/a/b", "a/b"),
+        ("python:3.11-slim", None),
+        ("library/python", None),
+        ("/srv/python.tar", None),
+        ("./images/python.tar", None),
+        (f"registry.example.com/python@sha256:{'g' * 64}", None),
+    ],
+)
+def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) -> None:
+    found = registry.reference(text)
+    assert (found and found.name) == name
