@@ -59,7 +59,7 @@ async def serve(
     registrations = asyncio.Event()  # one has come or gone
     specs = Specs(Path(config.cdi_directory)) if config.cdi else None
     pods = PodResources(config.pod_resources_socket)
-    promised = _promised(config, pods, api)
+    promised = _promised(config, pods, state, api)
     servers: dict[str, ResourceServer] = {}
     mps = Follower(mps_paths.status(config.mps_root), state) if config.mps else None
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
@@ -131,9 +131,9 @@ async def serve(
         health.update(watches.health)
 
 
-def _promised(config: Config, pods: PodResources, api: Reads | None) -> Promised | None:
+def _promised(config: Config, pods: PodResources, state: NodeState, api: Reads | None) -> Promised | None:
     if not config.follow_promises or config.memory is None:
         return None
     if api is None:
         api = InCluster(os.environ, Path(config.service_account_directory))
-    return Promised(api, pods, config.node_name, config.memory.resource)
+    return Promised(api, pods, state, config.node_name, config.memory.resource)

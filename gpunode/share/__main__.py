@@ -22,6 +22,7 @@ from .follow import kinds
 from .home import Home
 from .lease import ANSWER, RENEW, Lease
 from .ledger import Ledger
+from .noting import Noting
 from .probes import Probes
 from .protocol import Extender
 from .server import Server
@@ -96,7 +97,8 @@ class Replica:
         with Server(("", self._options.port), extender, self._tls) as server:
             thread = threading.Thread(target=server.serve_forever, name="server", daemon=True)
             thread.start()
-            threading.Thread(target=_tend, args=(extender.waiting, over), name="waiting", daemon=True).start()
+            for one in (extender.waiting, Noting(ledger, self._quick)):
+                threading.Thread(target=_tend, args=(one, over), name=type(one).__name__, daemon=True).start()
             self.why_not = ""
             while lease.leads and not self.stop.wait(RENEW / 4):
                 pass
@@ -105,9 +107,9 @@ class Replica:
             self._settled = server.leave(LEAVING)
 
 
-def _tend(waiting: Waiting, over: threading.Event) -> None:
+def _tend(one: Waiting | Noting, over: threading.Event) -> None:
     while not over.wait(RENEW):
-        waiting.tend()
+        one.tend()
 
 
 @contextmanager

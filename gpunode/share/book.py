@@ -13,13 +13,15 @@ from .gpus import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A pod's units of a node. `parts`: of which GPUs; () if nobody knows. `reserved`: its binding is under way."""
+    """A pod's units of a node. `parts`: of which GPUs; () if nobody knows. `has`: what the node publishes that its containers
+    have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is under way."""
 
     pod: str  # namespace/name
     units: int
     parts: tuple[Part, ...]
     reserved: bool = False
     priority: int = 0
+    has: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,40 @@ class Book:
         """The book with these promises more; with `sign` -1, without them."""
         promised, unplaced = list(self.promised), self.unplaced
         for one in promises:
-            positions = [self._position(part) for part in one.parts]
-            if not one.parts or None in positions:
+            found = self.counted(one)
+            if found is None:
                 unplaced += sign * one.units
                 continue
-            for position, part in zip(positions, one.parts, strict=True):
-                if position is not None:
-                    promised[position] += sign * part.units
+            for position, units in found:
+                promised[position] += sign * units
         return replace(self, promised=tuple(promised), unplaced=unplaced)
+
+    def settled(self, one: Promise) -> bool:
+        """Whether its containers have what was promised, as far as is known."""
+        placed = self._placed(one.parts)
+        return not one.has or (placed is not None and self._placed(one.has) == placed)
+
+    def counted(self, one: Promise) -> Iterable[tuple[int, int]] | None:
+        """Positions of GPUs with the promise's units of each; None where nobody knows of which they are."""
+        placed = self._placed(one.parts)
+        if one.has:
+            has = self._placed(one.has) or {}
+            if placed is None and sum(has.values()) < one.units:
+                return None
+            placed = {
+                key: max((placed or {}).get(key, 0), has.get(key, 0)) for key in {**(placed or {}), **has}
+            }
+        return None if placed is None else [(position, units) for (_, position), units in placed.items()]
+
+    def _placed(self, parts: Iterable[Part]) -> dict[tuple[str, int], int] | None:
+        """Units by container and position; None where there are none, or of a GPU that the node has not."""
+        found: dict[tuple[str, int], int] = {}
+        for part in parts:
+            position = self._position(part)
+            if position is None:
+                return None
+            found[part.container, position] = part.units
+        return found or None
 
     def _position(self, part: Part) -> int | None:
         """By UUID where both have it: indexes change when a GPU is lost."""

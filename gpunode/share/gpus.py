@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode.deviceplugin import status
+from gpunode.deviceplugin.offer import elsewhere
 from gpunode.deviceplugin.offer.sizes import ANNOTATION, VERSION
+from gpunode.deviceplugin.promises.placement import Part
 from gpunode.deviceplugin.promises.quantity import whole
 from gpunode.deviceplugin.settings.config import GPU_COUNT
 from gpunode.deviceplugin.status import Reason
@@ -52,6 +54,24 @@ def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
         return Reason("gpus-unknown", f"what it publishes of its GPUs cannot be read: {error}")
     lost = _lost(annotations.get(status.ANNOTATION))
     return tuple(replace(gpu, lost=gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus)
+
+
+def moved(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
+    """What containers have by the kubelet's record, by their pod's UID: those pods that the node publishes as being on other
+    GPUs than noted; {} where it cannot be read."""
+    try:
+        document = json.loads(((node.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION) or "{}")
+        index = {str(one["uuid"]): str(one["index"]) for one in document.get("gpus") or ()}
+        return {
+            uid: tuple(
+                Part(container, index.get(uuid, ""), units, uuid)
+                for container, gpus in sorted(containers.items())
+                for uuid, units in sorted(gpus.items())
+            )
+            for uid, containers in elsewhere.read(document).items()
+        }
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _published(text: str) -> tuple[Gpu, ...]:

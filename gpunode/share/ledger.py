@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode.deviceplugin.promises import demand, placement
@@ -23,6 +24,16 @@ from .gpus import Gpu
 ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A pod of a node with other GPUs of it than it is noted on; `promise.has` says which."""
+
+    uid: str
+    node: str
+    promise: Promise
+    gpus: tuple[Gpu, ...]
+
+
 class Ledger:
     """The books of all nodes. Safe to use from several threads.
 
@@ -35,6 +46,9 @@ class Ledger:
         self._books: dict[str, Book] = {}
         self._promises: dict[str, dict[str, Promise]] = {}  # by node, then UID
         self._nodes: dict[str, str] = {}  # by UID, of the pods with a promise
+        self._moved: dict[
+            str, dict[str, tuple[Part, ...]]
+        ] = {}  # by node, then UID: what pods have elsewhere
 
     @classmethod
     def of(
@@ -75,6 +89,18 @@ class Ledger:
             book = book.plus((promises.pop(uid),), -1)
         return book, promises
 
+    def moved(self) -> list[Moved]:
+        """The pods that have other GPUs than they are noted on."""
+        with self._lock:
+            return [
+                Moved(uid, node, promise, book.gpus)
+                for node, uids in self._moved.items()
+                for uid in uids
+                if (book := self._books.get(node)) is not None
+                and (promise := self._promises.get(node, {}).get(uid)) is not None
+                and not book.settled(promise)
+            ]
+
     def pods(self) -> set[str]:
         """The UIDs of all pods that have a promise, reserved ones too."""
         with self._lock:
@@ -84,7 +110,9 @@ class Ledger:
         """Record a node as it is now."""
         name, found = node["metadata"]["name"], gpus.of(node, self.resource)
         empty = Book(why=found) if isinstance(found, Reason) else Book(found, (0,) * len(found))
+        moved = gpus.moved(node)
         with self._lock:
+            self._move(name, moved)
             before = self._books.get(name)
             if before is None or (before.gpus, before.why) != (empty.gpus, empty.why):
                 self._books[name] = empty.plus(self._promises.get(name, {}).values())
@@ -92,6 +120,7 @@ class Ledger:
     def node_gone(self, name: str) -> None:
         """Record that there is no such node."""
         with self._lock:
+            self._move(name, {})
             self._books.pop(name, None)
 
     def pod_seen(self, pod: Mapping[str, Any]) -> None:
@@ -147,7 +176,21 @@ class Ledger:
         parts = () if held.init else placement.read(pod, node, held) or ()
         return Promise(_name(pod), held.units, parts, priority=priority(pod))
 
+    def _move(self, node: str, moved: dict[str, tuple[Part, ...]]) -> None:
+        """Record what pods of the node have elsewhere than noted."""
+        before = self._moved.pop(node, {})
+        if moved:
+            self._moved[node] = moved
+        for uid in {uid for uid in {**before, **moved} if before.get(uid) != moved.get(uid)}:
+            promise = self._promises.get(node, {}).get(uid)
+            if promise is not None:
+                self._drop(uid)
+                self._add(uid, node, promise)
+
     def _add(self, uid: str, node: str, promise: Promise) -> None:
+        has = () if promise.reserved else self._moved.get(node, {}).get(uid, ())
+        if has != promise.has:
+            promise = replace(promise, has=has)
         self._promises.setdefault(node, {})[uid] = promise
         self._nodes[uid] = node
         if node in self._books:

@@ -13,12 +13,13 @@ import pytest
 
 from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.kubelet import podresources_pb2, promised
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, Part
 from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, MemorySharing
 from gpunode.deviceplugin.status import ANNOTATION as STATUS
 from gpunode.share import gpus as extenders
@@ -230,6 +231,42 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
         publisher.close()
     assert json.loads(notes()[ANNOTATION] or "")["version"] == 1
     assert STATUS not in notes()
+
+
+def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted(
+    play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's record is the truth; the extender reads it beside the GPUs' sizes."""
+    monkeypatch.setattr(promised, "TICK", 0.05)
+    monkeypatch.setattr(promised, "LATE", LATE)
+    server, path = FakeApiServer(), "/api/v1/nodes/n"
+    server.objects[path] = {"metadata": {}}
+    publisher = Publisher(
+        Writer(server, PendingEvents("n"), "events"), Writer(server, PendingAnnotation("n"), "annotation")
+    )
+    a = pod("a", 2, on="n", **{INDEX: "0"})
+    api, lister = Bound(a), Lister(holding("a", "c0", "GPU-b:1024:0", "GPU-b:1024:1"))
+    socket = sockets / "pods.sock"
+
+    def moved() -> Any:
+        return extenders.moved(server.objects[path])
+
+    async def act(kubelet: FakeKubelet) -> None:
+        settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
+        settings["pod_resources_socket"] = str(socket)
+        found = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
+        async with lister.serving(socket), plugin(found, publisher=publisher, api=api, **settings):
+            await server.until(lambda: moved() == {"uid-a": (Part("c0", "1", 2, "GPU-b"),)})
+            await server.until(lambda: "GPUElsewhere" in [one["reason"] for one in server.events])
+            api.bind(pod("a", 2, on="n", **{INDEX: "1"}))
+            await server.until(lambda: not moved())
+
+    try:
+        play(act)
+    finally:
+        publisher.close()
+    (event,) = [one for one in server.events if one["reason"] == "GPUElsewhere"]
+    assert "Container c0 of pod default/a has memory of GPU 1 " in event["message"]
 
 
 def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:

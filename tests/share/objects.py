@@ -73,9 +73,12 @@ class Pods:
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         self.fail(method, path)
+        assert body is not None
+        if method == "PATCH":
+            self._note(path, body)
+            return
         assert method == "POST"
         assert path.partition("?")[0].endswith("/binding")
-        assert body is not None
         with self._lock:
             found = self.pods.get(body["metadata"]["name"])
             if found is None:
@@ -86,6 +89,18 @@ class Pods:
             found["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.bindings += 1
         self.late()
+
+    def _note(self, path: str, body: Object) -> None:
+        """A merge patch of a pod's status, which may change annotations."""
+        *_, name, what = path.split("/")
+        assert what == "status"
+        with self._lock:
+            found = self.pods.get(name)
+            if found is None:
+                raise ApiError(404, "not found")
+            if found["metadata"]["uid"] != body["metadata"]["uid"]:
+                raise ApiError(409, "it is another pod")
+            found["metadata"]["annotations"] |= body["metadata"]["annotations"]
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         raise NotImplementedError

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..gpus.devices import Device
+from ..offer.elsewhere import Elsewhere
 from ..offer.state import NodeState
 from ..status import Reason
 from .events import NodeEvent
@@ -28,6 +29,7 @@ class Snapshot:
     reserved: Mapping[str, str] = field(default_factory=dict)
     not_offered: Mapping[str, Reason] = field(default_factory=dict)
     unidentified: Mapping[str, Reason] = field(default_factory=dict)
+    elsewhere: frozenset[Elsewhere] = frozenset()  # those whose GPU gives more than was promised of it
 
 
 def snapshot(state: NodeState) -> Snapshot:
@@ -48,6 +50,7 @@ def snapshot(state: NodeState) -> Snapshot:
         },
         not_offered={uuid: why for uuid, why in state.not_offered.items() if uuid in devices},
         unidentified=state.unidentified,
+        elsewhere=frozenset(one for one in state.elsewhere if one.more),
     )
 
 
@@ -74,6 +77,7 @@ def events_between(before: Snapshot, after: Snapshot) -> list[NodeEvent]:
             events.append(NodeEvent("GPUMemoryNotLimited", words))
     events += _offered_or_not(before, after)
     events += _reserved(before, after)
+    events += _elsewhere(before, after)
     if after.problem is None:
         gone = [
             device for uuid, device in before.devices.items() if uuid not in {*after.devices, *before.idle}
@@ -121,6 +125,20 @@ def _reserved(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
         if uuid in after.devices:
             what = f"{_described(after.devices[uuid])} is no longer reserved"
             yield NodeEvent("GPUFree", f"{what}: no container uses it by an earlier configuration", "Normal")
+
+
+def _elsewhere(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
+    """Containers that got another GPU than the scheduler extender promised."""
+    for one in sorted(after.elsewhere - before.elsewhere, key=lambda one: (one.pod, one.container)):
+        gpus = [
+            _described(after.devices[uuid]) if uuid in after.devices else uuid
+            for uuid, _ in sorted(one.place)
+        ]
+        yield NodeEvent(
+            "GPUElsewhere",
+            f"Container {one.container} of pod {one.pod} has memory of {', '.join(gpus)}, which it was not promised: its "
+            "promised GPU had no room. The scheduler extender counts both until it has noted this on the pod",
+        )
 
 
 def _described(device: Device) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from . import elsewhere
 from .state import NodeState
 
-# {"version": 1, "gpus": [{"index", "uuid", "units", "reserved", "lost"}]}; a pod's annotation of this name says where it is.
+# Fields: version; gpus: [index, uuid, units, reserved, lost]; elsewhere: [uid, container, gpus]. A pod's annotation of this
+# name says where it is.
 ANNOTATION = "gpunode.dev/gpu-memory"
 VERSION = 1
 
@@ -15,7 +17,8 @@ VERSION = 1
 def document(state: NodeState, resource: str) -> str | None:
     """The annotation's text; None while no GPU is offered as this resource.
 
-    `reserved`: units that pods use by an earlier configuration. `lost`: the GPU is Unhealthy.
+    `reserved`: units that pods use by an earlier configuration. `lost`: the GPU is Unhealthy. `elsewhere`: containers whose
+    GPUs are others than noted.
     """
     units = state.offers.get(resource, ())
     if not units:
@@ -32,4 +35,7 @@ def document(state: NodeState, resource: str) -> str | None:
         }
         for device in dict.fromkeys(unit.device for unit in units)
     ]
-    return json.dumps({"version": VERSION, "gpus": gpus}, sort_keys=True, separators=(",", ":"))
+    found = {"version": VERSION, "gpus": gpus}
+    if state.elsewhere:
+        found[elsewhere.KEY] = elsewhere.fields(state.elsewhere)
+    return json.dumps(found, sort_keys=True, separators=(",", ":"))

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from ..gpus.devices import Device
 from ..status import Reason
+from .elsewhere import Elsewhere
 from .prefer import Links
 from .reservations import Reservation
 from .resources import Unit
@@ -38,6 +39,9 @@ class NodeState:
         self.unidentified: Mapping[str, Reason] = {}  # GPUs that do not report their UUID, by index
         self.reservations: tuple[Reservation, ...] = ()
         self.reserved: Mapping[str, Mapping[str, str]] = {}  # why a unit is reserved, by resource and id
+        self.elsewhere: tuple[
+            Elsewhere, ...
+        ] = ()  # containers on other GPUs than their pods' annotations say
         self._changed = asyncio.Event()
 
     def changed(self) -> asyncio.Event:
@@ -100,6 +104,12 @@ class NodeState:
             for one in reservations:
                 reserved.setdefault(one.resource, {}).update(dict.fromkeys(one.ids, one.why))
             self.reserved = reserved
+            self._wake()
+
+    def set_elsewhere(self, elsewhere: tuple[Elsewhere, ...]) -> None:
+        """Record exactly these containers as being on other GPUs than noted."""
+        if elsewhere != self.elsewhere:
+            self.elsewhere = elsewhere
             self._wake()
 
     def resend(self) -> None:

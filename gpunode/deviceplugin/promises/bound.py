@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ..cluster.apiserver import Object
 from ..cluster.follow import Kind
+from ..offer.elsewhere import Elsewhere
 from ..offer.prefer import Place
 from . import demand, placement
 from .demand import Malformed
@@ -30,6 +31,7 @@ class Wanted:
     container: str
     units: int
     parts: tuple[Part, ...]
+    alone: bool = True  # no init container of its pod asks, too, whose units the kubelet does not report
 
 
 class BoundPods:
@@ -41,6 +43,7 @@ class BoundPods:
         self._pods: dict[str, tuple[Wanted, ...]] = {}  # by UID
         self._had: set[tuple[str, str]] = set()  # containers (by UID of the pod) that were seen to hold units
         self._changed = threading.Condition()
+        self.version = 0  # grows with every change
 
     @property
     def kind(self) -> Kind:
@@ -59,6 +62,39 @@ class BoundPods:
             self._changed.wait_for(lambda: self._find(size, held, index) is not None, seconds)
             return self._find(size, held, index) or []
 
+    def compared(self, held: Held, index: Mapping[str, str]) -> tuple[tuple[Elsewhere, ...], bool]:
+        """The containers that hold other GPUs than are noted, all of a pod's where one does; and whether some still wait.
+
+        `more`: a GPU gives it what was promised of none to a container of its size. Else two of a size have swapped.
+        """
+        found: list[Elsewhere] = []
+        waits = False
+        with self._changed:
+            surplus = self._surplus(held, index)
+            for uid, pod in self._pods.items():
+                here = [(one, held.get((one.pod, one.container))) for one in pod]
+                self._had |= {(uid, one.container) for one, place in here if place is not None}
+                waits |= any(place is None and (uid, one.container) not in self._had for one, place in here)
+                # Units of an earlier configuration are reserved, and count there.
+                known = [(one, place) for one, place in here if _units(place) == one.units and one.alone]
+                if not any(place != _place(one, index) for one, place in known):
+                    continue
+                for one, place in known:
+                    more = bool(one.parts) and surplus[one.units, place or frozenset()] > 0
+                    surplus[one.units, place or frozenset()] -= more
+                    found.append(Elsewhere(uid, one.pod, one.container, place or frozenset(), more))
+        return tuple(found), waits
+
+    def _surplus(self, held: Held, index: Mapping[str, str]) -> Counter[tuple[int, Place]]:
+        """By size and place: containers that hold it, less those that were promised it."""
+        found = Counter[tuple[int, Place]]()
+        for pod in self._pods.values():
+            for one in pod:
+                if one.parts:
+                    found[one.units, _place(one, index)] -= 1
+                    found[one.units, held.get((one.pod, one.container), frozenset())] += 1
+        return found
+
     def _find(self, size: int, held: Held, index: Mapping[str, str]) -> list[Place] | None:
         """None where no container of this size waits."""
         waits, mine = False, list[Place]()
@@ -67,7 +103,7 @@ class BoundPods:
             for one in pod:
                 if one.units != size:
                     continue
-                place = frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
+                place = _place(one, index)
                 has = held.get((one.pod, one.container))
                 if has is not None:
                     self._had.add((uid, one.container))
@@ -87,12 +123,14 @@ class BoundPods:
         ended = (pod.get("status") or {}).get("phase") in ENDED
         wanted = () if ended else self._read(pod)
         with self._changed:
+            self.version += self._pods.get(str(pod["metadata"]["uid"])) != wanted
             self._pods[str(pod["metadata"]["uid"])] = wanted
             self._changed.notify_all()
 
     def _gone(self, uid: str) -> None:
         with self._changed:
             self._pods.pop(uid, None)
+            self.version += 1
             self._had = {one for one in self._had if one[0] != uid}
 
     def _known(self) -> set[str]:
@@ -112,6 +150,16 @@ class BoundPods:
                 ask.container,
                 ask.units,
                 tuple(part for part in parts if part.container == ask.container),
+                alone=not held.init,
             )
             for ask in held.asks
         )
+
+
+def _place(one: Wanted, index: Mapping[str, str]) -> Place:
+    """Where it was promised to be; empty where nobody placed its pod."""
+    return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
+
+
+def _units(place: Place | None) -> int:
+    return sum(units for _, units in place or ())

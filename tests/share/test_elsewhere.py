@@ -1,0 +1,295 @@
+"""Pods that have other GPUs than they were promised: the plugin publishes them, the books count both, the extender notes them."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.offer import elsewhere
+from gpunode.deviceplugin.offer.elsewhere import Elsewhere
+from gpunode.deviceplugin.offer.prefer import Place
+from gpunode.deviceplugin.promises.bound import BoundPods
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
+from gpunode.share.binding import NotBound, bind
+from gpunode.share.gpus import ANNOTATION
+from gpunode.share.ledger import Ledger
+from gpunode.share.noting import Noting
+from tests.share.objects import MEM, Pods, node, pod
+
+GPUS = {"0": "GPU-n-0", "1": "GPU-n-1", "2": "GPU-n-2"}
+Held = dict[tuple[str, str], Place]
+
+
+def place(**gpus: int) -> Place:
+    """By index: g0=4 is four units of GPU 0."""
+    return frozenset((GPUS[name[1:]], units) for name, units in gpus.items())
+
+
+def publishing(there: Object, found: Any) -> Object:
+    """The node with what its plugin publishes of these containers."""
+    document = json.loads(there["metadata"]["annotations"][ANNOTATION])
+    document[elsewhere.KEY] = elsewhere.fields(tuple(found))
+    notes = {**there["metadata"]["annotations"], ANNOTATION: json.dumps(document)}
+    return {**there, "metadata": {**there["metadata"], "annotations": notes}}
+
+
+def moved(name: str, *containers: Place) -> list[Elsewhere]:
+    return [
+        Elsewhere(f"uid-{name}", f"default/{name}", f"c{number}", one)
+        for number, one in enumerate(containers)
+    ]
+
+
+def free(ledger: Ledger) -> tuple[int, ...]:
+    book = ledger.book("n")
+    assert book is not None
+    return book.free
+
+
+COMPARED: list[tuple[str, list[Object], Held, list[tuple[str, str, bool]], bool]] = [
+    ("as noted", [pod("a", 4, on="n", **{INDEX: "0"})], {("default/a", "c0"): place(g0=4)}, [], False),
+    ("not there yet", [pod("a", 4, on="n", **{INDEX: "0"})], {}, [], True),
+    ("another GPU", [pod("a", 4, on="n", **{INDEX: "0"})], {("default/a", "c0"): place(g1=4)}, [("a", "c0", True)], False),
+    ("nobody noted it", [pod("a", 4, on="n")], {("default/a", "c0"): place(g1=4)}, [("a", "c0", False)], False),
+    (
+        "two of a size swapped",
+        [pod("a", 4, on="n", **{INDEX: "0"}), pod("b", 4, on="n", **{INDEX: "1"})],
+        {("default/a", "c0"): place(g1=4), ("default/b", "c0"): place(g0=4)},
+        [("a", "c0", False), ("b", "c0", False)],
+        False,
+    ),
+    (
+        "one container of two",
+        [pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'})],
+        {("default/a", "c0"): place(g0=4), ("default/a", "c1"): place(g0=2)},
+        [("a", "c0", False), ("a", "c1", True)],
+        False,
+    ),
+    ("an earlier configuration's", [pod("a", 4, on="n", **{INDEX: "0"})], {("default/a", "c0"): place(g1=3)}, [], False),
+    ("an init container's", [pod("a", 4, on="n", init=[6])], {("default/a", "c0"): place(g1=4)}, [], False),
+    ("ended", [pod("a", 4, on="n", phase="Failed", **{INDEX: "0"})], {("default/a", "c0"): place(g1=4)}, [], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pods", "held", "found", "waits"), [one[1:] for one in COMPARED], ids=[one[0] for one in COMPARED]
+)
+def test_the_plugin_compares_notes_with_the_kubelets_record(
+    pods: list[Object], held: Held, found: list[tuple[str, str, bool]], waits: bool
+) -> None:
+    """Pod, container, and whether its GPU gives more than was promised of it, which is an event."""
+    bound = BoundPods("n", MEM)
+    for one in pods:
+        bound.kind.seen(one)
+    seen, left = bound.compared(held, GPUS)
+    names = [(one.pod.removeprefix("default/"), one.container, one.more) for one in seen]
+    assert (names, left) == (found, waits)
+
+
+@pytest.mark.parametrize(
+    ("one", "has", "expected"),
+    [
+        # Both count: the promised GPU, and the one that it has.
+        (pod("a", 4, on="n", **{INDEX: "0"}), [place(g1=4)], (6, 6)),
+        (pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'}), [place(g0=4), place(g0=2)], (4, 8)),
+        (pod("a", 4, on="n", **{ALLOCATION: '{"0":{"0":4}}'}), [place(g0=2, g1=2)], (6, 8)),
+        # Nobody noted it: where it is, not everywhere.
+        (pod("a", 4, on="n"), [place(g1=4)], (10, 6)),
+        (pod("a", 4, on="n", **{INDEX: "x"}), [place(g1=4)], (10, 6)),
+        # Not all of its containers are known.
+        (pod("a", 4, 2, on="n"), [place(g1=4)], (4, 4)),
+        # Noted meanwhile.
+        (pod("a", 4, on="n", **{INDEX: "1"}), [place(g1=4)], (10, 6)),
+        (pod("other", 4, on="n", **{INDEX: "0"}), [place(g1=4)], (6, 10)),
+    ],
+)  # fmt: skip
+def test_books_count_what_is_noted_and_what_is_published(
+    one: Object, has: list[Place], expected: tuple[int, ...]
+) -> None:
+    """In whatever order they are seen; and only the note once the node publishes nothing more."""
+    there = node("n", 10, 10, published=True)
+    now = publishing(there, moved("a", *has))
+    first, last = Ledger.of(MEM, [now], [one]), Ledger.of(MEM, [there], [one])
+    last.node_seen(now)
+    again = Ledger.of(MEM, [], [one])
+    again.node_seen(now)
+    assert [free(ledger) for ledger in (first, last, again)] == [expected] * 3
+    assert first.books() == last.books() == again.books()
+
+    last.node_seen(there)
+    assert last.books() == Ledger.of(MEM, [there], [one]).books()
+    first.pod_gone(one["metadata"]["uid"])
+    assert free(first) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"uid":"a"}]', '[{"uid":"a","container":"c","gpus":{"GPU-n-0":-4}}]', "7", '[["a"]]']
+)
+def test_what_cannot_be_read_moves_nobody(text: str) -> None:
+    """The sizes beside it still count."""
+    there = node("n", 10, 10, published=True)
+    document = there["metadata"]["annotations"][ANNOTATION]
+    there["metadata"]["annotations"][ANNOTATION] = f'{document[:-1]},"{elsewhere.KEY}":{text}}}'
+    assert free(Ledger.of(MEM, [there], [pod("a", 4, on="n", **{INDEX: "0"})])) == (6, 10)
+
+
+def noted(api: Pods, name: str) -> dict[str, str]:
+    found: dict[str, str] = api.pods[name]["metadata"]["annotations"]
+    return found
+
+
+def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
+    """Once: a pod that is noted as it is, is not written again while the node still publishes it."""
+    one = pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'})
+    api = Pods(one)
+    there = publishing(node("n", 10, 10, published=True), moved("a", place(g1=4), place(g0=2)))
+    ledger = Ledger.of(MEM, [there], [one])
+    Noting(ledger, api).tend()
+    assert (noted(api, "a")[INDEX], noted(api, "a")[ALLOCATION]) == ("1,0", '{"0":{"1":4},"1":{"0":2}}')
+    assert "GPU-n-1" in noted(api, "a")[OWN]
+    assert free(ledger) == (4, 4)  # until the API server says so
+
+    ledger.pod_seen(api.pods["a"])
+    assert free(ledger) == (8, 6)
+    assert ledger.moved() == []
+    api.fail = lambda *_: pytest.fail("there is nothing to write")
+    Noting(ledger, api).tend()
+
+
+@pytest.mark.parametrize(
+    ("one", "has"),
+    [
+        (pod("a", 4, 2, on="n"), [place(g0=4)]),
+        (pod("a", 4, on="n"), [place(g0=3, g1=1)]),
+        (pod("a", 4, on="n"), [place(g2=4)]),
+        (pod("a", 4, on="n", init=[6]), [place(g0=4)]),
+        (pod("a", 4, on="m"), [place(g0=4)]),
+    ],
+    ids=["half", "uneven", "unknown GPU", "init", "another node"],
+)
+def test_what_annotations_cannot_say_is_not_written(one: Object, has: list[Place]) -> None:
+    """Nor is what is known of half of a pod."""
+    api = Pods(one)
+    ledger = Ledger.of(MEM, [publishing(node("n", 10, 10, published=True), moved("a", *has))], [one])
+    Noting(ledger, api).tend()
+    assert noted(api, "a") == {}
+
+
+@pytest.mark.parametrize("code", [0, 403, 404, 409, 503])
+def test_a_note_that_fails_is_tried_again(code: int) -> None:
+    """Both GPUs count meanwhile; one pod's conflict keeps no other waiting."""
+    pods = [pod(name, 4, on="n", **{INDEX: "0"}) for name in ("a", "b")]
+    api = Pods(*pods)
+    there = node("n", 10, 10, published=True)
+    ledger = Ledger.of(MEM, [publishing(there, [*moved("a", place(g1=4)), *moved("b", place(g1=4))])], pods)
+
+    def fail(method: str, path: str) -> None:
+        if method == "PATCH" and "/a/" in path:
+            raise ApiError(code, "by the test")
+
+    api.fail = fail
+    Noting(ledger, api).tend()
+    assert noted(api, "b")[INDEX] == ("1" if code in (404, 409) else "0")
+    assert free(ledger) == (2, 2)
+    api.fail = lambda *_: None
+    Noting(ledger, api).tend()
+    assert [noted(api, name)[INDEX] for name in ("a", "b")] == ["1", "1"]
+
+
+class Node:
+    """A kubelet with its plugin: it puts pods where they were promised, or, by chance, elsewhere, and publishes that."""
+
+    def __init__(self, sizes: list[int], chance: random.Random) -> None:
+        self.sizes = sizes
+        self.there = node("n", *sizes, published=True)
+        self.index = {str(number): f"GPU-n-{number}" for number in range(len(sizes))}
+        self.held: Held = {}
+        self.bound = BoundPods("n", MEM)
+        self._chance = chance
+
+    def left(self) -> list[int]:
+        used = dict.fromkeys(self.index.values(), 0)
+        for one in self.held.values():
+            for uuid, units in one:
+                used[uuid] += units
+        return [size - used[f"GPU-n-{number}"] for number, size in enumerate(self.sizes)]
+
+    def start(self, one: Object, units: int) -> bool:
+        """Whether the kubelet admits it: some GPU has room."""
+        self.bound.kind.seen(one)
+        promised = self.bound.waiting(units, self.held, self.index, 0)
+        room = [f"GPU-n-{number}" for number, left in enumerate(self.left()) if left >= units]
+        fits = [one for one in promised if all(uuid in room for uuid, _ in one)]
+        if not room:
+            return False
+        strays = not fits or self._chance.random() < 0.3
+        name = f"default/{one['metadata']['name']}"
+        self.held[name, "c0"] = frozenset({(self._chance.choice(room), units)}) if strays else fits[0]
+        return True
+
+    def end(self, one: Object) -> None:
+        self.held.pop((f"default/{one['metadata']['name']}", "c0"), None)
+
+    def published(self) -> Object:
+        found, _ = self.bound.compared(self.held, self.index)
+        return publishing(self.there, found)
+
+
+def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
+    """1,000 by chance: kubelets put pods elsewhere, or admit them not. Once the plugin has published it no GPU that is in use
+    is promised; once that is noted, books and kubelets are the same, and whatever has room is bound."""
+    chance, strays = random.Random(15), 0
+    for schedule in range(1000):
+        kubelet = Node([chance.choice([4, 8, 8, 16]) for _ in range(chance.randint(1, 3))], chance)
+        api, units = Pods(), dict[str, int]()
+        ledger = Ledger.of(MEM, [kubelet.there], [])
+        noting = Noting(ledger, api)
+
+        def settle(
+            ledger: Ledger = ledger, api: Pods = api, kubelet: Node = kubelet, noting: Noting = noting
+        ) -> None:
+            late = [one.uid.removeprefix("uid-") for one in ledger.moved()]
+            noting.tend()
+            for one in map(api.pods.__getitem__, late):
+                ledger.pod_seen(one)
+                kubelet.bound.kind.seen(one)
+            ledger.node_seen(kubelet.published())
+
+        for step in range(12):
+            running = [one for one in api.pods.values() if one["status"]["phase"] == "Running"]
+            if running and chance.random() < 0.3:
+                one = chance.choice(running)
+                kubelet.end(one)
+                one["status"]["phase"] = "Succeeded"
+                ledger.pod_seen(one)
+                kubelet.bound.kind.seen(one)
+                continue
+            name = f"p{step}"
+            api.pods[name], units[name] = pod(name, size := chance.randint(1, 6)), size
+            before, clean = kubelet.left(), not ledger.moved()
+            try:
+                bind(ledger, api, "default", name, f"uid-{name}", "n", packed=schedule % 2 == 0)
+            except NotBound:
+                assert not clean or max(before) < size, schedule
+                del api.pods[name]
+                continue
+            assert not clean or max(before) >= size, schedule
+            one = api.pods[name]
+            one["status"]["phase"] = "Running" if kubelet.start(one, size) else "Failed"
+            ledger.pod_seen(one)
+            kubelet.bound.kind.seen(one)
+            ledger.node_seen(kubelet.published())
+            # From here on no GPU is promised beyond what the kubelet has left of it.
+            assert all(ours <= theirs for ours, theirs in zip(free(ledger), kubelet.left(), strict=True))
+            strays += bool(ledger.moved())
+            if chance.random() < 0.7:
+                settle()
+                assert free(ledger) == tuple(kubelet.left()), schedule
+                assert ledger.moved() == []
+        settle()
+        assert ledger.books() == Ledger.of(MEM, [kubelet.published()], api.listed()).books()
+    assert strays > 500
