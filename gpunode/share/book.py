@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from gpunode.deviceplugin.promises.demand import Demand
 from gpunode.deviceplugin.promises.placement import Part
 from gpunode.deviceplugin.status import Reason
 
@@ -14,7 +15,7 @@ from .gpus import Gpu
 @dataclass(frozen=True, slots=True)
 class Promise:
     """A pod's units of a node. `parts`: of which GPUs; () if nobody knows. `has`: what the node publishes that its containers
-    have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is under way."""
+    have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is under way. `leaving`: the pod is being deleted."""
 
     pod: str  # namespace/name
     units: int
@@ -22,15 +23,28 @@ class Promise:
     reserved: bool = False
     priority: int = 0
     has: tuple[Part, ...] = ()
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nominee:
+    """A pod that others make room for on the node, and that is not bound yet (`status.nominatedNodeName`)."""
+
+    uid: str
+    wanted: Demand
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A node's GPUs, and what is promised of each, in units. `unplaced`: promised of GPUs that nobody knows."""
+    """A node's GPUs, and what is promised of each, in units. `unplaced`: promised of GPUs that nobody knows. `leaving`: what
+    of `promised` is of pods that are being deleted. `nominees` hold nothing of it: see `nominated.beside`."""
 
     gpus: tuple[Gpu, ...] = ()
     promised: tuple[int, ...] = ()
     unplaced: int = 0
+    leaving: tuple[int, ...] = ()
+    nominees: tuple[Nominee, ...] = ()
     why: Reason | None = None  # nothing of it can be promised
     free: tuple[int, ...] = field(init=False, default=())  # surely, of each GPU
     room: int = field(init=False, default=0)  # of all
@@ -48,7 +62,8 @@ class Book:
 
     def plus(self, promises: Iterable[Promise], sign: int = 1) -> Book:
         """The book with these promises more; with `sign` -1, without them."""
-        promised, unplaced = list(self.promised), self.unplaced
+        promised, unplaced, leaving = list(self.promised), self.unplaced, list(self.leaving)
+        leaving = leaving or [0] * len(promised)
         for one in promises:
             found = self.counted(one)
             if found is None:
@@ -56,7 +71,14 @@ class Book:
                 continue
             for position, units in found:
                 promised[position] += sign * units
-        return replace(self, promised=tuple(promised), unplaced=unplaced)
+                leaving[position] += sign * units * one.leaving
+        return replace(self, promised=tuple(promised), unplaced=unplaced, leaving=tuple(leaving))
+
+    @property
+    def later(self) -> Book:
+        """The book once the pods that are being deleted have ended."""
+        left = tuple(units - going for units, going in zip(self.promised, self.leaving, strict=True))
+        return replace(self, promised=left, leaving=(0,) * len(left))
 
     def settled(self, one: Promise) -> bool:
         """Whether its containers have what was promised, as far as is known."""

@@ -16,8 +16,8 @@ from gpunode.deviceplugin.promises.demand import Demand, Malformed
 from gpunode.deviceplugin.promises.placement import Part
 from gpunode.deviceplugin.status import Reason
 
-from . import gpus, notes
-from .book import Book, Promise
+from . import gpus, nominated, notes
+from .book import Book, Nominee, Promise
 from .fit import Refused, find
 from .gpus import Gpu
 
@@ -46,6 +46,7 @@ class Ledger:
         self._books: dict[str, Book] = {}
         self._promises: dict[str, dict[str, Promise]] = {}  # by node, then UID
         self._nodes: dict[str, str] = {}  # by UID, of the pods with a promise
+        self._nominees: dict[str, tuple[str, Nominee]] = {}  # by UID: the node, and what it is to get there
         self._moved: dict[
             str, dict[str, tuple[Part, ...]]
         ] = {}  # by node, then UID: what pods have elsewhere
@@ -69,6 +70,11 @@ class Ledger:
         with self._lock:
             book, held = self._books.get(node), self._promises.get(node, {}).get(uid)
             return book.plus((held,), -1) if book is not None and held is not None and held.reserved else book
+
+    def room(self, node: str, uid: str, priority: int, *, packed: bool) -> Book | None:
+        """The same for a pod of this priority: with what pods nominated to the node hold against it."""
+        book = self.book(node, uid)
+        return book and nominated.beside(book, uid, priority, packed=packed)
 
     def books(self) -> dict[str, Book]:
         """All books, by node."""
@@ -102,9 +108,9 @@ class Ledger:
             ]
 
     def pods(self) -> set[str]:
-        """The UIDs of all pods that have a promise, reserved ones too."""
+        """The UIDs of all pods that have a promise, reserved ones too, or are nominated."""
         with self._lock:
-            return set(self._nodes)
+            return {*self._nodes, *self._nominees}
 
     def node_seen(self, node: Mapping[str, Any]) -> None:
         """Record a node as it is now."""
@@ -116,6 +122,7 @@ class Ledger:
             before = self._books.get(name)
             if before is None or (before.gpus, before.why) != (empty.gpus, empty.why):
                 self._books[name] = empty.plus(self._promises.get(name, {}).values())
+                self._show(name)
 
     def node_gone(self, name: str) -> None:
         """Record that there is no such node."""
@@ -128,7 +135,9 @@ class Ledger:
         uid, node = str(pod["metadata"]["uid"]), str((pod.get("spec") or {}).get("nodeName") or "")
         ended = (pod.get("status") or {}).get("phase") in ENDED
         promise = None if ended or not node else self._promise(pod, node)
+        nominee = None if ended or node else self._nominee(pod)
         with self._lock:
+            self._nominate(uid, nominee)
             if node or ended:
                 self._drop(uid)
             if promise is not None:
@@ -137,6 +146,7 @@ class Ledger:
     def pod_gone(self, uid: str) -> None:
         """Record that there is no such pod."""
         with self._lock:
+            self._nominate(uid, None)
             self._drop(uid)
 
     def reserve(
@@ -152,9 +162,12 @@ class Ledger:
             if held is not None and not held.reserved:
                 raise Refused(Reason("bound", f"it is bound to {self._nodes[uid]} already"))
             self._drop(uid)
-            found, choice = find(self._books.get(node), wanted, packed=packed)
+            book, own = self._books.get(node), priority(pod)
+            if book is not None:
+                book = nominated.beside(book, uid, own, packed=packed)
+            found, choice = find(book, wanted, packed=packed)
             parts = notes.placed(wanted, choice, found.gpus)
-            promise = Promise(_name(pod), wanted.units, parts, reserved=True, priority=priority(pod))
+            promise = Promise(_name(pod), wanted.units, parts, reserved=True, priority=own)
             self._add(uid, node, promise)
             return found.gpus, parts
 
@@ -174,7 +187,40 @@ class Ledger:
             return None
         # Which units of an init container the others get from the kubelet is not known here.
         parts = () if held.init else placement.read(pod, node, held) or ()
-        return Promise(_name(pod), held.units, parts, priority=priority(pod))
+        leaving = bool(pod["metadata"].get("deletionTimestamp"))
+        return Promise(_name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
+
+    def _nominee(self, pod: Mapping[str, Any]) -> tuple[str, Nominee] | None:
+        """Where a pod is nominated to; None where it is not, is being deleted, or asks for no memory."""
+        node = str((pod.get("status") or {}).get("nominatedNodeName") or "")
+        if not node or pod["metadata"].get("deletionTimestamp"):
+            return None
+        try:
+            wanted = demand.of(pod, self.resource)
+        except Malformed:
+            return None
+        return (node, Nominee(str(pod["metadata"]["uid"]), wanted, priority(pod))) if wanted.asks else None
+
+    def _nominate(self, uid: str, found: tuple[str, Nominee] | None) -> None:
+        before = self._nominees.pop(uid, None)
+        if found:
+            self._nominees[uid] = found
+        if found != before:
+            for node, _ in filter(None, (before, found)):
+                self._show(node)
+
+    def _show(self, node: str) -> None:
+        """The node's nominees into its book, but those whose binding is under way, which count there."""
+        if node in self._books:
+            shown = sorted(
+                (
+                    one
+                    for uid, (where, one) in self._nominees.items()
+                    if where == node and uid not in self._nodes
+                ),
+                key=lambda one: one.uid,
+            )
+            self._books[node] = replace(self._books[node], nominees=tuple(shown))
 
     def _move(self, node: str, moved: dict[str, tuple[Part, ...]]) -> None:
         """Record what pods of the node have elsewhere than noted."""
@@ -193,6 +239,8 @@ class Ledger:
             promise = replace(promise, has=has)
         self._promises.setdefault(node, {})[uid] = promise
         self._nodes[uid] = node
+        if uid in self._nominees:
+            self._show(self._nominees[uid][0])
         if node in self._books:
             self._books[node] = self._books[node].plus((promise,))
 
@@ -200,6 +248,8 @@ class Ledger:
         node = self._nodes.pop(uid, None)
         if node is None:
             return
+        if uid in self._nominees:
+            self._show(self._nominees[uid][0])
         promise = self._promises[node].pop(uid)
         if not self._promises[node]:
             del self._promises[node]

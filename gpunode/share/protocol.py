@@ -14,8 +14,10 @@ from gpunode.deviceplugin.promises.demand import Demand, Malformed
 
 from .api import Api
 from .binding import NotBound, NotLeading, bind
+from .book import Book
 from .fit import LASTING, Refused, find, score
 from .ledger import Ledger, priority
+from .nominated import beside
 from .preempt import victims
 from .waiting import Waiting
 
@@ -45,10 +47,11 @@ class Extender:
         except (BadRequest, NotLeading) as error:
             return {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": str(error)}
         fit, failed, lasting = [], {}, {}
+        own = self._priority(body)
         for name in names:
             try:
                 if wanted.units:
-                    find(self._ledger.book(name, uid), wanted, packed=self._packed)
+                    find(self._room(name, uid, own), wanted, packed=self._packed)
                 fit.append(name)
             except Refused as refused:
                 failed[name] = refused.reason.words
@@ -65,7 +68,11 @@ class Extender:
     def prioritize(self, body: object) -> list[Answer]:
         """HostPriorityList of ExtenderArgs. Raises BadRequest or NotLeading: the protocol has no place for an error here."""
         wanted, uid, names, _ = self._read(body)
-        return [{"Host": name, "Score": self._score(name, uid, wanted)} for name in names]
+        if not wanted.units:
+            return [{"Host": name, "Score": 0} for name in names]
+        own, packed = self._priority(body), self._packed
+        scores = {name: score(self._room(name, uid, own), wanted, packed=packed) for name in names}
+        return [{"Host": name, "Score": each} for name, each in scores.items()]
 
     def preempt(self, body: object) -> Answer:
         """ExtenderPreemptionResult of ExtenderPreemptionArgs. Raises BadRequest or NotLeading, as `prioritize`.
@@ -80,6 +87,7 @@ class Extender:
         answer: dict[str, Answer] = {}
         for node, (proposed, violations) in _proposed(fields).items():
             book, promises = self._ledger.page(node, uid)
+            book = book and beside(book, uid, own, packed=self._packed)
             found = (
                 victims(book, promises, wanted, own, proposed, packed=self._packed)
                 if wanted.units
@@ -108,8 +116,11 @@ class Extender:
         if not self._leads():
             raise NotLeading
 
-    def _score(self, name: str, uid: str, wanted: Demand) -> int:
-        return score(self._ledger.book(name, uid), wanted, packed=self._packed) if wanted.units else 0
+    def _room(self, node: str, uid: str, own: int) -> Book | None:
+        return self._ledger.room(node, uid, own, packed=self._packed)
+
+    def _priority(self, body: object) -> int:
+        return priority(_fields(body)["pod"])
 
     def _read(
         self, body: object, *, waits: bool = False

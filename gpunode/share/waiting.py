@@ -23,7 +23,8 @@ from . import notes
 from .api import Api
 from .book import Book, Promise
 from .fit import Refused, find
-from .ledger import Ledger
+from .ledger import Ledger, priority
+from .nominated import beside
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,20 @@ GONE = (404, 409)  # statuses: the pod is not there, or another has its name
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod needs room for. `nominee`: its UID where it is nominated to a node, so that it does not wait for itself."""
+
+    wanted: Demand
+    priority: int = 0
+    nominee: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiter:
     """A pod that was refused. `room`: since when a node has room for it; None while none is known to."""
 
     path: str
-    wanted: Demand
+    wish: Wish
     asked: float
     room: float | None = None
 
@@ -63,8 +73,10 @@ class Waiting:
         meta = pod.get("metadata") or {}
         namespace, name = (quote(str(meta.get(key) or "default"), safe="") for key in ("namespace", "name"))
         with self._lock:
-            path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
-            self._waiters[str(meta.get("uid") or "")] = Waiter(path, wanted, self._clock())
+            path, uid = f"/api/v1/namespaces/{namespace}/pods/{name}/status", str(meta.get("uid") or "")
+            nominated = (pod.get("status") or {}).get("nominatedNodeName")
+            wish = Wish(wanted, priority(pod), uid if nominated else "")
+            self._waiters[uid] = Waiter(path, wish, self._clock())
 
     def fits(self, uid: str) -> None:
         """It was told of a node."""
@@ -77,10 +89,10 @@ class Waiting:
         with self._lock:
             self._waiters = {uid: one for uid, one in self._waiters.items() if now < one.asked + FORGET}
             waiters = dict(self._waiters)
-        wishes = {one.wanted for one in waiters.values() if one.room is None}
-        roomy = {wanted for wanted in wishes if any(self._holds(book, wanted) for book in grown)}
+        wishes = {one.wish for one in waiters.values() if one.room is None}
+        roomy = {wish for wish in wishes if any(self._holds(book, wish) for book in grown)}
         for uid, one in waiters.items():
-            if one.room is None and one.wanted in roomy:
+            if one.room is None and one.wish in roomy:
                 self._replace(uid, one, replace(one, room=now))
         late = [one for one in waiters.items() if one[1].room is not None and now >= one[1].room + ITSELF]
         self._tell(sorted(late, key=lambda one: one[1].room or 0.0), now)
@@ -89,7 +101,7 @@ class Waiting:
         """Touch as many as there is room for by now. The others wait until it is seen who took it."""
         books, told, answers = dict(self._books), 0, True
         for uid, one in late:
-            place = next((name for name, book in books.items() if self._holds(book, one.wanted)), None)
+            place = next((name for name, book in books.items() if self._holds(book, one.wish)), None)
             if place is None and not told:
                 self._replace(uid, one, replace(one, room=None))
             elif place is None or told == MOST or not answers:
@@ -100,9 +112,9 @@ class Waiting:
                 answers = self._touch(uid, one, now)
 
     def _with(self, book: Book, one: Waiter) -> Book:
-        found, choice = find(book, one.wanted, packed=self._packed)
-        parts = notes.placed(one.wanted, choice, found.gpus)
-        return book.plus((Promise(one.path, one.wanted.units, parts),))
+        wanted = one.wish.wanted
+        found, choice = find(self._beside(book, one.wish), wanted, packed=self._packed)
+        return book.plus((Promise(one.path, wanted.units, notes.placed(wanted, choice, found.gpus)),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
         """Unless the scheduler has asked meanwhile."""
@@ -123,9 +135,12 @@ class Waiting:
             if book is not before.get(name) and _more(before.get(name), book)
         ]
 
-    def _holds(self, book: Book, wanted: Demand) -> bool:
+    def _beside(self, book: Book, wish: Wish) -> Book:
+        return beside(book, wish.nominee, wish.priority, packed=self._packed)
+
+    def _holds(self, book: Book, wish: Wish) -> bool:
         try:
-            find(book, wanted, packed=self._packed)
+            find(self._beside(book, wish), wish.wanted, packed=self._packed)
         except Refused:
             return False
         return True
@@ -147,6 +162,7 @@ class Waiting:
 def _more(before: Book | None, now: Book) -> bool:
     return (
         before is None
+        or before.nominees != now.nominees
         or len(before.free) != len(now.free)
         or any(new > old for old, new in zip(before.free, now.free, strict=True))
     )

@@ -183,3 +183,110 @@ def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need() -
         assert not any(fits([one for one in found if one != other]) for other in added)
         seen[1 + bool(added)] += 1
     assert all(count > 50 for count in seen), seen
+
+
+def nominated(name: str, units: int, priority: int, on: str = "n") -> Object:
+    """A pod that victims make room for."""
+    made = pod(name, units)
+    made["spec"]["priority"] = priority
+    made["status"]["nominatedNodeName"] = on
+    return made
+
+
+def leaving(one: Object) -> Object:
+    return {**one, "metadata": {**one["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+A, B = placed("a", 8, 0, 0), placed("b", 4, 1, 50)
+NOMINATED: list[tuple[str, list[Object], Object, bool]] = [
+    # Two GPUs of 8: `a` leaves the first to `high`; 4 are free of the second.
+    ("room beside it", [leaving(A), B, nominated("high", 8, 100)], asking(4, priority=0), True),
+    ("its GPU, before its victim has ended", [leaving(A), nominated("high", 8, 100)], asking(8, priority=0), True),
+    ("its GPU, afterwards", [B, nominated("high", 8, 100)], asking(8, priority=0), False),
+    ("a smaller one on its GPU", [B, nominated("high", 8, 100)], asking(5, priority=0), False),
+    ("of its own priority", [B, nominated("high", 8, 100)], asking(8, priority=100), False),
+    ("of a higher priority", [B, nominated("high", 8, 100)], asking(8, priority=101), True),
+    ("itself", [B, nominated("new", 8, 100)], asking(8, priority=100), True),
+    ("nominated elsewhere", [B, nominated("high", 8, 100, "m")], asking(8, priority=0), True),
+    ("bound meanwhile", [B, placed("high", 4, 1, 100)], asking(8, priority=0), True),
+    ("without memory", [B, nominated("high", 0, 100)], asking(8, priority=0), True),
+    # Its victims are not known to be deleted yet, so it can be any GPU.
+    ("not known where", [A, B, nominated("high", 8, 100)], asking(4, priority=0), False),
+    ("two are nominated", [nominated("high", 8, 100), nominated("other", 5, 200)], asking(4, priority=0), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "asker", "fits"), [one[1:] for one in NOMINATED], ids=[one[0] for one in NOMINATED]
+)
+def test_what_victims_leave_is_kept_for_the_pod_that_they_left_it_to(
+    seen: list[Object], asker: Object, fits: bool
+) -> None:
+    """At the filter and at the bind, as kube-scheduler counts nominated pods: for others of no higher priority."""
+    api = Pods(asker)
+    ledger = Ledger.of(MEM, [node("n", 8, 8)], seen)
+    extender = Extender(ledger, api)
+    names = extender.filter({"Pod": asker, "NodeNames": ["n"]})["NodeNames"]
+    body = {"PodNamespace": "default", "PodName": "new", "PodUID": "uid-new", "Node": "n"}
+    assert (names == ["n"], extender.bind(body)["Error"] == "") == (fits, fits)
+
+
+def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
+    """And comes back where the binding failed; the books are the same as after a restart."""
+    one = nominated("high", 8, 100)
+    ledger = Ledger.of(MEM, [node("n", 8, 8)], [B, one])
+
+    def room() -> list[int]:
+        book = ledger.room("n", "uid-new", 0, packed=True)
+        assert book is not None
+        return list(book.free)
+
+    assert room() == [0, 4]
+    ledger.reserve(one, demand.of(one, MEM), "n", packed=True)
+    assert room() == [0, 4]
+    ledger.release("uid-high")
+    assert room() == [0, 4]
+    assert ledger.books() == Ledger.of(MEM, [node("n", 8, 8)], [B, one]).books()
+    assert "uid-high" in ledger.pods()
+    ledger.pod_gone("uid-high")
+    assert room() == [8, 4]
+
+
+def test_a_thousand_random_nominations_are_kept() -> None:
+    """Victims end, others come and are bound meanwhile: the pod that they made room for fits once they have gone."""
+    chance, taken = random.Random(11), 0
+    for _ in range(1000):
+        gpus = [8] * chance.randint(1, 3)
+        room, running = list(gpus), []
+        for number in range(chance.randint(1, 9)):
+            gpu, units = chance.randrange(len(gpus)), chance.randint(1, 6)
+            if room[gpu] >= units:
+                room[gpu] -= units
+                running.append(placed(f"p{number}", units, gpu, chance.choice([0, 10, 200])))
+        high = asking(chance.randint(4, 8))
+        high["metadata"] |= {"name": "high", "uid": "uid-high"}
+        others = [pod(f"o{number}", chance.randint(1, 8)) for number in range(6)]
+        api = Pods(high, *others)
+        ledger = Ledger.of(MEM, [node("n", *gpus)], running)
+        extender = Extender(ledger, api)
+        if extender.filter({"Pod": high, "NodeNames": ["n"]})["NodeNames"]:
+            continue
+        victims = preempted(ledger, high, {"n": []}).get("n")
+        if victims is None:
+            continue
+        ends = [one for one in running if one["metadata"]["name"] in victims]
+        for one in ends:
+            ledger.pod_seen(leaving(one))
+        high["status"]["nominatedNodeName"] = "n"
+        ledger.pod_seen(high)
+        steps = [*ends, *others]
+        chance.shuffle(steps)
+        for one in steps:
+            meta = one["metadata"]
+            if one in ends:
+                ledger.pod_gone(meta["uid"])
+            elif extender.filter({"Pod": one, "NodeNames": ["n"]})["NodeNames"]:
+                body = {"PodNamespace": "default", "PodName": meta["name"], "PodUID": meta["uid"]}
+                taken += extender.bind(body | {"Node": "n"})["Error"] == ""
+        assert extender.filter({"Pod": high, "NodeNames": ["n"]})["NodeNames"] == ["n"]
+    assert taken > 100
