@@ -76,7 +76,7 @@ class FakeApiServer:
             self.refuse = error
             self._changed.notify_all()
 
-    def wait(self, condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+    def wait(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait until what was asked makes `condition` true; its value."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), (self.requests, self.objects)

@@ -77,7 +77,7 @@ class Client:
         return self.ask("PATCH", path, item, APPLY, fieldManager=manager, **query)
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """The condition's value once it is true."""
     end = time.monotonic() + seconds
     while not (value := condition()):

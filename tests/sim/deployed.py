@@ -62,7 +62,7 @@ class Fleet:
         self,
         *machines: Machine,
         image: str = IMAGE,
-        seconds: float = 60,
+        seconds: float = 120,
         config: PluginConfig | None = None,
     ) -> tuple[NodeResult, ...]:
         targets = [Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines]

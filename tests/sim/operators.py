@@ -18,7 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,25 +40,37 @@ SETTLE = 0.4
 HELD: list[Any] = []  # open files, for as long as this process lives
 
 
-def begin(demo: Demo, *words: str, **settings: Any) -> subprocess.Popen[str]:
-    """A run under way, as JSON lines; its output is in the demo's folder."""
-    settings["values"] = {**SHORT, **settings.get("values", {})}
+@contextmanager
+def under_way(demo: Demo, command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A command in the demo's folder, its output in a file there; it ends with the block, whatever a test makes of it."""
     with (demo.folder / "out").open("w") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.sim.operators", json.dumps(settings), *words, "--json"],
+        process = subprocess.Popen(
+            command,
             cwd=demo.folder,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
+            **more,
         )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def begin(demo: Demo, *words: str, **settings: Any) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A run under way, as JSON lines; its output is in the demo's folder."""
+    settings["values"] = {**SHORT, **settings.get("values", {})}
+    command = [sys.executable, "-m", "tests.sim.operators", json.dumps(settings), *words, "--json"]
+    return under_way(demo, command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
 
 
 def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
     """A run to its end: the exit code, or less than 0 for the signal that ended it; its JSON lines."""
-    code = begin(demo, *words, **settings).wait()
-    return code, lines(demo)
+    with begin(demo, *words, **settings) as going:
+        return going.wait(), lines(demo)
 
 
 def output(demo: Demo) -> str:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 
 from .clusters import Client, until
+from .operators import under_way
 
 
 def hosts() -> Demo:
@@ -165,17 +167,9 @@ def patience(demo: Demo, **values: str) -> None:
     demo.inventory.write_text(yaml.safe_dump(written))
 
 
-def begin(demo: Demo, *words: str) -> subprocess.Popen[str]:
+def begin(demo: Demo, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A run under way; its output is in the demo's folder."""
-    with (demo.folder / "out").open("w") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpunode", *words, "--json"],
-            cwd=demo.folder,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
+    return under_way(demo, [sys.executable, "-m", "gpunode", *words, "--json"])
 
 
 def waits(demo: Demo, name: str) -> bool:
@@ -189,14 +183,14 @@ def docker_since(demo: Demo, host: str) -> float:
 def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
     """Nothing is changed on the host before the pod has ended, and nobody else changes the cluster's nodes meanwhile."""
     before, api = docker_since(busy, "gpu-2"), client(busy)
-    run = begin(busy, "provision", "inventory.yaml", "--yes")
-    until(lambda: waits(busy, "job"))
-    assert (cordoned(api), docker_since(busy, "gpu-2")) == (["gpu-2"], before)
-    other = gpunode(busy, "provision", "inventory.yaml", "--yes", "-q")
-    assert other.returncode == 1
-    assert "is changing this cluster's nodes" in other.stderr
-    delete(api, "job")
-    assert run.wait(60) == 0, (busy.folder / "out").read_text()
+    with begin(busy, "provision", "inventory.yaml", "--yes") as run:
+        until(lambda: waits(busy, "job"))
+        assert (cordoned(api), docker_since(busy, "gpu-2")) == (["gpu-2"], before)
+        other = gpunode(busy, "provision", "inventory.yaml", "--yes", "-q")
+        assert other.returncode == 1
+        assert "is changing this cluster's nodes" in other.stderr
+        delete(api, "job")
+        assert run.wait() == 0, (busy.folder / "out").read_text()
     assert cordoned(api) == []
     assert docker_since(busy, "gpu-2") > before
 
@@ -249,10 +243,9 @@ def test_a_drain_evicts_the_pod(busy: Demo) -> None:
 def test_a_killed_run_is_resumed_to_its_end(busy: Demo) -> None:
     """Its cordon is found, and lifted when the host is proven."""
     api = client(busy)
-    run = begin(busy, "provision", "inventory.yaml", "--yes")
-    until(lambda: waits(busy, "job"))
-    run.send_signal(signal.SIGKILL)
-    run.wait(10)
+    with begin(busy, "provision", "inventory.yaml", "--yes") as run:
+        until(lambda: waits(busy, "job"))
+        run.kill()
     assert cordoned(api) == ["gpu-2"]
     delete(api, "job")
 
@@ -267,10 +260,10 @@ def test_a_killed_run_is_resumed_to_its_end(busy: Demo) -> None:
 
 def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None:
     api = client(busy)
-    run = begin(busy, "provision", "inventory.yaml", "--yes")
-    until(lambda: waits(busy, "job"))
-    run.send_signal(signal.SIGINT)
-    assert run.wait(60) == 1
+    with begin(busy, "provision", "inventory.yaml", "--yes") as run:
+        until(lambda: waits(busy, "job"))
+        run.send_signal(signal.SIGINT)
+        assert run.wait() == 1
     assert cordoned(api) == []
 
 

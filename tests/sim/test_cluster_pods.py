@@ -102,7 +102,7 @@ def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.S
     words = [sys.executable, "-m", "gpunode", "run", "vectoradd", str(inventory), "--image", "none:1"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
-        until(lambda: of_vectoradd(deployed) or ran.poll() is not None, 100)
+        until(lambda: of_vectoradd(deployed) or ran.poll() is not None)
         ran.send_signal(number)
         said, _ = ran.communicate()
     assert ran.returncode == 130, said

@@ -45,7 +45,7 @@ def folders(room: Path) -> list[Path]:
     return list(room.glob(f"{demos.PREFIX}*"))
 
 
-def gone(folder: Path, seconds: float = 20) -> bool:
+def gone(folder: Path, seconds: float = 120) -> bool:
     """Whether a demo's folder and processes are gone before the time is over."""
     deadline = time.monotonic() + seconds
     while (folder.exists() or processes(folder)) and time.monotonic() < deadline:
@@ -237,10 +237,10 @@ def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) 
         assert not [one for one in group(show.pid) if "gpunode provision" in one]  # it does not hear a Ctrl-C
         (os.killpg if number is signal.SIGINT else os.kill)(show.pid, number)  # as a terminal's Ctrl-C does
         if number is not signal.SIGKILL:
-            assert show.wait(timeout=20) == 130
+            assert show.wait(timeout=120) == 130
             assert (room / "said").read_text().count("interrupted") == 1
         assert gone(folder)
-        until(lambda: not group(show.pid), 5)
+        until(lambda: not group(show.pid))
 
 
 def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,10 +63,9 @@ def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
     """Its label says that it is away, and who did it; `resume` goes on."""
     want(demo, 595)
     before = booted(demo)
-    run = begin(demo, "provision", "inventory.yaml", "--yes")
-    until(lambda: node(demo)["gpu"] == pause.PAUSED)
-    run.send_signal(signal.SIGKILL)
-    run.wait(10)
+    with begin(demo, "provision", "inventory.yaml", "--yes") as run:
+        until(lambda: node(demo)["gpu"] == pause.PAUSED)
+        run.kill()
     assert node(demo)["owner"].startswith("run ")
     done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr

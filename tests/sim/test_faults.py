@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,13 @@ def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, momen
             code, seen = run(demo, *PROVISION, then=[[A, "waiting", "unregistered"]])
         else:
             job(api, "job", A, 600)
-            going = begin(demo, *PROVISION)
-            until(lambda: "waiting for default/job" in output(demo))
-            api.ask("DELETE", f"/api/v1/nodes/{A}")
-            api.ask("DELETE", f"{JOBS}/job", {"gracePeriodSeconds": 0})  # as the garbage collector does it
-            code, seen = going.wait(), operators.lines(demo)
+            with begin(demo, *PROVISION) as going:
+                until(lambda: "waiting for default/job" in output(demo))
+                api.ask("DELETE", f"/api/v1/nodes/{A}")
+                api.ask(
+                    "DELETE", f"{JOBS}/job", {"gracePeriodSeconds": 0}
+                )  # as the garbage collector does it
+                code, seen = going.wait(), operators.lines(demo)
     finally:
         register(demo, A)
     assert (code, states(demo)[A]) == (1, "skipped"), output(demo)
@@ -136,17 +139,13 @@ def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None
     change(demo, A)
     change(demo, B)
     wish(demo, kubeconfig=proxy.kubeconfig)
-    going = begin(demo, *PROVISION, "--batch", "1", then=[[A, moment, "held"]])
-    until((demo.folder / "here").exists)
-    proxy.shut()
-    (demo.folder / "go").touch()
-    try:
+    with closing(proxy), begin(demo, *PROVISION, "--batch", "1", then=[[A, moment, "held"]]) as going:
+        until((demo.folder / "here").exists)
+        proxy.shut()
+        (demo.folder / "go").touch()
         until(lambda: "the Kubernetes API at" in output(demo) or "waiting for the API server" in output(demo))
         proxy.open()
-        assert going.wait(90) == 0, output(demo)
-    finally:
-        going.kill()
-        proxy.close()
+        assert going.wait() == 0, output(demo)
     assert states(demo) == {A: "proven", B: "proven"}
     assert cordoned(api) == []
     assert len(applies(demo, A) - before) == 1
@@ -160,21 +159,21 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
     change(demo, A)
     change(demo, B)
     wish(demo, kubeconfig=proxy.kubeconfig, work_timeout="1s")
-    values = {"gpunode.rollout.work.API_SECONDS": 1.0}
-    going = begin(demo, *PROVISION, "--batch", "1", then=[[A, "cordoned", "held"]], values=values)
-    until((demo.folder / "here").exists)
-    proxy.shut()
-    (demo.folder / "go").touch()
-    assert going.wait(90) == 1, output(demo)
-    assert (states(demo), cordoned(api)) == ({A: "failed", B: "skipped"}, [A])
-    said = proofs(operators.lines(demo))
-    assert said[A].startswith(f"{A}: not changed: ")
-    assert f"; {A} is still cordoned: " in said[A]
-    assert said[B] == f"{B}: not begun: 1 host ended badly ({A})"
-    assert applies(demo, A) == before
-    proxy.open()
-    code, _ = run(demo, "resume", "inventory.yaml", "--yes")
-    proxy.close()
+    values, held = {"gpunode.rollout.work.API_SECONDS": 1.0}, [[A, "cordoned", "held"]]
+    with closing(proxy):
+        with begin(demo, *PROVISION, "--batch", "1", then=held, values=values) as going:
+            until((demo.folder / "here").exists)
+            proxy.shut()
+            (demo.folder / "go").touch()
+            assert going.wait() == 1, output(demo)
+        assert (states(demo), cordoned(api)) == ({A: "failed", B: "skipped"}, [A])
+        said = proofs(operators.lines(demo))
+        assert said[A].startswith(f"{A}: not changed: ")
+        assert f"; {A} is still cordoned: " in said[A]
+        assert said[B] == f"{B}: not begun: 1 host ended badly ({A})"
+        assert applies(demo, A) == before
+        proxy.open()
+        code, _ = run(demo, "resume", "inventory.yaml", "--yes")
     assert (code, cordoned(api)) == (0, []), output(demo)
 
 

@@ -117,7 +117,7 @@ def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo)
         "annotations": {HOLDER: "run 1 of x@y"},
     }
     job(api, "vectoradd-dead", HOST, 240, namespace="gpunode", **meta)
-    until(lambda: phases(api).get("vectoradd-dead") == "Running", 60)
+    until(lambda: phases(api).get("vectoradd-dead") == "Running")
 
     code, seen = run(demo, "provision", "inventory.yaml", "--yes")
 

@@ -64,7 +64,7 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
 
 def test_kubelets_that_ask_for_an_account_at_once_get_the_same(cluster: Cluster) -> None:
     """The pods of a DaemonSet start on all hosts at the same time; none of them has to start twice for it."""
-    together = threading.Barrier(8, timeout=10)
+    together = threading.Barrier(8, timeout=60)
 
     def ask(number: int) -> list[str]:
         names = []

@@ -63,7 +63,7 @@ def test_a_command_that_ends_at_once_is_not_taken_for_a_refused_one(connection: 
 
     def input_() -> Iterator[bytes]:
         yield b"that nobody reads"
-        assert seen.wait(10)
+        assert seen.wait(60)
 
     quick = connection.start("exit 3", input_())
     until(quick._channel.exit_status_ready)
@@ -118,7 +118,7 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
 
     def input_() -> Iterator[bytes]:
         yield b"up\n"
-        assert cut.wait(10)
+        assert cut.wait(60)
 
     reading = connection.start("cat", input_())
     lines = iter(reading.lines())
