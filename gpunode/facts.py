@@ -50,6 +50,7 @@ def parse(raw: Raw) -> Facts:
         pci=tuple(PciDevice(**device) for device in raw.get("pci") or ()),
         modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
         kernels=dict(raw.get("kernels") or {}),
+        module_files=tuple(raw.get("module_files") or ()),
         versions=dict(raw.get("versions") or {}),
         unlinked=tuple(raw.get("unlinked") or ()),
         module_banner=raw.get("module_banner"),

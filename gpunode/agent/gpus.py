@@ -70,6 +70,13 @@ def read_kernels() -> Dict[str, bool]:
     return found
 
 
+def read_module_files() -> List[str]:
+    """The files of the running kernel that are the driver's module, below its folder in /lib/modules. A program of others decides
+    by their names."""
+    listed = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
+    return sorted(found.group() for found in re.finditer(MODULE + r"[^\s:]*(?=:)", listed))
+
+
 def read_library_version() -> Optional[str]:
     """The suffix of the real file behind the 64-bit libnvidia-ml.so.1."""
     for line in run("ldconfig", "-p").out.splitlines():

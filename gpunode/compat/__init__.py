@@ -57,6 +57,7 @@ from gpunode.compat.repositories import (
     signed_packages,
 )
 from gpunode.compat.tables import table
+from gpunode.compat.toolkit import refreshes
 
 __all__ = [
     "Archive",
@@ -100,6 +101,7 @@ __all__ = [
     "production",
     "rancher_default_runtime_since",
     "rancher_has_default_runtime",
+    "refreshes",
     "refusal",
     "release",
     "releases",

@@ -17,7 +17,7 @@ from gpunode import runtimes
 from gpunode.errors import Refused
 from gpunode.kubelets import arguments
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
-from gpunode.planning import CannotPlan, files
+from gpunode.planning import CannotPlan, files, specifications
 from gpunode.runtimes.containerd.config_toml import lookup, parse
 from gpunode.versions import numbers, upstream
 
@@ -49,8 +49,11 @@ def decide(
         loss = _loss(host, facts, runtime, start, version)
     except CannotPlan as error:
         raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
-    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links))
-    if (links or cdi) and version < COMMANDS:
+    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links, cdi, version))
+    if cdi:
+        notes += tuple(specifications.beside(facts))
+    unread = not version and "versions" in facts.errors
+    if (links or cdi) and version < COMMANDS and not unread:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
         return Devices(
             version,
@@ -62,8 +65,15 @@ def decide(
     return Devices(version, links, cdi, loss, notes)
 
 
-def _unread(facts: Facts, links: str) -> Iterator[str]:
+def _unread(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Iterator[str]:
     """What is not planned as it could not be read: an empty answer looks like a right one."""
+    if (error := facts.errors.get("versions")) and not version:
+        planned = (
+            " The CDI specification is planned as with 1.18 or newer where the toolkit's unit is there."
+            if cdi
+            else ""
+        )
+        yield f"The version of nvidia-ctk could not be read ({error}): whether running containers can lose their GPUs is not known.{planned}"
     if error := facts.errors.get("versions"):
         yield f"The versions of systemd and runc could not be read ({error}): whether devices need links in /dev/char is not known."
     if links and (error := facts.errors.get("unlinked")):

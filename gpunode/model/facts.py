@@ -240,3 +240,6 @@ class Facts:
     )  # of systemd, nvidia-ctk, and each runc by its path
     unlinked: tuple[str, ...] = ()  # NVIDIA's device files that have no link in /dev/char
     kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module
+    module_files: tuple[
+        str, ...
+    ] = ()  # of the running kernel that are nvidia's: updates/dkms/nvidia-current.ko.xz

@@ -1,16 +1,18 @@
 """The toolkit's CDI specification: there, and of the driver and the GPUs that the host has.
 
-The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones gpunode has a unit that
-udev starts with the driver. source: NVIDIA/nvidia-container-toolkit deployments/systemd, deployments/udev.
+The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
+unit skips itself, gpunode has a unit that udev starts with the driver. source: NVIDIA/nvidia-container-toolkit deployments/systemd,
+deployments/udev.
 """
 
 from __future__ import annotations
 
 import re
 
+from gpunode import compat
 from gpunode.desired.devices import JUST_IN_TIME
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
-from gpunode.planning import files, services
+from gpunode.planning import files, services, specifications
 from gpunode.render import template
 from gpunode.steps import driver
 from gpunode.versions import is_installed
@@ -21,14 +23,13 @@ FILE = f"/etc/systemd/system/{OWN}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{OWN}"
 RULE = "/etc/udev/rules.d/99-gpunode-cdi.rules"
 NOTE = "no container is touched"
-WRITTEN = "/run/cdi/nvidia.yaml"  # by both units, whatever else is there
-# Those of the first folder count.
-FOLDERS = ("/run/cdi/", "/etc/cdi/")
-KIND = re.compile(r"""\bkind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(,|}|$)""", re.MULTILINE)
-DRIVER = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+(?:\.\d+)+)")
-
 WATCH = Watch(
-    files=(FILE, LINK, RULE, *(f"{folder}*.{kind}" for folder in FOLDERS for kind in ("yaml", "json"))),
+    files=(
+        FILE,
+        LINK,
+        RULE,
+        *(f"{folder}*.{kind}" for folder in specifications.FOLDERS for kind in ("yaml", "json")),
+    ),
     units=(UNIT, PATH, OWN),
 )
 
@@ -38,46 +39,62 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if not desired.cdi:
         return ()
     comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
-    theirs = desired.toolkit_version >= JUST_IN_TIME and (services.is_loaded(facts, UNIT) or comes)
+    has = desired.toolkit_version >= JUST_IN_TIME or not desired.toolkit_version
+    has = has and (services.is_loaded(facts, UNIT) or comes)
+    skipped = skips(facts, desired) if has else ""
+    theirs, reason = has and not skipped, f"{desired.cdi}{skipped and f'; {skipped}'}"
     written: tuple[WriteFile, ...] = ()
     for path in () if theirs else (FILE, RULE):
-        written += files.write(facts, path, template(path.lstrip("/")), desired.cdi)
+        written += files.write(facts, path, template(path.lstrip("/")), reason)
     before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts)) if theirs else written
     name = UNIT if theirs else OWN
-    after, unit, fault = driver.module_after(facts, desired), facts.units.get(name), wrong(facts)
+    after, unit, fault = (
+        driver.module_after(facts, desired),
+        facts.units.get(name),
+        specifications.wrong(facts),
+    )
     stays = unit is not None and unit.enabled == "enabled"
     if after == "rebooted":
-        why = f"the reboot starts it: {desired.cdi}"
+        why = f"the reboot starts it: {reason}"
         return before if stays else (*before, Service(name, why, enable=True, start=False, fault=""))
     if after == "absent" or not (fault or not stays or after == "reloaded" or written):
         return before
     guards = tuple(change.path for change in written)
-    why = f"{desired.cdi}; it is written again as the driver changes"
+    why = f"{reason}; it is written again as the driver changes"
     start = Service(name, why, enable=True, restart=True, guards=guards, note=NOTE, fault=fault or None)
     return (*before, start)
 
 
-def wrong(facts: Facts) -> str:
-    """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
-    there = [file for folder in FOLDERS for path, file in facts.files.items() if path.startswith(folder)]
-    found = {file.path: file.content for file in there if file.content and KIND.search(file.content)}
-    if WRITTEN in found:
-        found = {WRITTEN: found[WRITTEN]}
-    unread = [file for file in there if file.exists and file.content is None]
-    if not found and unread:
-        why = unread[0].error or "it is no text"
-        return f"{unread[0].path} cannot be read: {why}"
-    if not found:
-        return f"no file in {' or '.join(FOLDERS)} is a CDI specification of nvidia.com/gpu"
-    path, text = next(iter(found.items()))
-    version = DRIVER.search(text)
-    if version and facts.library_version and version[1] != facts.library_version:
-        return f"{path} is older than the driver: it names the libraries of {version[1]}, and {facts.library_version} is there"
-    uuids = [part.uuid for gpu in facts.gpus for part in ((gpu.mig or ()) if gpu.mig_on else (gpu,))]
-    missing = [uuid for uuid in uuids if uuid not in text]
-    if missing and re.search(r"\b(GPU|MIG)-", text):  # before toolkit 1.15 it names devices by number alone
-        return f"{path} does not have {', '.join(missing[:4])}: it was written before the GPUs changed"
-    return ""
+def skips(facts: Facts, desired: Desired) -> str:
+    """Why the toolkit's unit would skip itself on this host; "" where it would not."""
+    files = _modules(facts, desired)
+    if compat.refreshes(desired.toolkit_version, files):
+        return ""
+    seen = ", ".join(file.rpartition("/")[2] for file in files)
+    version = ".".join(map(str, desired.toolkit_version[:3])) or "the toolkit"
+    which = (
+        f"the driver's module here is {seen}"
+        if seen
+        else "the kernel's modules.dep lists none of the driver's"
+    )
+    return f"{UNIT} of {version} skips itself where it finds no module of a name that it knows, and {which}"
+
+
+def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
+    """The files of the driver's module: those that are there, else as the driver that comes names them. A wrong guess is put right
+    by the next round, which sees them."""
+    missing = driver.missing(facts, desired)
+    wish = desired.driver
+    comes = [spec.name for spec in (wish.packages if wish else ()) if spec in missing]
+    if not comes and (facts.module_files or "nvidia" in facts.modules):
+        return facts.module_files
+    kernels = [name for name in comes if name.endswith("-kernel-dkms")]
+    if wish is None or not wish.archive or not kernels:
+        return facts.module_files or ("nvidia.ko",)
+    tesla = re.match(r"nvidia-tesla-\d+", kernels[0])  # Debian's; Ubuntu's packages have other names
+    return (
+        f"{tesla[0] if tesla else 'nvidia-current-open' if '-open-' in kernels[0] else 'nvidia-current'}.ko",
+    )
 
 
 def _leftovers(facts: Facts) -> tuple[RemoveFile, ...]:

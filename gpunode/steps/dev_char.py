@@ -1,7 +1,7 @@
 """Links in /dev/char to NVIDIA's device files, which its driver registers with no class that udev would link.
 
-source: NVIDIA/nvidia-container-toolkit#48, whose rule this is; here it starts a unit once nvidia_uvm is there, too, as
-`--create-all` fails before.
+source: NVIDIA/nvidia-container-toolkit#48, whose rule this is. Here it starts a unit that loads nvidia_uvm itself before, as
+`--create-all` fails without it.
 """
 
 from __future__ import annotations

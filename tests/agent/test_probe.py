@@ -276,6 +276,24 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
     }
 
 
+def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: Host) -> None:
+    """Not what depends on it, and none of its other modules."""
+    release = "6.12.48+deb13-amd64"
+    host.write("/proc/sys/kernel/osrelease", release + "\n")
+    assert facts.parse(host.probe()).module_files == ()
+    listed = (
+        "updates/dkms/nvidia-current-open.ko.xz: kernel/drivers/video/backlight.ko.xz",
+        "updates/dkms/nvidia-current-open-uvm.ko.xz: updates/dkms/nvidia-current-open.ko.xz",
+        "extra/nvidia.ko:",
+        "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko:",
+    )
+    host.write(f"/lib/modules/{release}/modules.dep", "\n".join(listed) + "\n")
+    assert facts.parse(host.probe()).module_files == (
+        "extra/nvidia.ko",
+        "updates/dkms/nvidia-current-open.ko.xz",
+    )
+
+
 def test_containers_of_nvidia_docker_1_are_named(host: Host) -> None:
     """By their volumes, where its plugin is installed."""
     mounts = {"/usr/local/nvidia": {"Driver": "nvidia-docker", "Name": "nvidia_driver_384.81"}}

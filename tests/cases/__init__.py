@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpunode import kubelets, packages
+from gpunode import compat, kubelets, packages
 from gpunode.model import (
     Change,
     Containerd,
@@ -48,7 +48,7 @@ from gpunode.model import (
 from gpunode.planning import files as planned
 from gpunode.runtimes import k0s, microk8s
 from gpunode.steps import cdi, dev_char
-from gpunode.versions import upstream
+from gpunode.versions import numbers, upstream
 from tests.cases import rancher
 
 FOLDER = Path(__file__).parent
@@ -70,6 +70,7 @@ SIGNED = {"kmod-nvidia-open": 580, "nvidia-open-kmod": 615}
 NOW = 1_800_000_000.0
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast; the wheels have it
 SPEC = "/run/cdi/nvidia.yaml"
+NEVER_LINKED = ("/dev/nvidia-nvswitch", "/dev/nvidia-nvlink", "/dev/nvidia-fs")  # by nvidia-ctk
 
 
 def cases(component: str) -> Iterator[dict[str, Any]]:
@@ -145,6 +146,9 @@ def build(data: Mapping[str, Any]) -> Facts:
         installed_run=InstalledRun(**run) if (run := data.get("installed_run")) else None,
         kernels=data.get("kernels", {}),
         errors=data.get("errors", {}),
+        module_files=tuple(
+            data.get("module_files", ("updates/dkms/nvidia.ko",) if "nvidia" in data["modules"] else ())
+        ),
         versions=data.get("versions", {}),
         unlinked=tuple(data.get("unlinked", ())),
     )
@@ -314,6 +318,7 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
     modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
     version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
+    seen = replace(seen, module_files=_module_files(seen))
     archives = r"(linux-modules-nvidia|nvidia-headless|nvidia-dkms)-.*-open"
     open_one = any(
         name.startswith(("nvidia-open", "kmod-nvidia-open")) or re.match(archives, name)
@@ -322,6 +327,15 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
     if seen.installed_run is not None:
         open_one = "Open" in (seen.module_banner or "")
     return replace(seen, modules=modules, module_banner=_banner(version, open_one))
+
+
+def _module_files(seen: Facts) -> tuple[str, ...]:
+    """Debian's own packages give the driver's module a name of their own."""
+    if not seen.packages.keys() & {"nvidia-smi"} and not any("tesla" in name for name in seen.packages):
+        return ("updates/dkms/nvidia.ko",)
+    tesla = next((m[0] for name in seen.packages if (m := re.match(r"nvidia-tesla-\d+", name))), None)
+    other = "nvidia-current-open" if "nvidia-open-kernel-dkms" in seen.packages else "nvidia-current"
+    return (f"updates/dkms/{tesla or other}.ko",)
 
 
 def _banner(version: str | None, open_one: bool) -> str:
@@ -341,12 +355,8 @@ def _restarted(seen: Facts, name: str) -> Facts:
         template = seen.files[microk8s.TEMPLATE].content or ""
         made = _file(microk8s.MADE, microk8s.filled(template))
         seen = replace(seen, files={**seen.files, microk8s.MADE: made})
-    if name == dev_char.UNIT:
-        seen = replace(seen, unlinked=())
-    if name in (cdi.UNIT, cdi.OWN):
-        devices = "".join(f"- name: {gpu.uuid}\n" for gpu in seen.gpus)
-        text = f"kind: nvidia.com/gpu\ndevices:\n{devices}# /usr/lib/libcuda.so.{seen.library_version}\n"
-        seen = replace(seen, files={**seen.files, SPEC: _file(SPEC, text)})
+    if name in (dev_char.UNIT, cdi.OWN, cdi.UNIT):
+        return _handed(seen, name)
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
@@ -358,6 +368,26 @@ def _restarted(seen: Facts, name: str) -> Facts:
         before = seen.docker or Docker("20.10.24", (), "runc", "cgroupfs", 0)
         return replace(seen, docker=replace(before, runtimes=runtimes, default_runtime=default))
     return seen
+
+
+def _handed(seen: Facts, name: str) -> Facts:
+    """The host after a start of a oneshot that hands out devices; its conditions keep it from all."""
+    unit = replace(seen.units[name], active="inactive", sub="dead", active_since=None)
+    seen = replace(seen, units={**seen.units, name: unit})
+    version = numbers(upstream(seen.packages["nvidia-container-toolkit"].version))
+    theirs = name == cdi.UNIT
+    if theirs and not compat.refreshes(version, seen.module_files):
+        return seen
+    if not theirs and "nvidia" not in seen.modules:
+        return seen
+    if not theirs:  # they load it themselves
+        seen = replace(seen, modules={"nvidia_uvm": seen.modules["nvidia"], **seen.modules})
+    if name == dev_char.UNIT:
+        return replace(seen, unlinked=tuple(dev for dev in seen.unlinked if dev.startswith(NEVER_LINKED)))
+    devices = "".join(f"- name: {gpu.uuid}\n" for gpu in seen.gpus)
+    libraries = f"# /usr/lib/libcuda.so.{seen.library_version}\n"
+    text = f"kind: nvidia.com/gpu\ndevices:\n{devices}{libraries}"
+    return replace(seen, files={**seen.files, SPEC: _file(SPEC, text)})
 
 
 def overlaid(seen: Facts, over: Mapping[str, Any]) -> Facts:

@@ -223,3 +223,32 @@ def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: 
         "create-dev-char-symlinks" in (state.root / "etc/systemd/system/gpunode-dev-char.service").read_text()
     )
     assert gpunode(demo, "plan", "--exit-code").returncode == 0
+
+
+def test_a_specification_that_the_toolkits_unit_does_not_write_is_written_by_gpunodes(demo: Demo) -> None:
+    """It skips a module of a name that it does not know; the plan says so, and gpunode's unit goes where it does not."""
+    root = demo.states["rocky-1"].root
+    spec, own = root / "run/cdi/nvidia.yaml", root / "etc/systemd/system/gpunode-cdi.service"
+    config = root / "etc/nvidia-container-runtime/config.toml"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text('[nvidia-container-runtime]\nmode = "cdi"\n')
+    (listed,) = (root / "lib/modules").glob("*/modules.dep")
+    listed.write_text("extra/nvidia-current-open.ko.xz:\n")
+    spec.unlink(missing_ok=True)
+    planned = gpunode(demo, "plan")
+    for words in (
+        "write /etc/systemd/system/gpunode-cdi.service",
+        "enable and restart gpunode-cdi",
+        "the driver's module here is nvidia-current-open.ko.xz",
+    ):
+        assert words in " ".join(planned.stdout.split()), planned.stdout
+    done = gpunode(demo, "provision", "--yes", "--no-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert own.exists()
+    assert "kind: nvidia.com/gpu" in spec.read_text()
+    assert gpunode(demo, "plan", "--exit-code").returncode == 0
+    listed.write_text("extra/nvidia.ko.xz:\n")
+    done = gpunode(demo, "provision", "--yes", "--no-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not own.exists()
+    assert gpunode(demo, "plan", "--exit-code").returncode == 0

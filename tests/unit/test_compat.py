@@ -161,3 +161,27 @@ def test_a_gates_life() -> None:
 def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
     """They are told by their paths, so that mirrors of them are too."""
     assert compat.is_dead("apt", uri) is dead
+
+
+@pytest.mark.parametrize(
+    ("module", "since"),
+    [
+        ("updates/dkms/nvidia.ko", (1, 18, 0)),
+        ("extra/nvidia.ko.xz", (1, 18, 0)),
+        ("updates/dkms/nvidia-current.ko", (1, 18, 1)),
+        ("updates/dkms/nvidia-current.ko.xz", (1, 18, 2)),
+        ("updates/dkms/nvidia-current-open.ko", None),
+        ("updates/dkms/nvidia-tesla-470.ko", None),
+    ],
+)
+def test_the_toolkits_unit_writes_the_specification_from_the_version_on_that_knows_the_module(
+    module: str, since: tuple[int, ...] | None
+) -> None:
+    """But 1.18.1 knows no compressed one."""
+    for version in ((1, 17, 8), (1, 18, 0), (1, 18, 1), (1, 18, 2), (1, 19, 0), (1, 19, 1), (1, 20, 1)):
+        compressed = version == (1, 18, 1) and not module.endswith(".ko")
+        assert compat.refreshes(version, [module]) == bool(since and version >= since and not compressed), (
+            version
+        )
+    assert compat.refreshes((), [module]) == bool(since)
+    assert not compat.refreshes((1, 20, 1), [])

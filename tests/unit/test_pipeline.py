@@ -10,6 +10,7 @@ import pytest
 from gpunode import desired, pipeline
 from gpunode.kubelets import places
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
+from gpunode.planning import specifications
 from gpunode.render import template
 from gpunode.report.headline import headline
 from gpunode.rollout import acts
@@ -172,13 +173,13 @@ def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
     """Of several that of gpunode's and the toolkit's unit counts, whichever comes first by name."""
     large = {"exists": True, "error": "larger than 256 KiB"}
     there = {"/run/cdi/a.yaml": "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.1.2.3\n"}
-    right = {cdi.WRITTEN: "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.580.1.2\n"}
+    right = {specifications.WRITTEN: "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.580.1.2\n"}
     for files, wrong in (
-        ({cdi.WRITTEN: large}, f"{cdi.WRITTEN} cannot be read: larger than 256 KiB"),
+        ({specifications.WRITTEN: large}, f"{specifications.WRITTEN} cannot be read: larger than 256 KiB"),
         (there, "/run/cdi/a.yaml is older than the driver"),
         ({**there, **right}, ""),
     ):
         seen = cases.facts("modern", {"library_version": "580.1.2", "files": files, "gpus": []})
-        found = cdi.wrong(seen)
+        found = specifications.wrong(seen)
         assert found.startswith(wrong)
         assert bool(found) == bool(wrong)

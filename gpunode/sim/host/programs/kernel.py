@@ -54,6 +54,14 @@ def headers(machine: Machine, now: Now) -> bool:
     return machine.kernel == built or f"linux-headers-{machine.kernel}" in now.packages
 
 
+def depmod(state: State, now: Now) -> None:
+    """List the driver's module where its packages built one, unless the kernel lists one already."""
+    path = state.root / "lib/modules" / state.machine().kernel / "modules.dep"
+    if installed(now) is not None and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("updates/dkms/nvidia.ko:\n", encoding="utf-8")
+
+
 def unload(now: Now, name: str) -> str | None:
     """Unload a module; returns modprobe's error, or None."""
     if name not in now.modules:

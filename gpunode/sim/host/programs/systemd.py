@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -17,6 +18,9 @@ REFRESH = {
     "nvidia-cdi-refresh.path": ("active", "waiting"),
     "nvidia-cdi-refresh.service": ("inactive", "dead"),
 }
+KNOWN = re.compile(
+    r"/(nvidia|nvidia-current)[.]ko"
+)  # the modules that the toolkit's unit looks for, from 1.19.1 on
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
@@ -83,6 +87,7 @@ def start(state: State, now: Now, name: str) -> str | None:
 
 def follow(state: State, now: Now) -> None:
     """NVIDIA's persistence daemon comes with its package, started, and goes with it; so do the toolkit's units from 1.18 on."""
+    kernel.depmod(state, now)
     toolkit = now.packages.get("nvidia-container-toolkit-base")
     brings = toolkit is not None and tuple(map(int, toolkit.version.split(".")[:2])) >= (1, 18)
     for name in REFRESH:
@@ -109,9 +114,26 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
         found = runtimes.dump(state)[0]
         if machine.runtime == "containerd":
             now.runtime = found
+    elif name == "nvidia-cdi-refresh.service":
+        listed = state.root / "lib/modules" / machine.kernel / "modules.dep"
+        if listed.exists() and KNOWN.search(listed.read_text(encoding="utf-8")):
+            _specify(state, machine, now)
+    elif name == "gpunode-cdi.service":
+        _specify(state, machine, now)
     elif name == "kubelet.service":
         now.arguments = kubelet.arguments(state.root)
         kubelet.check(state.root, machine, now)
+
+
+def _specify(state: State, machine: Machine, now: Now) -> None:
+    """`nvidia-ctk cdi generate`, of the driver that is loaded."""
+    if "nvidia" not in now.modules:
+        return
+    path = state.root / "run/cdi/nvidia.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    devices = "".join(f"- name: {gpu.uuid}\n" for gpu in machine.gpus)
+    text = f"kind: nvidia.com/gpu\ndevices:\n{devices}# hostPath: /usr/lib64/libcuda.so.{now.library}\n"
+    path.write_text(text, encoding="utf-8")
 
 
 def reboot(state: State, now: Now) -> None:
