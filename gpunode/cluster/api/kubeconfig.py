@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import binascii
-import logging
+import json
 import os
 import shlex
 import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +17,7 @@ import yaml
 
 from gpunode import redaction
 from gpunode.cluster.api import credentials
+from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Renewal
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
@@ -67,17 +66,19 @@ def load(cluster: Cluster) -> Access:
     from kubernetes.config import ConfigException, load_kube_config
 
     plugin = _plugin(source, context)
-    if plugin.get("interactiveMode") == "Always" and not sys.stdin.isatty():
+    if plugin and plugin.section.get("interactiveMode") == "Always" and not sys.stdin.isatty():
         raise KubeconfigUnusable(
             f"{source}: the credential plugin of context `{context}` asks its user (interactiveMode: Always), and here is no terminal",
             hint="Run gpunode in a terminal, or name a context whose user has a token or a certificate.",
         )
-    configuration = Configuration()
+    configuration: Any = Configuration()
     # The library writes the kubeconfig's certificates and keys into files, and removes them at a regular exit only.
     # They are read here, and deleted at once.
-    with _complaints() as complaints, TemporaryDirectory(prefix="gpunode-") as folder:
+    credential = plugin.run() if plugin else None
+    with TemporaryDirectory(prefix="gpunode-") as folder:
         try:
-            load_kube_config(source, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
+            first = _answered(source, context, credential, Path(folder)) if credential else source
+            load_kube_config(first, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
             ended = credentials.ended(configuration)
             tls = _tls(configuration)
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
@@ -101,28 +102,28 @@ def load(cluster: Cluster) -> Access:
             f"{source}: the server of context `{context}` is not a URL: `{configuration.host}`",
             hint="It looks like https://host:6443.",
         )
-    if complaints:
-        command = shlex.join([str(plugin.get("command", "")), *map(str, plugin.get("args") or ())])
-        # In a terminal the library gives the plugin its stderr, and then fails over not having it.
-        words = "what it wrote is above" if "NoneType" in complaints[0] else "; ".join(complaints)
-        how = [str(plugin["installHint"]).strip()] if plugin.get("installHint") and "Errno 2" in words else []
-        raise ClusterError(
-            f"{source}: the credential plugin of context `{context}` failed: {words}",
-            hint="\n".join(
-                [f"Run it by hand (`{command}`), or log in again with the tool it belongs to.", *how]
-            ),
-        )
+    if plugin and credential and credential.token:
+        configuration.refresh_api_key_hook = Renewal(plugin, credential)
     return Access(configuration.host, context, source, configuration, tls, ended)
 
 
-def _plugin(source: str, context: str) -> dict[str, Any]:
-    """The credential plugin of a context's user; {} where it has none. Raises KubeconfigUnusable."""
+def _answered(source: str, context: str, credential: Credential, folder: Path) -> str:
+    """The kubeconfig's files behind one that has the context's user with what its plugin answered: the first user of a name counts."""
+    user = _merged(source)[0]["contexts"][context]["context"]["user"]
+    path = folder / "answered"
+    path.write_text(json.dumps({"users": [{"name": user, "user": credential.user}]}), encoding="utf-8")
+    return os.pathsep.join([str(path), source])
+
+
+def _plugin(source: str, context: str) -> ExecPlugin | None:
+    """The credential plugin of a context's user; None where it has none, or a token beside it. Raises KubeconfigUnusable."""
     sections, _ = _merged(source)
-    user = (sections["contexts"][context].get("context") or {}).get("user")
+    names = sections["contexts"][context].get("context") or {}
+    user = names.get("user")
     found = (sections["users"].get(str(user)) or {}).get("user") or {}
     plugin = found.get("exec") if isinstance(found, dict) else None
-    if plugin is None:
-        return {}
+    if plugin is None or found.get("token") or found.get("tokenFile") or found.get("auth-provider"):
+        return None
     hint = "Fix the kubeconfig, or write that user again with the tool that it is of."
     if not isinstance(plugin, dict):
         raise KubeconfigUnusable(f"{source}: the exec section of user `{user}` is not a mapping", hint=hint)
@@ -131,7 +132,21 @@ def _plugin(source: str, context: str) -> dict[str, Any]:
             raise KubeconfigUnusable(
                 f"{source}: `{key}` of user `{user}`'s exec section is not {what}", hint=hint
             )
-    return plugin
+    if not all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in plugin.get("env") or ()):
+        raise KubeconfigUnusable(
+            f"{source}: `env` of user `{user}`'s exec section is not a list of name and value", hint=hint
+        )
+    cluster = (sections["clusters"].get(str(names.get("cluster"))) or {}).get("cluster") or {}
+    return ExecPlugin(f"{source}: context `{context}`", plugin, cluster, _folder(source, str(user)))
+
+
+def _folder(source: str, user: str) -> Path:
+    """That of the file which has the user: its plugin's relative path counts from there."""
+    for one in filter(None, source.split(os.pathsep)):
+        path = Path(one).expanduser()
+        if any(entry.get("name") == user for entry in (_read(path) or {}).get("users") or ()):
+            return path.absolute().parent
+    return Path.cwd()
 
 
 def _tls(configuration: Any) -> ssl.SSLContext | None:
@@ -216,20 +231,3 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
-
-
-@contextmanager
-def _complaints() -> Iterator[list[str]]:
-    """Errors that the client library logs meanwhile: it reports a failed credential plugin only there."""
-    messages: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    root, listener = logging.getLogger(), Listener(logging.ERROR)
-    root.addHandler(listener)
-    try:
-        yield messages
-    finally:
-        root.removeHandler(listener)

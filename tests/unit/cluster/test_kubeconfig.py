@@ -8,12 +8,14 @@ import os
 import socket
 import ssl
 import tempfile
+import time
 from datetime import datetime, tzinfo
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpunode.cluster.api import connect, credentials, kubeconfig, refusal
+from gpunode.cluster.api import connect, credentials, exec_plugin, kubeconfig, refusal
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -36,9 +38,15 @@ def written(folder: Path, **changes: object) -> str:
 
 def plugin(command: str, *arguments: str, mode: str = "Never", hint: str = "") -> dict[str, object]:
     """A user with a credential plugin."""
-    run = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": arguments}
+    run: dict[str, object] = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": arguments}
     run |= {"interactiveMode": mode, "installHint": hint}
     return {"users": [{"name": "u", "user": {"exec": run}}]}
+
+
+def answering(**status: object) -> dict[str, object]:
+    """A user whose plugin answers so."""
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    return plugin("/bin/echo", json.dumps(answer))
 
 
 def proxied(address: str) -> dict[str, object]:
@@ -117,14 +125,20 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
                     }
                 ]
             },
-            "the credential plugin of context `prod` failed",
+            "context `prod`: its credential plugin failed: it ended with status 1",
         ),
         (plugin("/none/aws"), "failed: [Errno 2] No such file or directory: '/none/aws'"),
         (
             plugin("/bin/echo", "hello"),
-            "the credential plugin of context `prod` failed: exec: failed to decode",
+            "context `prod`: its credential plugin failed: it did not print an ExecCredential with a status",
         ),
-        (plugin("/bin/echo", '{"kind": "ExecCredential", "status": {}}'), "the credential plugin of context"),
+        (
+            plugin("/bin/echo", '{"kind": "ExecCredential", "status": {}}'),
+            "it answered in None, and the kubeconfig asks for client.authentication.k8s.io/v1",
+        ),
+        (answering(), "neither a token nor a certificate with its key"),
+        (answering(clientCertificateData="x"), "neither a token nor a certificate with its key"),
+        (answering(token="t", expirationTimestamp="soon"), "did not print an ExecCredential"),
         (
             {"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]},
             "an auth-provider that cannot",
@@ -139,7 +153,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
         (plugin("/none/kubelogin", hint="Install it with krew."), "Install it with krew."),
         (
             plugin("/bin/sh", "-c", "echo 'sso session expired' >&2; exit 1"),
-            "failed: exec: process returned 1. sso session expired",
+            "failed: it ended with status 1: sso session expired",
         ),
         (
             plugin("/bin/cat", mode="Always"),
@@ -289,7 +303,7 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(
 ) -> None:
     """A sentence names the key."""
     if isinstance(run, dict):
-        run = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
+        run: dict[str, object] = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
     source = written(tmp_path, users=[{"name": "u", "user": {"exec": run}}])
     assert refused(source).startswith(f"{source}: {words}")
 
@@ -360,13 +374,86 @@ def test_a_client_certificate_that_has_ended_is_known(
 def test_a_plugin_that_fails_in_a_terminal_has_written_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library gives it the terminal, and fails itself over what it then does not have."""
-    with open(os.devnull, "r+") as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
-        monkeypatch.setattr("sys.stderr", nothing)
-        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-        said = refused(written(tmp_path, **plugin("/bin/false")))
-    assert "the credential plugin of context `prod` failed: what it wrote is above" in said
+    """There it may ask, so it has the terminal for all that it writes."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    said = refused(written(tmp_path, **plugin("/bin/false", mode="IfAvailable")))
+    assert "its credential plugin failed: it ended with status 1: what it wrote is above" in said
+
+
+def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, context and command are named, and what to do."""
+    monkeypatch.setattr(exec_plugin, "PATIENCE", 2.0)
+    os.mkfifo(tmp_path / "held")
+    end = os.open(tmp_path / "held", os.O_RDWR)
+    source = written(tmp_path, **plugin("/bin/sh", "-c", f"sleep 600 9<>{tmp_path}/held & wait"))
+    said = refused(source)
+    assert f"{source}: context `prod` has a credential plugin that has not answered within 2 seconds" in said
+    assert "sleep 600" in said
+    assert "Run it by hand" in said
+    os.close(end)
+    until = time.monotonic() + 60
+    while _is_read(tmp_path / "held"):
+        assert time.monotonic() < until, "what it started still runs"
+        time.sleep(0.05)
+
+
+def _is_read(fifo: Path) -> bool:
+    """Whether somebody has it open."""
+    try:
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path: Path) -> None:
+    """Not gpunode's own input, which a caller may hold open."""
+    read, write = os.pipe()
+    mine = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        said = refused(written(tmp_path, **plugin("/bin/sh", "-c", "printf Password: >&2; read -r answer")))
+    finally:
+        os.dup2(mine, 0)
+        for one in (read, write, mine):
+            os.close(one)
+    assert "failed: it ended with status 1: Password:" in said
+    assert "It was given no input: log in first" in said
+
+
+def test_what_a_plugin_answers_is_used_and_asked_for_anew_before_it_ends(tmp_path: Path) -> None:
+    """A token in each request's header; a relative program is beside its kubeconfig, and learns the cluster where it wants to."""
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00.123456789Z"}
+    text = json.dumps(answer | {"status": status})
+    script = tmp_path / "login"
+    script.write_text(
+        f'#!/bin/sh\necho x >>{tmp_path}/asked\nprintf %s "$KUBERNETES_EXEC_INFO" >{tmp_path}/info\n'
+        f"echo '{text}' | sed s/TOKEN/\"$WHO$(wc -l <{tmp_path}/asked | tr -d ' ')\"/\n"
+    )
+    script.chmod(0o755)
+    changes = plugin("./login")
+    users: Any = changes["users"]
+    users[0]["user"]["exec"] |= {"env": [{"name": "WHO", "value": "me"}], "provideClusterInfo": True}
+    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
+    assert access.configuration.api_key[credentials.KEY] == "Bearer me1"
+    info = json.loads((tmp_path / "info").read_text())
+    assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
+    assert access.configuration.auth_settings()["BearerToken"]["value"] == "Bearer me2"
+
+
+def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> None:
+    """In no file afterwards."""
+    _, pem = tls.server(tmp_path / "client.pem")
+    key = (tmp_path / "client.pem").read_text()
+    source = written(tmp_path, **answering(clientCertificateData=pem, clientKeyData=key))
+    assert kubeconfig.load(Cluster(kubeconfig=source)).tls is not None
+    with pytest.raises(ClusterError, match="certificate or key"):
+        kubeconfig.load(
+            Cluster(kubeconfig=written(tmp_path, **answering(clientCertificateData="x", clientKeyData="y")))
+        )
 
 
 def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""A kubeconfig's credential plugin: a program that prints a token or a certificate. It has a deadline, also when it asks.
+
+The client library waits for it without end, and tells nobody but its log of a failure.
+source: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from gpunode.errors import ClusterError
+
+PATIENCE, ASKING = 60.0, 300.0  # seconds for its answer; where a user may have to log in
+SKEW = timedelta(minutes=5)  # before its end a token is no longer used
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a plugin answered. `ends`: None where it does not say."""
+
+    token: str
+    certificate: str
+    key: str
+    ends: datetime | None
+
+    @property
+    def user(self) -> dict[str, str]:
+        """A kubeconfig's user who has it."""
+        import base64
+
+        if self.token:
+            return {"token": self.token}
+        parts = {"client-certificate-data": self.certificate, "client-key-data": self.key}
+        return {key: base64.b64encode(text.encode()).decode() for key, text in parts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """An `exec` section. `where` names it in messages: file and context; relative paths are of `folder`."""
+
+    where: str
+    section: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+    folder: Path
+
+    def run(self) -> Credential:
+        """Its answer. Raises ClusterError where it has none in time, fails, or prints something else."""
+        asks = self.section.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
+        patience = ASKING if asks else PATIENCE
+        words = [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
+        added = {str(item["name"]): str(item["value"]) for item in self.section.get("env") or ()}
+        environment = {**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(self._info(asks))}
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=None if asks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=None if asks else subprocess.PIPE,
+                cwd=self.folder,
+                env=environment,
+                text=True,
+                start_new_session=not asks,  # so that all of it can be ended; but a terminal belongs to its session
+            )
+        except OSError as error:
+            hint = self.section.get("installHint") if isinstance(error, FileNotFoundError) else None
+            raise self._failed(str(error), *([str(hint).strip()] if hint else ())) from error
+        try:
+            out, err = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired as error:
+            _end(process, grouped=not asks)
+            raise ClusterError(
+                f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(words)}`",
+                hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
+            ) from error
+        if process.returncode:
+            said = "what it wrote is above" if asks else (err or "").strip()
+            no_input = "" if asks else " It was given no input: log in first where it asks for something."
+            raise self._failed(
+                f"it ended with status {process.returncode}{said and f': {said}'}{'' if said else no_input}",
+                *([no_input.strip()] if said and no_input else ()),
+            )
+        return self._read(out)
+
+    def _info(self, asks: bool) -> dict[str, Any]:
+        spec: dict[str, Any] = {"interactive": asks}
+        if self.section.get("provideClusterInfo"):
+            name = "client.authentication.k8s.io/exec"
+            known = {key: value for key, value in self.cluster.items() if key != "extensions"}
+            own = [
+                one["extension"] for one in self.cluster.get("extensions") or () if one.get("name") == name
+            ]
+            spec["cluster"] = {**known, **({"config": own[0]} if own else {})}
+        return {"apiVersion": self.section.get("apiVersion"), "kind": "ExecCredential", "spec": spec}
+
+    def _read(self, text: str) -> Credential:
+        try:
+            answer = json.loads(text)
+            status = answer["status"]
+            token, certificate = status.get("token") or "", status.get("clientCertificateData") or ""
+            key, end = status.get("clientKeyData") or "", status.get("expirationTimestamp")
+            ends = _time(end) if end else None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._failed("it did not print an ExecCredential with a status") from error
+        if answer.get("apiVersion") != self.section.get("apiVersion"):
+            raise self._failed(
+                f"it answered in {answer.get('apiVersion')}, and the kubeconfig asks for {self.section.get('apiVersion')}"
+            )
+        if not token and not (certificate and key):
+            raise self._failed("its answer has neither a token nor a certificate with its key")
+        return Credential(token, certificate, key, ends)
+
+    def _failed(self, words: str, *more: str) -> ClusterError:
+        command = shlex.join(
+            [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
+        )
+        hint = f"Run it by hand (`{command}`), or log in again with the tool it belongs to."
+        return ClusterError(
+            f"{self.where}: its credential plugin failed: {words}", hint="\n".join([hint, *more])
+        )
+
+
+class Renewal:
+    """A token that is asked for anew before it ends; `configuration` is the client library's."""
+
+    def __init__(self, plugin: ExecPlugin, credential: Credential) -> None:
+        self._plugin, self._credential, self._lock = plugin, credential, threading.Lock()
+
+    def __call__(self, configuration: Any) -> None:
+        """Called before each request."""
+        with self._lock:
+            ends = self._credential.ends
+            if ends is not None and ends - SKEW <= datetime.now(timezone.utc):
+                self._credential = self._plugin.run()
+            configuration.api_key["BearerToken"] = f"Bearer {self._credential.token}"
+
+
+def _time(text: str) -> datetime:
+    """RFC 3339, whose fractions Python 3.10 reads in two lengths alone."""
+    read = datetime.fromisoformat(re.sub(r"\.\d+", "", text).replace("Z", "+00:00"))
+    return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
+
+
+def _end(process: subprocess.Popen[str], *, grouped: bool) -> None:
+    """Kill it, and what it started where that is its own group; what holds its output beyond that is left alone."""
+    with suppress(ProcessLookupError, PermissionError):
+        if grouped:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
