@@ -38,7 +38,11 @@ def written(folder: Path, **changes: object) -> str:
 
 def plugin(command: str, *arguments: str, mode: str = "Never", hint: str = "") -> dict[str, object]:
     """A user with a credential plugin."""
-    run: dict[str, object] = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": arguments}
+    run: dict[str, object] = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": command,
+        "args": arguments,
+    }
     run |= {"interactiveMode": mode, "installHint": hint}
     return {"users": [{"name": "u", "user": {"exec": run}}]}
 
@@ -303,7 +307,10 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(
 ) -> None:
     """A sentence names the key."""
     if isinstance(run, dict):
-        run: dict[str, object] = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
+        run: dict[str, object] = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "/none/aws",
+        } | run
     source = written(tmp_path, users=[{"name": "u", "user": {"exec": run}}])
     assert refused(source).startswith(f"{source}: {words}")
 
