@@ -16,6 +16,7 @@
   + ClusterError               1    the Kubernetes API could not do what was asked
     - HttpError                1    it answered with an HTTP error (cluster.api)
     - ApiConnectionLost        1    it cannot be reached, or the connection broke (cluster.api)
+    - Obstacle                 1    the cluster would not admit pods that a run makes; `code` is why
     - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
     - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
   + WrongKey                   4    a key is not the one of the tables (keys)
@@ -139,6 +140,14 @@ class Refused(HostError):
 
 class ClusterError(GpunodeError):
     """The Kubernetes API could not do what was asked."""
+
+
+class Obstacle(ClusterError):
+    """The cluster would not admit pods that a run makes. Programs read `code`."""
+
+    def __init__(self, message: str, *, hint: str = "", code: str) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class KubeconfigUnusable(ClusterError):

@@ -11,6 +11,7 @@ import typer.main
 
 from gpunode.agent.failures import HINTS
 from gpunode.cli import EPILOG, app
+from gpunode.cluster import obstacles
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS
 from gpunode.inventory.validation import schema
 
@@ -114,6 +115,17 @@ def codes() -> Iterator[str]:
     yield from table(("code", "means"), *((f"`{code}`", words) for code, words in ends))
     yield from ("## Why a change failed", "", "`code` of a host's [outcome](../json.md), and what to do.", "")
     yield from table(("code", "do"), *((f"`{code}`", hint) for code, hint in HINTS.items()))
+    yield from (
+        "## Pods that are not admitted or scheduled",
+        "",
+        "`code` of an `error` line of a plan, whose pods were tried before anything is changed, and of a node's reason; what to do. Words in",
+        "braces are of the API server's sentence. `not-admitted`: that sentence is none of these.",
+        "",
+    )
+    yield from table(
+        ("code", "do"),
+        *((f"`{rule.code}`", rule.fix) for rule in (*obstacles.ADMISSION, *obstacles.SCHEDULING)),
+    )
     yield from (
         "## Xids",
         "",

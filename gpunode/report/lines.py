@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpunode import diff as diffs
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, Obstacle
 from gpunode.model import Disturbed, Event, Host, Link, Outcome
 from gpunode.redaction import redacted
 from gpunode.report.headline import notes
@@ -94,7 +94,8 @@ class Lines:
             self._write({"type": kind, **dict(zip(keys, row, strict=True))})
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        self._write({"type": "error", "host": host, "error": error.message, "hint": error.hint})
+        code = {"code": error.code} if isinstance(error, Obstacle) else {}
+        self._write({"type": "error", "host": host, "error": error.message, "hint": error.hint, **code})
 
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})

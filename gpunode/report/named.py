@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, Obstacle
 from gpunode.model import Event, Link, Outcome
 from gpunode.wording import Advice
 
@@ -54,7 +54,13 @@ class Named:
         self._report.rows(kind, columns, cells)
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        self._report.problem(GpunodeError(self._put(error.message), hint=self._put(error.hint)), host)
+        message, hint = self._put(error.message), self._put(error.hint)
+        self._report.problem(
+            Obstacle(message, hint=hint, code=error.code)
+            if isinstance(error, Obstacle)
+            else GpunodeError(message, hint=hint),
+            host,
+        )
 
     def note(self, text: str) -> None:
         self._report.note(self._put(text))

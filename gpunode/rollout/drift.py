@@ -39,7 +39,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     elif api is not None and wrong is None:
         try:
             shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False)
-            objects, conflicts = shown.objects, bool(shown.conflicts)
+            objects, conflicts = shown.objects, bool(shown.conflicts) or shown.obstructed
         except ClusterError as error:
             wrong = error
     if wrong is not None:

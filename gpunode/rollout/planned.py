@@ -7,15 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpunode.cluster import nodes as cluster_nodes
-from gpunode.cluster import plugin
+from gpunode.cluster import plugin, pods, trial
 from gpunode.cluster.api import AT_ONCE, Api, refusal
 from gpunode.cluster.nodes import labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import deployed, images, sharing
+from gpunode.cluster.plugin import deployed, expected, images, sharing
 from gpunode.cluster.reason import of
-from gpunode.errors import ClusterError
+from gpunode.cluster.vectoradd import run as vectoradd
+from gpunode.errors import ClusterError, Obstacle
 from gpunode.model import Inventory
 from gpunode.rollout import nodes
 from gpunode.rollout.listener import Listener, problem
@@ -33,6 +34,7 @@ class Planned:
 
     objects: int
     members: Members
+    obstructed: bool = False  # the cluster would refuse pods
 
     @property
     def conflicts(self) -> Members:
@@ -84,7 +86,8 @@ def show(
     """Show what deploying the plugin on the members' nodes would change. `diff`: with what is new or removed whole, or
     (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
     be on these nodes."""
-    objects = plugin.plan(api, nodes.spec_of(inventory), strict=strict)
+    spec = nodes.spec_of(inventory)
+    objects = plugin.plan(api, spec, strict=strict)
     nodes.warn(api, inventory, members, listener)
     _reconfigured(api, inventory, members, listener)
     _imageless(api, inventory, members, listener, loaded=loaded)
@@ -93,10 +96,11 @@ def show(
     changes = [one for one in would if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
     _untried(would, listener)
+    obstructed = _obstacles(api, spec, objects, members, listener)
     for one, _ in tried:
         if one.node is not None:
             problem(listener, one.host.name, one.reason)
-    return Planned(len(changes), tuple(one for one, _ in tried))
+    return Planned(len(changes), tuple(one for one, _ in tried), obstructed)
 
 
 def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
@@ -124,6 +128,29 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
             f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
             "their own: `cluster.plugin.configs` in docs/sharing.md."
         )
+
+
+def _obstacles(
+    api: Api, spec: plugin.Spec, objects: Sequence[Difference], members: Sequence[Member], listener: Listener
+) -> bool:
+    """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; whether there is such."""
+    node = next((one.node for one in members if one.node), None)
+    request = expected.memory(spec.config, node.labels if node else {}) or pods.GPU, 1
+    prove = (
+        [vectoradd.pod("vectoradd", node, request, namespace=spec.namespace, image=spec.image, seconds=60.0)]
+        if node
+        else []
+    )
+    found = trial.tried(api, spec.manifests, objects, prove)
+    for one in found:
+        if one.reason:
+            words = f"{one.what} would not be admitted: {one.reason.words}"
+            listener.problem(Obstacle(words, hint=one.reason.fix, code=one.reason.code))
+        else:
+            listener.note(
+                f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
+            )
+    return any(one.reason for one in found)
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

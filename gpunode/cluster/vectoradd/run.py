@@ -68,6 +68,38 @@ def run(
     return tuple(job.verdict() for job in jobs)
 
 
+def pod(
+    name: str,
+    node: Node,
+    request: Request,
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    args: Sequence[str] = ARGS,
+    run: str = "",
+    holder: str = "",
+) -> Object:
+    """The pod that makes this request on the node, of the call of `run` that `run` names."""
+    (made,) = rendered(
+        "vectoradd.yaml.j2",
+        name=name,
+        namespace=namespace,
+        run=run,
+        holder=holder,
+        hostname=node.labels.get(HOSTNAME, node.name),
+        taints=node.taints,
+        image=image.reference,
+        pull=image.pull,
+        args=args,
+        resource=request[0],
+        amount=request[1],
+        runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
+        seconds=int(seconds) + 60,
+    )
+    return made
+
+
 class _Run:
     """The pods of one call of `run`; they carry its id as a label."""
 
@@ -142,23 +174,17 @@ class _Run:
         job.unseen.add(new)
 
     def pod(self, name: str, node: Node, request: Request) -> Object:
-        (made,) = rendered(
-            "vectoradd.yaml.j2",
-            name=name,
+        return pod(
+            name,
+            node,
+            request,
             namespace=self.namespace,
+            image=self.image,
+            seconds=self.seconds,
+            args=self.args,
             run=self.id,
             holder=self.holder,
-            hostname=node.labels.get(HOSTNAME, node.name),
-            taints=node.taints,
-            image=self.image.reference,
-            pull=self.image.pull,
-            args=self.args,
-            resource=request[0],
-            amount=request[1],
-            runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
-            seconds=int(self.seconds) + 60,
         )
-        return made
 
     def wait(self, jobs: Sequence[Job]) -> None:
         """Collect results until every pod has one; at the deadline, fail the others with their reasons."""

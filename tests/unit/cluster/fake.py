@@ -99,6 +99,7 @@ class FakeApi:
         self.logs: dict[tuple[str, str], str] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[tuple[str, str, Fault | None]] = []
+        self.refused: dict[tuple[str, str], Fault] = {}  # methods of paths that admission is against
         self.closed: dict[str, Fault] = {}  # paths that nothing else is ever answered for
         self.changed = threading.Condition(threading.RLock())
         self.history: list[tuple[int, str, str, Object]] = []
@@ -284,6 +285,8 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                     self.send(fault[2].code, fault[2].body)
                     return
             try:
+                if (method, url.path) in api.refused:
+                    raise api.refused[method, url.path]
                 if url.path in api.closed:
                     raise api.closed[url.path]
                 if query.get("watch"):

@@ -307,7 +307,7 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(
 ) -> None:
     """A sentence names the key."""
     if isinstance(run, dict):
-        run: dict[str, object] = {
+        run = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": "/none/aws",
         } | run

@@ -1,0 +1,94 @@
+"""Pods that a run will make, tried before anything is changed: what in the cluster's admission would refuse them.
+
+A dry run asks quotas, limits, pod security, policies and webhooks, and keeps nothing. It is this user's; a DaemonSet's pods are its
+controller's, so what counts by user (PodSecurityPolicies, exemptions) may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpunode.cluster import obstacles
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.api.refusal import HttpError
+from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.reason import Reason
+
+UNKNOWN = "not-admitted"  # code: the API server's sentence is none of those that are known
+OPTIONAL = (("serviceAccountName", "ServiceAccount"), ("runtimeClassName", "RuntimeClass"))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A pod of `what`, and why it would not be admitted; `untried`: why the API server cannot say."""
+
+    what: str
+    reason: Reason | None
+    untried: str = ""
+
+
+def tried(
+    api: Api, manifests: Sequence[Object], would: Sequence[Difference], pods: Sequence[Object]
+) -> tuple[Trial, ...]:
+    """Those that would be refused, or could not be tried: a pod of each DaemonSet among the manifests that changes, and these pods.
+    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label."""
+    actions = {one.what: one.action for one in would}
+    if not api.served.dry_run or any(
+        one["kind"] == "Namespace" and actions.get(title(one)) == "created" for one in manifests
+    ):
+        return ()
+    found: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
+    for pod in (*_templates(manifests, actions), *pods):
+        one = _try(api, pod, actions)
+        if one.reason is not None or one.untried:
+            found.setdefault((one.reason.code if one.reason else "", one.untried), one)
+    return tuple(found.values())
+
+
+def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Iterator[Object]:
+    for one in manifests:
+        if one["kind"] == "DaemonSet" and actions.get(title(one)) in ("created", "changed"):
+            template, meta = one["spec"]["template"], one["metadata"]
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {**template["metadata"], "name": meta["name"], "namespace": meta["namespace"]},
+                "spec": template["spec"],
+            }
+
+
+def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
+    meta = {key: value for key, value in pod["metadata"].items() if key != "name"}
+    name, namespace = pod["metadata"]["name"], meta["namespace"]
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if not any(key == field and _named(actions, kind, str(value)) for field, kind in OPTIONAL)
+    }
+    wished = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
+    what = f"pods like {namespace}/{name}"
+    try:
+        api.create(api.served.fitted(wished) or wished, dry_run=True)
+    except HttpError as error:
+        if error.untried:
+            return Trial(what, None, error.untried if error.code == 400 else "")
+        reason = obstacles.admission(error.message) or Reason(UNKNOWN, error.message, fix=error.hint)
+        if _passes(reason.code, name, namespace, actions):
+            return Trial(what, None)
+        return Trial(what, reason)
+    return Trial(what, None)
+
+
+def _named(actions: Mapping[str, str], kind: str, name: str) -> bool:
+    """Whether an object of this kind and name comes with the manifests, so that no pod can have it yet."""
+    new = [what for what, action in actions.items() if action == "created"]
+    return any(what.startswith(f"{kind} ") and what.split(" ")[1].rpartition("/")[2] == name for what in new)
+
+
+def _passes(code: str, name: str, namespace: str, actions: Mapping[str, str]) -> bool:
+    """What the manifests themselves put right: the namespace's level, and the place of the pods that a DaemonSet's new ones take."""
+    if code == "pod-security":
+        return actions.get(f"Namespace {namespace}") == "changed"
+    return code == "quota-exceeded" and actions.get(f"DaemonSet {namespace}/{name}") == "changed"

@@ -1,0 +1,155 @@
+"""What would refuse a run's pods is named by its plan: a dry run of them, before anything is changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpunode import report
+from gpunode.cluster import plugin, trial
+from gpunode.cluster.api import Api
+from gpunode.cluster.objects import apply
+from gpunode.cluster.plugin import Spec
+from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.rollout import planned
+from gpunode.rollout.member import Member
+
+from .conftest import NS, add_node
+from .fake import FakeApi, Fault
+
+IMAGE, NEWER = PluginImage("plugin:1"), PluginImage("plugin:2")
+QUOTA = 'pods "x" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1'
+LEVEL = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes (volume "v")'
+POLICY = "ValidatingAdmissionPolicy 'no-gpus' with binding 'no-gpus' denied request: failed expression: false"
+HOOK = 'admission webhook "owner.example.com" denied the request: no owner'
+OTHER = 'pods "x" is forbidden: the moon is full'
+RIGHTS = (
+    'pods is forbidden: User "u" cannot create resource "pods" in API group "" in the namespace "gpunode"'
+)
+BLIND = 'admission webhook "owner.example.com" does not support dry run'
+
+
+def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE) -> list[dict[str, Any]]:
+    """The lines of a plan's JSON that are errors and notes."""
+    members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right"))]
+    listener = report.make(json=True, quiet=True)
+    planned.plan(api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line["type"] in ("error", "note")]
+
+
+def there(api: Api, fake: FakeApi, *kinds: str, image: PluginImage = IMAGE) -> None:
+    """A node, and the plugin's objects of these kinds."""
+    add_node(fake, "n1", 1)
+    apply.apply(api, [one for one in Spec(NS, image).manifests if one["kind"] in kinds])
+
+
+def created(fake: FakeApi) -> list[dict[str, str]]:
+    """The queries of pods that were to be made."""
+    return [query for verb, where, query in fake.requests if verb == "POST" and where.endswith("/pods")]
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "known"),
+    [
+        (403, QUOTA, "quota-exceeded"),
+        (403, LEVEL, "pod-security"),
+        (422, POLICY, "policy-denied"),
+        (400, HOOK, "webhook-denied"),
+        (403, OTHER, trial.UNKNOWN),
+    ],
+)
+def test_a_plan_names_what_would_refuse_its_pods(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], code: int, text: str, known: str
+) -> None:
+    """Once for all pods with one cause, with its code and what to do; nothing is made."""
+    there(api, fake, "Namespace")
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(code, "Forbidden", text)
+    (line,) = shown(api, capsys)
+    assert line["code"] == known
+    assert line["error"].startswith(f"pods like {NS}/gpunode-device-plugin would not be admitted: ")
+    assert text in line["error"]
+    assert line["hint"]
+    assert all(query["dryRun"] == "All" for query in created(fake))
+    assert len(created(fake)) == 3  # of two DaemonSets, and vectoradd's
+
+
+def test_a_webhook_that_cannot_be_asked_is_said(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has side effects, so the API server does not call it for a dry run."""
+    there(api, fake, "Namespace")
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(400, "BadRequest", BLIND)
+    (line,) = shown(api, capsys)
+    assert line["type"] == "note"
+    assert BLIND in line["message"]
+
+
+def test_rights_are_no_obstacle(api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are asked for by themselves; a user may also look only."""
+    there(api, fake, "Namespace")
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", RIGHTS)
+    assert shown(api, capsys) == []
+
+
+def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has put a quota there, and its label is gpunode's."""
+    there(api, fake)
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
+    assert [line["type"] for line in shown(api, capsys)] == ["note"]  # of the objects in it
+    assert created(fake) == []
+
+
+def test_an_api_server_without_dry_runs_makes_no_pods(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kubernetes 1.12 and older would make them."""
+    fake.minor = 12
+    there(api, fake, "Namespace")
+    shown(api, capsys)
+    assert created(fake) == []
+
+
+def test_what_the_plan_itself_puts_right_is_no_obstacle(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The namespace's level that somebody has changed."""
+    there(api, fake, "Namespace")
+    labels = fake.objects[f"/api/v1/namespaces/{NS}"]["metadata"]["labels"]
+    labels["pod-security.kubernetes.io/enforce"] = "baseline"
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", LEVEL)
+    assert shown(api, capsys) == []
+
+
+def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A DaemonSet ends the old pod before it makes the new one; one that stays as it is makes none. vectoradd's are new."""
+    there(api, fake)
+    apply.apply(api, Spec(NS, IMAGE).manifests)
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
+    for image, tried in ((IMAGE, 1), (NEWER, 3)):
+        fake.requests.clear()
+        (line,) = shown(api, capsys, image)
+        assert line["error"].startswith(f"pods like {NS}/vectoradd would")
+        assert len(created(fake)) == tried
+
+
+def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeApi) -> None:
+    """Neither the service account nor the RuntimeClass is there yet; admission would stop at them."""
+    there(api, fake, "Namespace")
+    spec = Spec(NS, IMAGE)
+    sent: list[dict[str, Any]] = []
+    make = api.create
+    api.create = lambda manifest, **more: sent.append(manifest) or make(manifest, **more)  # type: ignore[method-assign,func-returns-value]
+    trial.tried(api, spec.manifests, plugin.plan(api, spec), [])
+    apply.apply(api, [one for one in spec.manifests if one["kind"] in ("ServiceAccount", "RuntimeClass")])
+    trial.tried(api, spec.manifests, plugin.plan(api, spec), [])
+    for field in ("serviceAccountName", "runtimeClassName"):
+        before, after = ([field in pod["spec"] for pod in part] for part in (sent[:2], sent[2:]))
+        assert not any(before)
+        assert any(after)
