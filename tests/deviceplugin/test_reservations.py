@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpunode.deviceplugin.gpus.devices import GIB, Device
@@ -82,6 +84,29 @@ SHARES, MPS_SHARES, PIECES = (
 def test_what_a_container_has_otherwise_is_not_given_to_another(now, held, resource, wait) -> None:
     """Under another resource, or by another id, the kubelet counts it as free."""
     assert waiting(now, has(resource, held)) == wait
+
+
+GPUSHARES = has(GPU_MEM, "GPU-a-_-3", pod="ml/theirs")
+CROSSED = tuple(replace(one, nodes=(f"/dev/nvidia{minor}",)) for one, minor in ((A, 1), (B, 0)))
+
+
+@pytest.mark.parametrize(
+    ("named", "devices", "gpus"),
+    [
+        ({}, (A, B), {"GPU-a", "GPU-b"}),
+        ({"ml/theirs": {"1"}}, (A, B), {"GPU-b"}),
+        ({"ml/theirs": {"0", "1"}}, (A, B), {"GPU-a", "GPU-b"}),
+        ({"ml/other": {"1"}}, (A, B), {"GPU-a", "GPU-b"}),
+        ({"ml/theirs": {"7"}}, (A, B), {"GPU-a", "GPU-b"}),  # counted otherwise, as after a GPU was lost
+        ({"ml/theirs": {"1"}}, CROSSED, {"GPU-a"}),  # gpushare counts by /dev/nvidiaN, not as NVML does
+    ],
+)
+def test_a_pod_of_gpushare_reserves_the_gpu_that_is_named_or_all(named, devices, gpus) -> None:
+    """As a whole: how much a unit of gpushare's was is not known."""
+    there = {pod: frozenset(some) for pod, some in named.items()}
+    found = reservations(offered(GIBS, *devices), devices, [GPUSHARES], (), there)
+    assert {one.device for one in found} == gpus
+    assert all(len(one.ids) == 2 for one in found)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -33,11 +33,20 @@ class Reclaim:
     kubelet and resends the lists. `run` never ends.
     """
 
-    def __init__(self, pods: PodResources, state: NodeState, pod_resources: Path, kubelet: Path) -> None:
+    def __init__(
+        self,
+        pods: PodResources,
+        state: NodeState,
+        pod_resources: Path,
+        kubelet: Path,
+        named: Callable[[], Mapping[str, frozenset[str]]] = dict,
+    ) -> None:
+        """`named`: where gpushare put pods, as far as that is known (see `reservations`)."""
         self._pods = pods
         self._state = state
         self._sockets = (pod_resources, kubelet)
         self._record = kubelet.parent / FILE_NAME
+        self._named = named
         self._checking = asyncio.Lock()
         self._open = asyncio.Event()  # a check is due
         # Those of the last check of new offers.
@@ -71,7 +80,9 @@ class Reclaim:
         silent = reported is None and self._never()
         holders = () if silent else tuple(await self._holders(reported))
         before = self._state.reservations
-        found = await asyncio.to_thread(reservations, offers, self._state.devices, holders, before)
+        found = await asyncio.to_thread(
+            reservations, offers, self._state.devices, holders, before, self._named()
+        )
         _log_changes(before, found)
         self._state.reserve(found)
         if found and self._unreported:

@@ -54,9 +54,10 @@ def reservations(
     devices: Collection[Device],
     holders: Iterable[ContainerDevices],
     before: Iterable[Reservation] = (),
+    named: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Reservation, ...]:
     """The units of `offers` to reserve. `devices` are all that NVML lists; among equal units, those reserved `before`
-    stay reserved.
+    stay reserved. `named`: by pod the minor numbers of the GPUs that gpushare may have put it on; without it any.
 
     A container that uses the device in the way it is shared now reserves as much as it has; one that uses it in
     another way reserves all of it.
@@ -72,10 +73,12 @@ def reservations(
         return ()
     reserved = frozenset(unit_id for reservation in before for unit_id in reservation.ids)
     parents = {device.uuid: device.gpu for device in devices}
+    minors = {device.uuid: _minor(device) for device in devices if device.profile is None}
+    theirs = {pod: gpus for pod, gpus in (named or {}).items() if gpus <= set(minors.values())}
     found = []
     for resource, units in offers.items():
         for uuid, group in _by_device(units).items():
-            here = [stake for stake in stakes if _overlap(stake, uuid, parents)]
+            here = [stake for stake in stakes if _overlap(stake, uuid, parents, minors, theirs)]
             if here:
                 free = [unit.id for unit in group if unit.id not in used.get(resource, ())]
                 free.sort(key=lambda unit_id: unit_id not in reserved)
@@ -107,13 +110,25 @@ def _by_device(units: Iterable[Unit]) -> dict[str, list[Unit]]:
     return {uuid: group[::-1] for uuid, group in groups.items()}
 
 
-def _overlap(stake: _Stake, uuid: str, parents: Mapping[str, str]) -> bool:
+def _overlap(
+    stake: _Stake,
+    uuid: str,
+    parents: Mapping[str, str],
+    minors: Mapping[str, str],
+    theirs: Mapping[str, frozenset[str]],
+) -> bool:
     """True if the container's device is this one, its parent GPU, or a part of it."""
     if stake.device not in parents:
         return False  # it is not on this node
     if stake.way == ids.GPUSHARE:
-        return True  # any GPU may be the one
+        gpus = theirs.get(stake.holder.pod.name)
+        return gpus is None or minors.get(parents[uuid]) in gpus  # None: any GPU may be the one
     return uuid == stake.device or parents[uuid] == stake.device or parents[stake.device] == uuid
+
+
+def _minor(gpu: Device) -> str:
+    """N of /dev/nvidiaN, by which gpushare's plugin counts GPUs (pkg/gpu/nvidia/nvidia.go, getDevices)."""
+    return gpu.nodes[0].rpartition("nvidia")[2] if gpu.nodes else gpu.index
 
 
 def _reserved_count(group: Sequence[Unit], stakes: Sequence[_Stake], uuid: str) -> int:
