@@ -56,10 +56,11 @@ test lab-test: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser) and not matrix" --timeout 900
 
-# Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words.
-ROWS :=
+# Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words. By the
+# environment: names of rows have apostrophes.
+export ROWS :=
 lab-matrix: lab ## Configurations that are too long for `make test`; writes how they ended into docs/support.md
-	$(BIN)/python -m tests.lab.matrix $(ROWS)
+	$(BIN)/python -m tests.lab.matrix $$ROWS
 
 LABS := 1
 # Exit status 77: this machine cannot run the lab. Its tests then skip and say why.

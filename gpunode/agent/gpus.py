@@ -55,8 +55,9 @@ def read_modules() -> Dict[str, Dict[str, Any]]:
     return found
 
 
-# Debian's own driver gives its modules other names: modprobe.d/nvidia.conf of its nvidia-kernel-support packages.
-MODULE = r"(?m)^\S*/nvidia(-current(-open)?|-tesla-\d+)?\.ko"
+# Debian's own driver gives its modules other names: modprobe.d/nvidia.conf of its nvidia-kernel-support packages. So does
+# Ubuntu's up to branch 384 (DEST_MODULE_NAME in its dkms.conf).
+MODULE = r"(?m)^\S*/nvidia(-current(-open)?|-tesla-\d+|_\d{3})?\.ko"
 
 
 def read_kernels() -> Dict[str, bool]:

@@ -262,6 +262,8 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         "6.12.0-2-amd64": "updates/dkms/nvidia-current-open.ko.xz:\n",
         "6.12.0-3-amd64": "updates/dkms/nvidia-tesla-470.ko:\n",
         "6.12.0-4-amd64": "updates/dkms/nvidia-current-open-drm.ko:\n",
+        "4.4.0-210-generic": "updates/dkms/nvidia_384.ko:\n",
+        "4.15.0-142-generic": "updates/dkms/nvidia_384_uvm.ko:\n",
     }.items():
         host.write(f"/boot/vmlinuz-{version}", "")
         host.write(f"/lib/modules/{version}/modules.dep", modules)
@@ -273,6 +275,8 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         "6.12.0-2-amd64": True,
         "6.12.0-3-amd64": True,
         "6.12.0-4-amd64": False,
+        "4.4.0-210-generic": True,
+        "4.15.0-142-generic": False,
     }
 
 
