@@ -5,7 +5,7 @@ The facts are the YAML tables beside this file, each with its source; the module
 
 from __future__ import annotations
 
-from gpunode.compat.archives import Archive, archive, archive_family, is_independent, named_branch
+from gpunode.compat.archives import Archive, archive, archive_family, is_independent, named_branch, scatters
 from gpunode.compat.drivers import Branch, branches, kernel_version, production
 from gpunode.compat.kubernetes import (
     Gate,
@@ -107,6 +107,7 @@ __all__ = [
     "releases",
     "repository_key",
     "repository_uri",
+    "scatters",
     "signed",
     "signed_for",
     "signed_packages",

@@ -102,6 +102,11 @@ def is_independent(name: str) -> bool:
     return _matches(name, table("archives")["independent"])
 
 
+def scatters(name: str) -> bool:
+    """Whether a driver's package has its libraries in another folder than libcuda's, where the toolkit's CDI modes find none."""
+    return _matches(name, table("archives")["scattered"])
+
+
 def named_branch(name: str) -> int | None:
     """The branch in an archive's package's name: 580 of nvidia-utils-580-server; None without one."""
     found = re.search(r"-(\d{3})(?=[-:]|$)", name)

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpunode import compat
 from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import CannotPlan, files
 from gpunode.render import toml
 from gpunode.runtimes.containerd.config_toml import parse
 from gpunode.runtimes.crio.step import known, low_level
-from gpunode.versions import is_installed
+from gpunode.versions import branch_of, is_installed
 
 FILE = files.TOOLKIT_CONFIG
 STRICT: Mapping[str, bool] = {
@@ -28,6 +29,7 @@ PRICE = (
     "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
 )
 TABLE = ("nvidia-container-runtime", "runtimes")
+MODE = ("nvidia-container-runtime", "mode")
 
 WATCH = Watch(files=(FILE,))
 
@@ -58,12 +60,25 @@ def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[
     for key, value in STRICT.items() if desired.isolation else ():
         if data.get(key) is not value:
             yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
+    packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
+    scattered = sorted(name for name in packages if _scatters(facts, name))
+    table = data.get(MODE[0])
+    if scattered and (not isinstance(table, Mapping) or table.get(MODE[1], "auto") == "auto"):
+        why = f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
+        yield (lambda text: toml.put(text, MODE, "legacy")), why
     below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
     there = known(files.text(facts, FILE) or "") if below else []
     if below and below not in there:
         wished = [below, *there]
         why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"
         yield (lambda text: toml.put(text, TABLE, wished)), why
+
+
+def _scatters(facts: Facts, name: str) -> bool:
+    """Later releases keep the names as empty packages of a newer branch."""
+    there = facts.packages.get(name)
+    same = there is None or branch_of(there.version) == compat.named_branch(name)
+    return compat.scatters(name) and same
 
 
 def with_key(text: str, key: str, value: bool) -> str:

@@ -115,12 +115,20 @@ ROWS = (
     ),
     Row("Ubuntu's own driver", why="its signed modules are of kernels that the lab does not run"),
     Row(
-        "CentOS 7's shape: yum, systemd 219",
-        why="Debian 12 has no yum 3; planned from tables, and its words in `tests/agent/test_changes_yum.py`",
+        "Ubuntu 16.04's shape: Python 3.5, its owner's lists, `apt-key`; NVIDIA's branch 460, bare, a reboot (layout: apt and systemd are Debian 12's)",
+        ("test_ubuntu1604.py",),
     ),
     Row(
-        "Ubuntu 16.04's shape: Python 3.5, systemd 229",
-        why="Debian 12 has no Python 3.5; planned from tables",
+        "CentOS 7's shape: no Python, mirrors that are gone, EPEL; NVIDIA's branch 460, prebuilt, bare, a reboot (layout: yum is dnf 4 here, systemd Debian 12's)",
+        ("test_centos7.py",),
+    ),
+    Row(
+        "yum 3, systemd 219 and 229, apt 1.2",
+        why="Debian 12 has none of them; planned from tables, and yum's words in `tests/agent/test_changes_yum.py`",
+    ),
+    Row(
+        "Ubuntu 16.04's own nvidia-384",
+        why="NVIDIA's toolkit finds its libraries in mode legacy only, whose program is a stand-in here; planned from tables",
     ),
     Row("zypper", why="no repository of SUSE's kind in the lab yet"),
     Row("CRI-O, k3s, RKE2, cri-dockerd", why="the module proxy has none of them"),
