@@ -12,7 +12,7 @@ from gpunode import compat, kubelets
 from gpunode.compat import upgrades
 from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, File, Host, KubeletStart
-from gpunode.planning import services
+from gpunode.planning import microk8s, services
 from gpunode.versions import numbers
 
 SCHEDULER = "kube-scheduler"
@@ -21,6 +21,7 @@ FILES = (
     f"{places.MANIFESTS}kube-*.y*ml",
     "/etc/kubernetes/*scheduler*.y*ml",
     "/etc/kubernetes/scheduler/*.y*ml",
+    f"{microk8s.ARGS}kube-*",
 )
 
 
@@ -38,7 +39,9 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
     for unit, name in compat.distributions().items():
-        if services.is_loaded(facts, unit):
+        if (
+            services.is_loaded(facts, unit) and unit != microk8s.UNIT
+        ):  # which keeps the components' own arguments
             return (_unjudged(f"it is a node of {name}", f"See the release notes of {name}."),)
     now = compat.minor(facts.kubelet.version) if facts.kubelet else None
     if facts.kubelet is None or now is None:
@@ -54,7 +57,9 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
         ),
         *_gates(host, start, target),
         *_flags(start, target),
-        *_runtime(facts, start, now, target),
+        *(
+            () if microk8s.is_node(facts) else _runtime(facts, start, now, target)
+        ),  # its snap brings containerd
         *_cgroup(facts, start, target),
         *_config(start, target),
         *_control_plane(facts, target),
@@ -137,28 +142,36 @@ def _config(start: KubeletStart, target: int) -> Iterator[Finding]:
 
 
 def _control_plane(facts: Facts, target: int) -> Iterator[Finding]:
+    if microk8s.is_server(facts):
+        for path, file in sorted(facts.files.items()):
+            if path.startswith(f"{microk8s.ARGS}kube-") and file.exists:
+                words = (path.rpartition("/")[2], *microk8s.arguments(file.content or ""))
+                yield from _component(path, words, target)
     for path, file in sorted(facts.files.items()):
         if not path.startswith("/etc/kubernetes/") or not file.exists:
             continue
         data = _data(file)
         for words in _commands(data):
-            name = words[0].rsplit("/", 1)[-1]
-            for gate, state in arguments.gates(words).items():
-                if cause := _gate(gate, state, target, name):
-                    yield Finding(
-                        "gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade."
-                    )
-            for flag, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
-                if target >= gone and arguments.has(words, flag):
-                    cause = f"--{flag} in {path} is gone since 1.{gone}: scheduling policies are no more"
-                    yield Finding(
-                        "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
-                    )
+            yield from _component(path, words, target)
         version = str(data.get("apiVersion") or "")
         gone = upgrades.scheduler_configs().get(version, target + 1)
         if target >= gone:
             cause = f"{path} has apiVersion {version}, which kube-scheduler 1.{gone} and newer do not read"
             yield Finding("scheduler", cause, "Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on).")
+
+
+def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Finding]:
+    """What is wrong with the command of a component of the control plane, which this file has."""
+    name = words[0].rsplit("/", 1)[-1]
+    for gate, state in arguments.gates(words).items():
+        if cause := _gate(gate, state, target, name):
+            yield Finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
+    for flag, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
+        if target >= gone and arguments.has(words, flag):
+            cause = f"--{flag} in {path} is gone since 1.{gone}: scheduling policies are no more"
+            yield Finding(
+                "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
+            )
 
 
 def _data(file: File) -> Mapping[str, Any]:

@@ -99,11 +99,12 @@ class Member:
     @property
     def outdates_containers(self) -> bool:
         """Whether this run changed its driver, or what its runtime makes of a container: those that run keep the
-        libraries and the runtime that they were started with."""
+        libraries and the runtime that they were started with. Or whether a reload of systemd took the GPUs from them."""
         applied = self.outcome.applied if self.outcome else ()
         return any(
             isinstance(change, (InstallDriver, KernelModule, Packages, Reboot))
             or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
+            or (isinstance(change, Service) and change.loses)
             or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)
             for change in applied
         )

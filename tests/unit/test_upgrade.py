@@ -130,6 +130,36 @@ def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, co
     assert found(base, over, target) == codes
 
 
+ARGS = "/var/snap/microk8s/current/args/"
+
+
+@pytest.mark.parametrize(
+    ("files", "codes"),
+    [
+        ({}, []),
+        ({"kubelet": "--feature-gates=RuntimeClass=true\n"}, ["gate"]),
+        ({"kubelet": "--network-plugin=cni\n"}, ["flag"]),
+        ({"kubelite": "", "kube-apiserver": "--feature-gates=RuntimeClass=true\n"}, ["gate"]),
+        (
+            {"kubelite": "", "kube-scheduler": "--policy-config-file=${SNAP_DATA}/policy.json\n"},
+            ["scheduler"],
+        ),
+        ({"kube-apiserver": "--feature-gates=RuntimeClass=true\n"}, []),  # a worker's, which starts none
+    ],
+)
+def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
+    files: dict[str, str], codes: list[str]
+) -> None:
+    """Of kubelet and control plane; its containerd is the snap's own."""
+    over = {
+        "files": {f"{ARGS}{name}": text for name, text in files.items()},
+        "containerd": {"version": "1.5.13"},
+    }
+    made = upgrade.findings(HOST, cases.facts("microk8s", over), 36)
+    assert [one.code for one in made] == codes
+    assert all(ARGS in one.cause or "kubelet" in one.cause for one in made)
+
+
 def test_a_gate_of_the_inventory_is_found() -> None:
     """It would be written into the upgraded kubelet's files."""
     running = {"kubelet": {"version": "1.26.1"}}

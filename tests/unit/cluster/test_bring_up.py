@@ -430,6 +430,7 @@ def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
         (Service("containerd.service", "why", restart=True), True),
         (Service("k3s-agent.service", "why", restart=True), True),
         (Service("kubelet.service", "why", restart=True), False),
+        (Service("kubelet.service", "why", restart=True, loses=True), True),  # by the reload before it
         (WriteFile("/etc/nvidia-container-runtime/config.toml", "", "why"), True),
         (WriteFile("/etc/modules-load.d/gpunode.conf", "", "why"), False),
     ],
