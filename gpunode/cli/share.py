@@ -59,15 +59,15 @@ Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each c
 @app.command(short_help="Show who has what of each GPU.")
 @options.visits_hosts
 def inspect(*, details: Details = False, common: options.Common) -> None:
-    """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it and, on the
-    hosts of the inventory, what the kubelet allocated.
+    """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it, and what the
+    kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts.
 
     Example: gpunode share inspect inventory.yaml -d
     """
     from gpunode.rollout import shares
 
     with session(common) as work:
-        code = shares.inspect(work, details=details)
+        code = shares.inspect(work, details=details, selected=bool(common.limit or common.exclude))
     raise typer.Exit(code)
 
 
@@ -127,7 +127,7 @@ def simulate(
 
 
 def kubectl() -> None:
-    """`kubectl inspect gpunode`: the same picture by the kubeconfig alone, without what kubelets allocated."""
+    """`kubectl inspect gpunode`: the same picture by the kubeconfig alone."""
     typer.run(_kubectl)
 
 
@@ -136,7 +136,8 @@ def _kubectl(
     context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Show every GPU of the cluster with its pods, as they were promised."""
+    """Show every GPU of the cluster with its pods: what they were promised, and what they have, where the device plugins may be
+    asked."""
     import sys
 
     from gpunode import report

@@ -12,7 +12,7 @@ from gpunode.cluster.plugin.usage import NodeUsage, usage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu
 from gpunode.model import Share
-from gpunode.rollout import nodes, processes
+from gpunode.rollout import nodes, processes, strays
 from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.session import Session
@@ -60,6 +60,7 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
         problem(listener, node.node, _named(node))
+    strays.note(session.inventory, pods, listener)
     numbers = totals(found)
     listener.total(sentence(numbers), numbers)
     return 1 if missing or numbers["unhealthy"] or numbers["unknown"] else 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpunode.cluster import once, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.extender import second
 from gpunode.cluster.vectoradd import run as pods
 from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.cluster.vectoradd.target import Target
@@ -42,7 +43,16 @@ def vectoradd(
         args=() if image else pods.ARGS,
         config=inventory.cluster.plugin_config,
         holder=holder,
+        schedulers=_schedulers(api, inventory),
     )
+
+
+def _schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
+    """By resource, the second scheduler that is to place pods with it, once it is there."""
+    share = inventory.cluster.share
+    if share is None or share.scheduler is None or not second.serves(api, inventory.cluster.namespace):
+        return {}
+    return {share.resource: share.scheduler.name}
 
 
 def sample(session: Session, *, image: str | None, logs: bool) -> int:

@@ -18,7 +18,7 @@ from gpunode.cluster.lease import Held
 from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.rollout import bring_up, exit_codes, nodes, restart, second
+from gpunode.rollout import bring_up, exit_codes, nodes, restart, second, strays
 from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Member, outcomes
 from gpunode.rollout.session import Session
@@ -67,6 +67,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     extender.deploy(api, wanted, seconds=LEADS, tell=tell)
     if wish.scheduler is not None:
         second.enable(api, listener, wanted, wish.scheduler, yes=yes)
+        strays.note(inventory, api.find("Pod")[0], listener)
         return 0 if rollout.good else 1
     secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
     plans = {}

@@ -13,10 +13,11 @@ from gpunode.cluster.extender import findings, picture, simulation
 from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.extender.picture import Real, Row
 from gpunode.cluster.plugin import other_plugins
+from gpunode.cluster.plugin.usage import usage
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
 from gpunode.errors import ClusterError
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
-from gpunode.rollout import nodes
+from gpunode.rollout import nodes, strays
 from gpunode.rollout.listener import Listener, accepted
 from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.rollout.session import Session
@@ -27,13 +28,24 @@ RECORD = f"/var/lib/kubelet/device-plugins/{FILE_NAME}"
 NAMED = 5  # hosts of a reason
 
 
-def inspect(session: Session, *, details: bool) -> int:
-    """Show every GPU of the cluster with its pods; those of the session's hosts with what the kubelet gave them."""
+def inspect(session: Session, *, details: bool, selected: bool = False) -> int:
+    """Show every GPU of the cluster with its pods, and what the kubelets gave them: as the session's hosts say, or else the plugins.
+    `selected`: only those of the session's hosts."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real, _ = _real(session, api)
+    real, placed = _real(session, api)
     there, pods = _state(api)
+    if selected:
+        mine = {one.node.name for one in placed if one.node}
+        there = [one for one in there if one["metadata"]["name"] in mine]
+    others = [one for one in there if one["metadata"]["name"] not in real]
+    asked = usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
+    real = {**{one.node: picture.of_plugin(one.gpus, pods) for one in asked if one.reason is None}, **real}
     found = picture.rows(there, pods, _share(session.inventory).resource, real)
     show(found, listener, details=details)
+    for one in asked:
+        if one.reason is not None and any(row.node == one.node for row in found):
+            listener.note(f"{one.node}: what its pods use is not known: {one.reason.words}.")
+    strays.note(session.inventory, pods, listener)
     return 0
 
 
@@ -55,6 +67,7 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."
         )
+    strays.note(session.inventory, pods, listener)
     for reason in _untold(placed, there):
         listener.note(f"Not compared with its kubelet: {reason}.")
     fixable = [one for one in found if one.repair]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gpunode.cluster.extender.picture import Real
 from gpunode.deviceplugin.kubelet.checkpoint import Entry
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
+from gpunode.deviceplugin.usage import Gpu, User
 from gpunode.share.fit import Refused, find
 from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
@@ -71,6 +73,31 @@ def test_promise_and_use_stand_side_by_side() -> None:
         ("n", "1", 10, 0, 5, [("default/b", 0, 3), ("default/c", 0, 2)]),
         ("n", "?", None, 2, 0, [("default/c", 2, 0)]),
     ]
+
+
+def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
+    """Also without the extender: which pod has how much memory of which GPU, where the node publishes no sizes."""
+    pods = [pod("a", 4, on="n"), pod("b", 3, on="n")]
+    answer = tuple(
+        Gpu(f"GPU-{index}", index, "A100", 10 * 2**30, users=(User(f"default/{name}", "c0", MEM, units),))
+        for index, name, units in (("0", "a", 4), ("1", "b", 3))
+    )
+    real = {"n": picture.of_plugin(answer, pods)}
+    alike, unlike = node("n", 10, 10), node("n", 10, 20)
+    unlike["status"]["capacity"][MEM] = "31"  # of two GPUs: nobody knows each one's size
+    noted = ("n", "?", None, 7, 0, [("default/a", 4, 0), ("default/b", 3, 0)])
+    assert table(picture.rows([alike], pods, MEM, real)) == [
+        ("n", "0", 10, 0, 4, [("default/a", 0, 4)]),
+        ("n", "1", 10, 0, 3, [("default/b", 0, 3)]),
+        noted,
+    ]
+    assert table(picture.rows([unlike], pods, MEM, real)) == [
+        ("n", "0", None, 0, 4, [("default/a", 0, 4)]),
+        ("n", "1", None, 0, 3, [("default/b", 0, 3)]),
+        noted,
+    ]
+    silent = (replace(answer[0], users=None), answer[1])
+    assert picture.of_plugin(silent, pods) == Real()  # the kubelet does not report pods' devices
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,18 @@ import pytest
 
 from gpunode.cluster import control_plane
 from gpunode.cluster.extender.findings import Finding
+from gpunode.cluster.extender.picture import Real
+from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.usage import Gpu, User
 from gpunode.errors import AgentFailed, ClusterError
-from gpunode.model import Cluster, Inventory, Outcome, Share
-from gpunode.rollout import restart, share, shares
+from gpunode.model import Cluster, Inventory, Outcome, SecondScheduler, Share
+from gpunode.rollout import restart, share, shares, strays
 from gpunode.rollout.member import Member
 from gpunode.schedulers import manifest, plan
 from tests import cases
+from tests.share.objects import MEM, pod
+from tests.share.objects import node as memory_node
 from tests.unit.test_schedulers import KUBEADM, WANTED, after, content, files
 
 
@@ -138,6 +143,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "_repaired", lambda *_: True)
     monkeypatch.setattr(shares, "accepted", lambda *_, **__: None)
     monkeypatch.setattr(shares.findings, "findings", lambda *_: tuple(found))
+    monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster()), listener=listener)
 
@@ -149,3 +155,59 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
         "n2",
         "n3, n4",
     ]
+
+
+def asking(name: str, *, scheduler: str = "", phase: str = "Running", units: int = 4) -> Any:
+    made = pod(name, units, on="n1", phase=phase)
+    made["spec"] |= {"schedulerName": scheduler} if scheduler else {}
+    return made
+
+
+def test_pods_past_a_second_scheduler_are_named_with_the_fix() -> None:
+    """Those that wait, too; not those that ask for no memory, and nobody where all schedulers ask the extender."""
+    pods = [
+        asking("own", scheduler="gpunode"),
+        asking("ended", phase="Succeeded"),
+        asking("small", units=0),
+        asking("past"),
+        asking("waits", scheduler="default-scheduler", phase="Pending"),
+    ]
+    notes: list[str] = []
+    listener: Any = SimpleNamespace(note=notes.append)
+    for scheduler in (None, SecondScheduler("kube-scheduler:v1.36.0")):
+        strays.note(Inventory("", (), Cluster(share=Share(scheduler=scheduler))), pods, listener)
+    (words,) = notes
+    assert "2 pods ask for aliyun.com/gpu-mem past the scheduler gpunode" in words
+    assert "default/past, default/waits" in words
+    assert "Set `schedulerName: gpunode`" in words
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, *, selected: bool
+) -> None:
+    """One host was read, the other node's plugin is asked, or not shown at all."""
+    there = [memory_node("n1", 10), memory_node("n2", 10)]
+    asked: list[list[str]] = []
+
+    def usage(_api: Any, _namespace: str, nodes: Any, _pods: Any) -> tuple[NodeUsage, ...]:
+        asked.append([one["metadata"]["name"] for one in nodes])
+        user = User("default/a", "c0", MEM, 4)
+        return tuple(
+            NodeUsage(name, (Gpu(f"GPU-{name}-0", "0", "A100", 1, users=(user,)),)) for name in asked[-1]
+        )
+
+    found: list[Any] = []
+    placed = (SimpleNamespace(node=SimpleNamespace(name="n1")),)
+    monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
+    monkeypatch.setattr(shares, "_real", lambda *_: ({"n1": Real(())}, placed))
+    monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n2")]))
+    monkeypatch.setattr(shares, "usage", usage)
+    monkeypatch.setattr(shares, "show", lambda rows, *_, **__: found.extend(rows))
+    session: Any = SimpleNamespace(
+        inventory=Inventory("", (), Cluster()), listener=SimpleNamespace(note=None)
+    )
+    shares.inspect(session, details=False, selected=selected)
+    used = [(one.node, one.gpu, one.used) for one in found]
+    assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4), ("n2", "?", 0)])
+    assert asked == ([] if selected else [["n2"]])

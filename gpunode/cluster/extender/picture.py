@@ -12,6 +12,7 @@ from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.demand import Malformed
 from gpunode.deviceplugin.promises.quantity import whole
+from gpunode.deviceplugin.usage import Gpu
 from gpunode.share.ledger import ENDED, Ledger
 
 UNKNOWN = "?"  # a GPU that nobody noted
@@ -26,6 +27,26 @@ class Real:
 
 
 NOTHING = Real()
+
+
+def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
+    """What a node's plugin answers, as if its host said it: by the kubelet's answer to the plugin. MIG devices count as their GPU."""
+    if any(one.users is None for one in gpus):
+        return NOTHING
+    uids = {name: uid for uid, name in names(pods).items()}
+    entries = tuple(
+        # The ids are not told; each begins with the device's UUID.
+        Entry(
+            uids[user.pod],
+            user.container,
+            user.resource,
+            frozenset(f"{one.uuid}::{n}" for n in range(user.units)),
+        )
+        for one in gpus
+        for user in one.users or ()
+        if user.pod in uids
+    )
+    return Real(entries, {one.uuid: one.index for one in gpus})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,10 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
         uses = _uses(gpu.index, promised, used)
         size = gpu.units + gpu.reserved
         made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, size, *_sums(uses, used), uses))
+    devices = {place: uuid for uuid, place in index.items()}
+    for place in sorted({key[2] for key in (*promised, *(used or ()))} - {*gpus, UNKNOWN}):
+        uses = _uses(place, promised, used)  # the node publishes no sizes
+        made.append(Row(node, place, devices.get(place, ""), ledger.resource, None, *_sums(uses, used), uses))
     if rest := _uses(UNKNOWN, promised, used):
         made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(rest, used), rest))
     return made

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.extender.rollout import rolled_out
 from gpunode.cluster.objects import apply
@@ -79,6 +80,17 @@ def everything(namespace: str) -> list[Object]:
 def there(api: Api, namespace: str) -> bool:
     """Whether one that is gpunode's is in the cluster, or what an interrupted removal left of it."""
     return bool(apply.present(api, everything(namespace)))
+
+
+def serves(api: Api, namespace: str) -> bool:
+    """Whether one is Ready; False, too, where the user may not know."""
+    try:
+        found = api.get("Deployment", NAME, namespace)
+    except HttpError as error:
+        if error.code == 403:
+            return False
+        raise
+    return bool(found and (found.get("status") or {}).get("readyReplicas"))
 
 
 def plan(api: Api, wanted: Spec, before: Sequence[Object] = ()) -> tuple[Difference, ...]:

@@ -49,13 +49,15 @@ def run(
     args: Sequence[str] = ARGS,
     config: PluginConfig | None = None,
     holder: str = "",
+    schedulers: Mapping[str, str] | None = None,
 ) -> tuple[NodeResult, ...]:
     """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
     The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
+    `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
     """
-    this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder)
+    this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder, schedulers or {})
     known = {node.name: node for node in nodes.every(api)}
     jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
@@ -79,6 +81,7 @@ def pod(
     args: Sequence[str] = ARGS,
     run: str = "",
     holder: str = "",
+    scheduler: str = "",
 ) -> Object:
     """The pod that makes this request on the node, of the call of `run` that `run` names."""
     (made,) = rendered(
@@ -94,6 +97,7 @@ def pod(
         args=args,
         resource=request[0],
         amount=request[1],
+        scheduler=scheduler,
         runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
         seconds=int(seconds) + 60,
     )
@@ -113,9 +117,11 @@ class _Run:
         tell: OnProgress,
         config: PluginConfig | None,
         holder: str,
+        schedulers: Mapping[str, str],
     ) -> None:
         self.api, self.namespace, self.image, self.args = api, namespace, image, args
         self.seconds, self.tell, self.config, self.holder = seconds, tell, config, holder
+        self.schedulers = schedulers
         self.id = secrets.token_hex(4)
         self.selector = f"gpunode.dev/run={self.id}"
         self.pulls = pods.Pulls()
@@ -184,6 +190,7 @@ class _Run:
             args=self.args,
             run=self.id,
             holder=self.holder,
+            scheduler=self.schedulers.get(request[0], ""),
         )
 
     def wait(self, jobs: Sequence[Job]) -> None:

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from gpunode.cluster import lease, pods
+from gpunode.cluster import lease, nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.vectoradd import left as left_pods
 from gpunode.cluster.vectoradd import run as vectoradd
@@ -45,6 +45,15 @@ def run(
         tell=told.append,
         **more,  # type: ignore[arg-type]
     )
+
+
+def test_pods_name_the_scheduler_of_their_resource() -> None:
+    """A second one places those that ask for memory; the cluster's own all others."""
+    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
+    given = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20}
+    past = vectoradd.pod("one", node, (pods.GPU, 1), **given)  # type: ignore[arg-type]
+    named = vectoradd.pod("one", node, (pods.MEMORY, 1), **given, scheduler="gpunode")  # type: ignore[arg-type]
+    assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")
 
 
 def test_every_gpu_of_every_node_is_covered_once(
