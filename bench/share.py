@@ -32,6 +32,7 @@ from gpunode.share.server import Server  # noqa: E402
 from tests.share.objects import MEM, node, pod  # noqa: E402
 
 NODES, PODS, GPUS, UNITS = 1000, 10_000, 8, 80
+STEPS = PODS // 4, PODS // 2  # at which memory is read, too: it is linear in pods
 FILTERS, BINDS, AT_ONCE = 500, 1000, 50
 REQUEST = 0.01  # seconds the API server takes
 
@@ -68,13 +69,16 @@ def extender() -> None:
     before, began = memory(), time.perf_counter()
     ledger = Ledger.of(MEM, (node(f"n{one}", *[UNITS] * GPUS, published=True) for one in range(NODES)), ())
     with_nodes = memory()
+    of_pods = {}
     for one in range(PODS):
+        if one in STEPS:
+            of_pods[one] = round(memory() - with_nodes, 1)
         where = {INDEX: str(chance.randrange(GPUS))}
         ledger.pod_seen(pod(f"old{one}", chance.choice([2, 4, 8, 16, 40]), on=f"n{one % NODES}", **where))
-    figures = {
+    figures: dict[str, Any] = {
         "built_s": round(time.perf_counter() - began, 2),
         "memory_of_nodes_mib": round(with_nodes - before, 1),
-        "memory_of_pods_mib": round(memory() - with_nodes, 1),
+        "memory_of_pods_mib": {**of_pods, PODS: round(memory() - with_nodes, 1)},
     }
     event = pod("old0", 4, on="n0", **{INDEX: "1"})
     began = time.perf_counter()

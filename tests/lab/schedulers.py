@@ -23,6 +23,7 @@ import yaml
 from gpunode.cluster.extender import certificates
 from gpunode.model import Change, File, RemoveFile, WriteFile
 from gpunode.schedulers import manifest, plan
+from tests.unit.test_schedulers import KUBEADM
 
 from .api_servers import TOKEN
 from .builds import CHECKOUT
@@ -36,35 +37,6 @@ from pathlib import Path
 from gpunode.share import __main__ as share
 share.ACCOUNT = Path(sys.argv.pop(1))
 sys.exit(share.main())
-"""
-KUBEADM = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: kube-scheduler
-  namespace: kube-system
-spec:
-  containers:
-  - command:
-    - kube-scheduler
-    - --kubeconfig=/etc/kubernetes/scheduler.conf
-    - --authentication-kubeconfig=/etc/kubernetes/scheduler.conf
-    - --authorization-kubeconfig=/etc/kubernetes/scheduler.conf
-    - --bind-address=127.0.0.1
-    - --secure-port={port}
-    - --leader-elect=true
-{flags}    image: kube-scheduler:v{version}
-    name: kube-scheduler
-    volumeMounts:
-    - mountPath: /etc/kubernetes/scheduler.conf
-      name: kubeconfig
-      readOnly: true
-  hostNetwork: true
-  volumes:
-  - hostPath:
-      path: /etc/kubernetes/scheduler.conf
-      type: FileOrCreate
-    name: kubeconfig
 """
 
 
@@ -81,9 +53,12 @@ class Master:
     def __init__(self, folder: Path, kubeconfig: str, version: str, *flags: str) -> None:
         self._folder = folder
         self._root = folder / "root"
-        lines = "".join(f"    - {flag}\n" for flag in flags)
         self.port = port()
-        self._write(manifest.PATH, KUBEADM.format(port=self.port, version=version, flags=lines))
+        elect = "    - --leader-elect=true\n"
+        own = f"--authorization-kubeconfig={ETC}/scheduler.conf", f"--secure-port={self.port}", *flags
+        text = KUBEADM.replace(elect, "".join(f"    - {flag}\n" for flag in own) + elect)
+        image = "registry.k8s.io/kube-scheduler:v1.{minor}.3"
+        self._write(manifest.PATH, text.replace(image, f"kube-scheduler:v{version}"))
         self._write(f"{ETC}/scheduler.conf", Path(kubeconfig).read_text())
 
     @property

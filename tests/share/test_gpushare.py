@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpunode.deviceplugin.promises.bound import BoundPods
 from gpunode.deviceplugin.promises.placement import ASSIGNED, ASSUMED, DEV, INDEX, POD
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
@@ -104,3 +105,21 @@ def test_a_bind_that_has_no_room_is_an_error_in_the_answer(port: int, api: Pods)
     body = {"PodName": "wide", "PodNamespace": "default", "PodUID": "uid-wide", "Node": "N2"}
     assert "fewer than 9 units of GPU memory are free" in ask(port, "bind", body)["Error"]
     assert "nodeName" not in api.pods["wide"]["spec"]
+
+
+@pytest.mark.parametrize("skew", [-3600, 0, 3600])
+def test_the_time_of_another_clock_decides_nothing(skew: int) -> None:
+    """gpushare's plugin takes the pod that was assumed first; here no time of another machine is read."""
+    stamp = str(1_700_000_000 * 10**9 + skew * 10**9)
+    pods = [
+        pod("a", 4, on="n", **{INDEX: "0", ASSIGNED: "false", ASSUMED: str(1_700_000_000 * 10**9)}),
+        pod("b", 4, on="n", **{INDEX: "1", ASSIGNED: "false", ASSUMED: stamp}),
+    ]
+    book = Ledger.of(MEM, [node("n", 16, 16)], pods).book("n")
+    assert book is not None
+    assert book.free == (12, 12)
+    bound = BoundPods("n", MEM)
+    for one in pods:
+        bound.kind.seen(one)
+    places = bound.waiting(4, {}, {"0": "GPU-a", "1": "GPU-b"}, 0)
+    assert places == [frozenset({("GPU-a", 4)}), frozenset({("GPU-b", 4)})]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.share import lease
 from gpunode.share.lease import ANSWER, SECONDS, SURE, Lease
 
 
@@ -70,6 +72,41 @@ def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock) -
         clock.now += 1
     assert 1000 + 60 + SECONDS - 3 <= clock.now <= 1000 + 60 + SECONDS + 3
     a.tend()
+    assert (a.leads, b.leads) == (False, True)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_wall_clocks_apart_make_no_difference(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """What another's Lease says of the time is not compared with the own clock: it is alive while its Lease changes."""
+    api, here, there = Leases(), Clock(), Clock()
+    there.now += 86_400  # seconds since a machine's start have nothing in common either
+    a, b = Lease(api, "gpunode", "share", "a", here), Lease(api, "gpunode", "share", "b", there)
+
+    class Skewed(datetime):
+        shift = timedelta()
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + cls.shift
+
+    monkeypatch.setattr(lease, "datetime", Skewed)
+
+    def turn(one: Lease, clock: Clock, shift: timedelta) -> None:
+        Skewed.shift = shift
+        one.tend()
+        clock.now += 2
+
+    for _ in range(30):
+        turn(a, here, timedelta(hours=hours))
+        turn(b, there, timedelta())
+        assert (a.leads, b.leads) == (True, False)
+    silent = there.now  # a's machine is gone
+    while not b.leads and there.now < silent + 60:
+        here.now += 2
+        turn(b, there, timedelta())
+        assert not (a.leads and b.leads)
+    assert SECONDS - 4 <= there.now - silent <= SECONDS + 4
+    turn(a, here, timedelta(hours=hours))
     assert (a.leads, b.leads) == (False, True)
 
 

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from gpunode.cluster.extender import certificates
 from gpunode.deviceplugin.cluster import follow
@@ -279,3 +281,13 @@ def test_certificates_are_kept_while_they_can_be_used() -> None:
     assert not certificates.usable(None)
     assert not certificates.usable(made | {"tls.crt": "bm9uZQ=="})
     assert not certificates.usable({name: text for name, text in made.items() if name != "client.key"})
+
+
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_certificates_are_valid_where_clocks_are_apart(hours: int) -> None:
+    """The operator's machine makes them; the scheduler's and the extender's judge them, an hour behind or ahead."""
+    then = datetime.now(timezone.utc) + timedelta(hours=hours)
+    made = certificates.made()
+    for name in ("ca.crt", "tls.crt", "client.crt"):
+        one = x509.load_pem_x509_certificate(base64.b64decode(made[name]))
+        assert one.not_valid_before_utc + timedelta(minutes=5) < then < one.not_valid_after_utc, name

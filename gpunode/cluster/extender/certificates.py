@@ -14,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SERVER, CLIENT = "gpunode-share", "gpunode-share-scheduler"  # names in the certificates
 YEARS, RENEW = timedelta(days=3650), timedelta(days=365)
+EARLY = timedelta(days=1)  # valid before they are made: other machines' clocks may be behind
 FILES = ("ca.crt", "tls.crt", "tls.key", "client.crt", "client.key")
 
 
@@ -61,7 +62,7 @@ def _certificate(
     )  # fmt: skip
     builder = (
         x509.CertificateBuilder(by, name, public, x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - EARLY)
         .not_valid_after(now + YEARS)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(usage, critical=True)
