@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 
 from gpunode.kubelets import arguments, start
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place
@@ -23,18 +22,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
             words += shlex.split(value)
         except ValueError as error:
             problem = f"{place.unit}: --{ARGS}: {error}"
-    gates = arguments.gates(words[1:])
-    return replace(
-        service,
-        words=tuple(words),
-        variables={},
-        setters={},
-        config_files=(),
-        config={},
-        config_gates={},
-        gates=gates,
-        problem=problem,
-    )
+    return start.below(facts, service, words, (), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others

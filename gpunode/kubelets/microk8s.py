@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpunode.kubelets import arguments, config, start
+from gpunode.kubelets import config, start
 from gpunode.kubelets import gates as merge
 from gpunode.kubelets.comparison import differ_only_in
 from gpunode.model import Change, Desired, Facts, File, KubeletStart, Place, Service, WriteFile
@@ -23,20 +23,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     if file is None or file.content is None:
         problem = f"{place.config}: {file.error if file and file.error else 'is not there'}"
     words = ("kubelet", *microk8s.arguments(file.content or "" if file else ""))
-    paths = config.files(facts, words, "")
-    found, mistake = config.read((path, files.text(facts, path) or "") for path in paths)
-    return replace(
-        service,
-        words=words,
-        variables={},
-        setters={},
-        config_files=paths,
-        config_path=arguments.flag(words, "config") or place.config,
-        config=found,
-        config_gates=config.gates(found),
-        gates=config.gates(found) | arguments.gates(words[1:]),
-        problem=problem or mistake,
-    )
+    return start.below(facts, service, words, config.files(facts, words, ""), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:

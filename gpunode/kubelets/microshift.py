@@ -5,11 +5,9 @@ source: openshift/microshift, pkg/node/kubelet.go, assets/core/kubelet.yaml and 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from gpunode.kubelets import config, start
+from gpunode.kubelets import start
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place
-from gpunode.planning import CannotPlan, files
+from gpunode.planning import CannotPlan
 
 UNIT = "microshift.service"
 CONFIG = "/etc/microshift/config.yaml"
@@ -20,19 +18,7 @@ PLACES = (Place(UNIT, WRITTEN, "", (), (), "", brings="crio"),)
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, as MicroShift wrote it for the running one."""
     service = start.read(facts, place)
-    found, mistake = config.read([(WRITTEN, files.text(facts, WRITTEN) or "")])
-    return replace(
-        service,
-        words=("kubelet",),
-        variables={},
-        setters={},
-        config_files=(WRITTEN,),
-        config_path=WRITTEN,
-        config=found,
-        config_gates=config.gates(found),
-        gates=config.gates(found),
-        problem=service.problem or mistake,
-    )
+    return start.below(facts, service, ("kubelet",), (WRITTEN,), service.problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others

@@ -40,20 +40,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
     words.append(f"--config-dir={folder(product)}")
-    paths = config.files(facts, words, "")
-    found, mistake = config.read((path, files.text(facts, path) or "") for path in paths)
-    return replace(
-        service,
-        words=tuple(words),
-        variables={},
-        setters={},
-        config_files=paths,
-        config_path=arguments.flag(words, "config") or product.config,
-        config=found,
-        config_gates=config.gates(found),
-        gates=config.gates(found) | arguments.gates(words[1:]),
-        problem=problem or mistake,
-    )
+    return start.below(facts, service, words, config.files(facts, words, ""), problem)
 
 
 def _arguments(facts: Facts, product: Product, service: KubeletStart) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from gpunode.kubelets import arguments, config, envfile, unitfile, units
 from gpunode.kubelets.envfile import Assignment
 from gpunode.model import Facts, KubeletStart, Place, UnitSetting
+from gpunode.planning import files
 
 # In environment files: another assignment within a quote, a flag's value that continues in the next line, and a comment
 # that ends with its line for systemd 254 and newer, and with the next line for older ones.
@@ -59,6 +61,25 @@ def read(facts: Facts, place: Place) -> KubeletStart:
         config_gates=config.gates(found),
         gates=config.gates(found) | arguments.gates(words[1:]),
         problem=twice or problem or _environment_problem(facts, environment),
+    )
+
+
+def below(
+    facts: Facts, service: KubeletStart, words: Sequence[str], paths: Sequence[str], problem: str | None
+) -> KubeletStart:
+    """The start of a kubelet that a distribution's service runs: by these words and files of configuration, and no variables."""
+    found, mistake = config.read((path, files.text(facts, path) or "") for path in paths)
+    return replace(
+        service,
+        words=tuple(words),
+        variables={},
+        setters={},
+        config_files=tuple(paths),
+        config_path=arguments.flag(words, "config") or service.place.config,
+        config=found,
+        config_gates=config.gates(found),
+        gates=config.gates(found) | arguments.gates(words[1:]),
+        problem=problem or mistake,
     )
 
 

@@ -15,13 +15,12 @@ from gpunode.planning import CannotPlan, files, services
 from gpunode.runtimes.containerd.config_toml import (
     binaries,
     containerd_toml,
-    default_name,
     is_right,
     lookup,
     parse,
     section,
 )
-from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
+from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
 
 UNITS = ("k0sworker.service", "k0scontroller.service")
 MAIN = "/etc/k0s/containerd.toml"
@@ -93,9 +92,7 @@ def headline(facts: Facts) -> str:
 
 def state(facts: Facts) -> str:
     """With the default runtime of its merged configuration."""
-    data = _merged(facts)
-    name = default_name(lookup(data, section(data, MERGED))) if data else ""
-    return "containerd of k0s" + (f", default runtime {name}" if name else "")
+    return brought(facts, "k0s", MERGED)
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:

@@ -15,13 +15,12 @@ from gpunode.runtimes.containerd.config_toml import (
     RUNC,
     binaries,
     containerd_toml,
-    default_name,
     is_right,
     lookup,
     parse,
     section,
 )
-from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
+from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
 
 UNIT = microk8s.CONTAINERD
 TEMPLATE = f"{microk8s.ARGS}containerd-template.toml"
@@ -92,9 +91,7 @@ def headline(facts: Facts) -> str:
 
 def state(facts: Facts) -> str:
     """With the default runtime that it was started with."""
-    data = parse(files.text(facts, MADE) or "", MADE)
-    name = default_name(lookup(data, section(data, MADE))) if data else ""
-    return "containerd of MicroK8s" + (f", default runtime {name}" if name else "")
+    return brought(facts, "MicroK8s", MADE)
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpunode.cluster import trial
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.obstacles import admission
@@ -158,6 +159,24 @@ def test_what_admission_forbids_has_a_reason(minor: str, tmp_path: Path) -> None
         "critical": "priority-namespace" if minor == "1.16" else "",
         "ending": "namespace-ending",
     }
+
+
+@pytest.mark.parametrize("minor", [*OLD, NEW])
+def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_path: Path) -> None:
+    """A dry run has the same admission."""
+    with server(minor, tmp_path) as api:
+        quota(api, "amount", {"requests.nvidia.com/gpu": "0"})
+        namespace(api, "free")
+        for where, code in (("amount", "quota-exceeded"), ("free", "")):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "x", "namespace": where},
+                "spec": {"containers": [{"name": "c", "image": "i", **GPU}]},
+            }
+            found = [one.reason and one.reason.code for one in trial.tried(api, [], [], [pod])]
+            assert found == ([code] if code else [])
+            assert api.find("Pod", where)[0] == []
 
 
 @pytest.mark.parametrize("minor", list(OLD))

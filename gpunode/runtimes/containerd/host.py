@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from gpunode.model import Facts, Host
-from gpunode.planning import CannotPlan, services
-from gpunode.runtimes.containerd.config_toml import RUNC
+from gpunode.planning import CannotPlan, files, services
+from gpunode.runtimes.containerd.config_toml import RUNC, default_name, lookup, parse, section
 from gpunode.runtimes.containerd.step import UNIT
 from gpunode.versions import numbers
 
@@ -76,3 +76,10 @@ def headline(facts: Facts) -> str:
 def state(facts: Facts) -> str:
     """Its version."""
     return headline(facts) or "containerd"
+
+
+def brought(facts: Facts, product: str, path: str) -> str:
+    """The state of the containerd that a product brings, with the default runtime of the configuration that it was started with."""
+    data = parse(files.text(facts, path) or "", path)
+    name = default_name(lookup(data, section(data, path))) if data else ""
+    return f"containerd of {product}" + (f", default runtime {name}" if name else "")

@@ -15,7 +15,7 @@ from gpunode.planning import CannotPlan, files, rancher, services
 from gpunode.planning.rancher import Product
 from gpunode.render import template
 from gpunode.runtimes.containerd.config_toml import binaries, default_name, lookup, parse, section
-from gpunode.runtimes.containerd.host import keeps_cgroups, labelled
+from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
 from gpunode.runtimes.rancher.templates import merged
 from gpunode.versions import is_installed
 
@@ -91,9 +91,7 @@ class Brought:
 
     def state(self, facts: Facts) -> str:
         """With the default runtime that it was started with."""
-        data = self._data(facts)
-        name = default_name(lookup(data, section(data, self.generated))) if data else ""
-        return f"containerd of {self.product.title}" + (f", default runtime {name}" if name else "")
+        return brought(facts, self.product.title, self.generated)
 
     def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Set the default runtime; restart the service where it has not found the nvidia runtime yet."""
