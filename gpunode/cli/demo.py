@@ -79,21 +79,29 @@ def broken(
     link: Annotated[
         str,
         typer.Argument(
-            help="As of --break.", metavar="LINK", autocompletion=completion.links, show_default=False
+            help="What breaks.", metavar="LINK", autocompletion=completion.links, show_default=False
         ),
     ] = "",
     name: Name = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Break this one, not the first that can have the fault.", metavar="HOST"),
+    ] = None,
 ) -> None:
-    """Break one host of a kept demo, for verify to find.
+    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: xid, module, library, nouveau,
+    toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
 
-    Example: gpunode demo break toolkit
+    Example: gpunode demo break toolkit --host h100-01
     """
     from gpunode.sim import faults, kept
 
     _known(link, "break ")
     one = kept.one(name)
-    host = kept.broken(one, link)
-    typer.echo(f"On {host} {faults.FAULTS[link].happened}. In {one.folder}: `gpunode verify inventory.yaml`.")
+    broke = kept.broken(one, link, host)
+    typer.echo(
+        f"On {broke} {faults.FAULTS[link].happened}. "
+        f"In {one.folder}: `gpunode verify inventory.yaml --limit {broke}`."
+    )
 
 
 @app.command("add")
@@ -129,8 +137,8 @@ def _known(fault: str, option: str) -> None:
     from gpunode.sim import faults
 
     if fault not in faults.FAULTS:
-        what = f"{option}{fault}" if fault else "no link is named"
-        raise UsageError(f"{what}: choose one of {', '.join(faults.FAULTS)}")
+        what = f"{option}{fault}: there is no such break" if fault else "what to break is not named"
+        raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.")
 
 
 def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpunode.model import Cluster
 
 ARCHIVE = Path("plugin.tar")  # as the README names it
+SSH_CONFIG = "~/.ssh/config"
 WAYS = "Choose `--from ssh` (~/.ssh/config), `--from cluster` (a kubeconfig's nodes), or `--hosts 'gpu-[01:04]'`."
 
 
@@ -72,9 +73,17 @@ def init(
     many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
     then = "gpunode plan" if inventory == options.usual() else f"gpunode plan {inventory}"
     report.make(json=json, quiet=False).total(
-        f"Wrote {inventory}: {many} from {known.source}. Read it, then run `{then}`.",
+        f"Wrote {inventory}: {many} from {known.source}.{_left(known)} Read it, then run `{then}`.",
         {"inventory": str(inventory), "hosts": len(known.hosts)},
     )
+
+
+def _left(known: Starter) -> str:
+    """A sentence about options of ssh that the inventory cannot hold; "" without any."""
+    options = dict.fromkeys(option for one in known.hosts for option in one.left)
+    if not options:
+        return ""
+    return f" No key of it holds {', '.join(options)}: connections read {SSH_CONFIG}, write them there."
 
 
 def _from(source: str, cluster: Cluster) -> Starter:

@@ -12,7 +12,9 @@ from gpunode.cli import options
 from gpunode.cli.session import in_cluster, session, tell_origin
 
 app = typer.Typer(
-    help="Write the bundled device plugin's image; deploy, inspect or remove the plugin.",
+    help="""Write the bundled device plugin's image; deploy, inspect or remove the plugin.
+
+    Example: gpunode plugin status""",
     no_args_is_help=True,
 )
 

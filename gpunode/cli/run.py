@@ -9,12 +9,15 @@ import typer
 from gpunode.cli import completion, options
 from gpunode.cli.session import in_cluster, session
 
-app = typer.Typer(help="Run sample workloads on the nodes' GPUs.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def workloads() -> None:
-    """Run sample workloads on the nodes' GPUs."""
+    """Run sample workloads on the nodes' GPUs.
+
+    Example: gpunode run vectoradd
+    """
 
 
 @app.command(short_help="Add vectors on every free GPU, one pod a GPU.")

@@ -20,11 +20,12 @@ class Entry:
     name: str
     address: str = ""
     ssh: tuple[tuple[str, str], ...] = ()
+    left: tuple[str, ...] = ()  # ssh's options that no key holds
 
     @property
     def plain(self) -> bool:
         """Whether its name is all."""
-        return not self.address and not self.ssh
+        return not self.address and not self.ssh and not self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def _lines(known: Starter) -> Iterator[str]:
         yield f"      - {_scalar(name)}"
     for one in known.hosts:
         if not one.plain:
-            yield f"      - {{{', '.join(_keys(one))}}}"
+            rest = f"   # no key holds {', '.join(one.left)}: write it in ~/.ssh/config" if one.left else ""
+            yield f"      - {{{', '.join(_keys(one))}}}{rest}"
 
 
 def _keys(one: Entry) -> Iterator[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from gpunode.model import Disturbed, Outcome
 from gpunode.wording import few
 
 NAMED = 5  # pods and processes of a host
 HOSTS = 10
+BATCHES = 5
 
 
 def sentence(found: Disturbed) -> str:
@@ -35,6 +37,16 @@ def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield f"{host}: {few(_victims(found), NAMED)}"
     if len(busy) > HOSTS:
         yield f"and {len(busy) - HOSTS} more hosts"
+
+
+def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """A line for each of the first batches with changes: its hosts, and what is interrupted there."""
+    busy = [(number, changes, words) for number, _, changes, _, words in rows if changes]
+    for number, changes, words in busy[:BATCHES]:
+        yield f"{number}.  {few(changes, NAMED)}{': ' if words else ''}{'; '.join(words)}"
+    if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
+        more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
+        yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
 
 
 def _treatment(found: Disturbed) -> str:

@@ -78,8 +78,11 @@ class Human:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in alike(outcomes, diff=diff):
             self._print(plan_lines(outcome, width, diff=diff))
-        for number, line in enumerate(disturbs.whose(outcomes)):
-            self._print(((" disturbs  ", "bold") if number == 0 else "           ", f"{line}\n"))
+        self._headed("disturbs", disturbs.whose(outcomes))
+
+    def _headed(self, head: str, text: Iterable[str]) -> None:
+        for number, line in enumerate(text):
+            self._print(((f" {head:<8}  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         self._print(planned(context, differences, diff=diff))
@@ -102,8 +105,11 @@ class Human:
         whole = all(link.status == "ok" for link in links)
         self._print(chain_in_short(host, links) if whole and self._visited > MANY else chain(host, links))
 
-    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:  # noqa: ARG002
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if not rows:
+            return
+        if kind == "batch":  # with many hosts there are more than anybody reads before a question
+            self._headed("batches", disturbs.batches(rows))
             return
         cells = [[plain(shown(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]

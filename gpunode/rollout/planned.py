@@ -61,16 +61,35 @@ def plan(
     for one in missing:
         if one.reason and one.reason.code == ANOTHER_MACHINE:
             problem(listener, one.host.name, one.reason)
-    absent = [one.host.name for one in missing if one.reason and one.reason.code != ANOTHER_MACHINE]
-    if absent:
+    absent = [one for one in missing if one.reason and one.reason.code != ANOTHER_MACHINE]
+    stopped = [one.host.name for one in absent if _kubelet_starts(one)]
+    if stopped:
+        listener.note(
+            f"{few(stopped, NAMED)}: no node of the cluster yet, since no kubelet runs there. The plan starts it; the same "
+            "run then labels the node and brings the device plugin."
+        )
+    strange = [one.host.name for one in absent if not _kubelet_starts(one)]
+    if strange:
         listener.note(
             Advice(
-                f"{few(absent, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `",
+                f"{few(strange, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `",
                 Command("provision"),
                 "` once it is; if it is one under another name, say so with `node:` in the inventory.",
             )
         )
     return planned
+
+
+def _kubelet_starts(one: Member) -> bool:
+    """Whether the host's kubelet does not run, and its plan starts it."""
+    kubelet = one.facts.kubelet if one.facts else None
+    plan = one.outcome.plan if one.outcome else None
+    return bool(
+        kubelet
+        and not kubelet.arguments
+        and plan
+        and any(step.step == "kubelet" and step.changes for step in plan.steps)
+    )
 
 
 def show(

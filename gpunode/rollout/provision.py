@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from gpunode.cluster.nodes import cordon
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd import left as pods
 from gpunode.converge import REBOOT_SECONDS
+from gpunode.model import Host
 from gpunode.rollout import (
     acts,
     batch,
@@ -33,7 +34,7 @@ from gpunode.rollout.batch import Run
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.listener import Listener, accepted, progress
-from gpunode.rollout.member import Members, outcomes
+from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.rollout.record import BAD, BEGUN, DONE, Record, RecordedRun
 from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command, few, lines
@@ -57,6 +58,12 @@ class Wish:
     max_fail: int | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """As the record of a run keeps it."""
+        size = self.size and self.size.text
+        return {"run": self.run, "max_fail": self.max_fail, "batch": size, "canary": self.canary}
 
     @classmethod
     def again(cls, run: RecordedRun, *, yes: bool, now: float) -> Wish:
@@ -95,29 +102,13 @@ def provision(session: Session, wish: Wish) -> int:
     if api is not None:
         drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
         rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
-    if waiting or objects:
-        question = rounds.question(waiting, objects, session.inventory.path)
-        accepted(session.listener, question, yes=wish.yes)
-    left = cordon.left(api) if api else {}
     able = [one.host for one in members if one.good or one.waits]
-    order = batches(
-        able,
-        [one.host.name for one in waiting if one.disturbs.anybody],
-        alone=control_plane.disturbed(members),
-        begun=_begun(members, wish, left),
-        size=wish.size,
-        canary=wish.canary,
-    )
-    options = {
-        "run": wish.run,
-        "max_fail": wish.max_fail,
-        "batch": wish.size and wish.size.text,
-        "canary": wish.canary,
-    }
+    order = _ordered(members, wish, cordon.left(api) if api else {})
+    _asked(session, order, waiting, objects, yes=wish.yes)
     record = Record.begin(
         Path(session.inventory.path),
         list(dict.fromkeys([*wish.rest, *(one.host.name for one in members)])),
-        options,
+        wish.options,
     )
     for one in members:
         if not (one.good or one.waits):  # no batch has it, but the next run may
@@ -159,8 +150,37 @@ def provision(session: Session, wish: Wish) -> int:
     _tell_lost(held, session.listener)
     if api is not None and able:
         prove.verdicts(members, session.listener)
+    _tell_left(members, session.listener)
     session.listener.summary(outcomes(members), cluster=0 if wanted else None)
     return exit_codes.of_run(members)
+
+
+def _ordered(members: Members, wish: Wish, left: Collection[str]) -> tuple[tuple[Host, ...], ...]:
+    """The hosts that can be worked on, batch by batch. `left`: nodes that an earlier run left cordoned."""
+    return batches(
+        [one.host for one in members if one.good or one.waits],
+        [one.host.name for one in members if one.waits and one.disturbs.anybody],
+        alone=control_plane.disturbed(members),
+        begun=_begun(members, wish, left),
+        size=wish.size,
+        canary=wish.canary,
+    )
+
+
+def _asked(
+    session: Session,
+    order: tuple[tuple[Host, ...], ...],
+    waiting: Sequence[Member],
+    objects: int,
+    *,
+    yes: bool,
+) -> None:
+    """Show the batches, and raise Declined unless they are accepted."""
+    parts = rounds.rows(order, waiting)
+    session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
+    if waiting or objects:
+        question = rounds.question(waiting, objects, session.inventory.path, len(parts))
+        accepted(session.listener, question, yes=yes)
 
 
 def _operator(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
@@ -174,6 +194,21 @@ def _tell_lost(held: Held, listener: Listener) -> None:
     """What may have become of the test pods, where the lease was lost; perhaps within the last batch."""
     if held.lost:
         listener.note(f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods.")
+
+
+def _tell_left(members: Members, listener: Listener) -> None:
+    """The commands that go on with hosts that this run has not finished; nothing where there is none."""
+    ends = {one.host.name: batch.end(one)[0] for one in members}
+    bad = [name for name, state in ends.items() if state in BAD]
+    left = [name for name, state in ends.items() if state != DONE]
+    if not left:
+        return
+    first = "Fix what is wrong there, then `" if bad else "`"
+    them = "it" if len(left) == 1 else "them"
+    words = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` goes on with {them}")]
+    if bad and len(bad) < len(left):
+        words += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
+    listener.note(lines((lines(words, ", "), "."), ""))
 
 
 def _unhealthy(members: Members) -> str:

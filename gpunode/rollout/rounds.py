@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import converge
-from gpunode.model import OnEvent, Outcome
+from gpunode.model import Host, OnEvent, Outcome
 from gpunode.rollout import acts
 from gpunode.rollout.acts import Act
 from gpunode.rollout.member import Member, Members
@@ -41,11 +41,35 @@ def converged(session: Session, members: Members, accepted: Mapping[str, frozens
     return tuple(_ended(one) for one in members)
 
 
-def question(waiting: Sequence[Member], objects: int, inventory: str) -> str:
+def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tuple[object, ...]]:
+    """The batches by number: their hosts, those with changes, those that are disturbed, and by what, in words. () where all
+    changes are made at once."""
+    known = {one.host.name: one for one in waiting}
+    found: list[tuple[object, ...]] = []
+    for number, batch in enumerate(order, 1):
+        here = [known[host.name] for host in batch if host.name in known]
+        heavy = [one for one in here if one.disturbs.what]
+        words = list(dict.fromkeys(_disturbs(one) for one in heavy))
+        names = [
+            [host.name for host in batch],
+            [one.host.name for one in here],
+            [one.host.name for one in heavy],
+        ]
+        found.append((number, *names, words))
+    return found if len([row for row in found if row[2]]) > 1 else []
+
+
+def question(waiting: Sequence[Member], objects: int, inventory: str, batches: int = 0) -> str:
     """What is asked before anything is changed; it names the inventory."""
-    parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}"] if waiting else []
+    many = f" in {batches} batches" if batches > 1 else ""
+    parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}{many}"] if waiting else []
     parts += ["the cluster"] if objects else []
     return f"Apply {inventory} to {' and '.join(parts)}?"
+
+
+def _disturbs(one: Member) -> str:
+    found = one.disturbs
+    return found.what.words("reload of the modules or reboot" if found.reload else "reboot")
 
 
 def _within(one: Member, accepted: frozenset[Act]) -> Member:

@@ -20,7 +20,14 @@ from gpunode.rollout import nodes
 
 ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 SSH_CONFIG = Path("~/.ssh/config")
-SSH_KEYS = {"user": "user", "port": "port", "key": "identityfile", "jump": "proxyjump"}
+SSH_KEYS = {
+    "user": "user",
+    "port": "port",
+    "key": "identityfile",
+    "jump": "proxyjump",
+    "known_hosts": "userknownhostsfile",
+}
+OPTIONS = {**SSH_KEYS, "host_key_check": "stricthostkeychecking"}
 
 
 def from_ssh(file: Path = SSH_CONFIG) -> Starter:
@@ -86,7 +93,7 @@ def in_context(known: Starter, cluster: Cluster) -> Starter:
 
 
 def _copied(name: str, file: Path) -> Entry:
-    """What the file sets for the host. Raises UsageError for a file that ssh cannot read."""
+    """What the file sets for the host, and the options of it that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
     from gpunode.ssh.config import Config
     from gpunode.ssh.failures import SshRefusal
 
@@ -99,8 +106,15 @@ def _copied(name: str, file: Path) -> Entry:
         words = [one for one in found.get(option, ()) if one not in usual.get(option, ())]
         return words[0] if words and words[0].lower() != "none" else ""
 
-    values = ((key, value(option)) for key, option in SSH_KEYS.items())
-    return Entry(name, value("hostname"), tuple((key, text) for key, text in values if text))
+    values = {key: value(option) for key, option in SSH_KEYS.items()}
+    if " " in values["known_hosts"]:  # several; the key takes one
+        values["known_hosts"] = ""
+    if value("stricthostkeychecking") in ("true", "yes"):
+        values["host_key_check"] = "strict"
+    # ssh derives updatehostkeys from the others.
+    held = {"hostname", "updatehostkeys", *(option for key, option in OPTIONS.items() if values.get(key))}
+    left = tuple(one for one in found if one not in held and found[one] != usual.get(one))
+    return Entry(name, value("hostname"), tuple((key, text) for key, text in values.items() if text), left)
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:

@@ -27,12 +27,12 @@ class Fault:
     by_hand: str = ""
 
 
-def inflict(name: str, states: Sequence[State]) -> str:
-    """Break the first host that the fault suits; returns its name. Raises LookupError if it suits none."""
+def inflict(name: str, states: Sequence[State], host: str | None = None) -> str:
+    """Break this host, else the first that the fault suits; returns its name. Raises LookupError if it suits none."""
     fault = FAULTS[name]
     for state in states:
         machine = state.machine()
-        if fault.suits(machine):
+        if fault.suits(machine) and host in (None, machine.name):
             with state.change() as now:
                 fault.act(state, machine, now)
             return machine.name

@@ -69,17 +69,24 @@ def free_name() -> str:
     return _called(number)
 
 
-def broken(kept: Kept, fault: str) -> str:
-    """Break one host, as `faults` has it; returns its name."""
+def broken(kept: Kept, fault: str, host: str | None = None) -> str:
+    """Break this host, or the first that can have the fault, as `faults` has it; returns its name. Raises UsageError for a
+    host that cannot."""
+    machines = [state.machine() for state in kept.states]
+    able = [machine.name for machine in machines if faults.FAULTS[fault].suits(machine)]
+    if not able:
+        raise UsageError(f"{fault} can happen to no host of {kept.name}")
+    if host is not None and host not in able:
+        known = host in [machine.name for machine in machines]
+        why = f"{fault} cannot happen to {host}" if known else f"{kept.name} has no host {host}"
+        raise UsageError(why, hint=f"Choose one of {', '.join(able)}.")
     try:
-        return faults.inflict(fault, kept.states)
+        return faults.inflict(fault, kept.states, host)
     except (ValueError, KeyError) as error:  # what it breaks is not there
         raise GpunodeError(
             f"{fault} needs a provisioned host that does not have it already",
             hint=f"Repair it first: `cd {kept.folder}` and `gpunode provision inventory.yaml`.",
         ) from error
-    except LookupError as error:
-        raise UsageError(f"{fault} can happen to no host of {kept.name}") from error
 
 
 def grown(kept: Kept, count: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from gpunode.cluster.nodes.drain import Work
 from gpunode.errors import UsageError
 from gpunode.model import (
     Change,
+    Disturbed,
     GpuUser,
     Host,
     InstallDriver,
@@ -28,7 +29,8 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
-from gpunode.rollout import acts, stake, work
+from gpunode.report import make
+from gpunode.rollout import acts, rounds, stake, work
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.member import Member
 from tests import cases
@@ -111,6 +113,56 @@ def test_hosts_that_an_earlier_run_has_begun_go_first(
     begun = {"a2", "b2", "a3"}
     found = batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
     assert names(found) == expected
+
+
+def waiting(host: Host, *changes: Change, reload: bool = False) -> Member:
+    what = acts.disturbance(changes)
+    plan = Plan(host.name, (StepPlan("x", changes),))
+    return Member(
+        host, Outcome(host.name, "planned", plan=plan, disturbs=Disturbed(what, pods={}, reload=reload))
+    )
+
+
+def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with the hosts that change and what that interrupts; of many the first ones, and how large the others are."""
+    a1, a2, a3, b1, b2 = HOSTS
+    restart, file = Service("docker.service", "why", restart=True), WriteFile("/etc/x", "", "why")
+    members = [
+        waiting(a1, file),
+        waiting(a2, restart),
+        waiting(a3, Reboot("why")),
+        waiting(b2, Reboot("w"), reload=True),
+    ]
+    order = [(a1, b1), (a2,), (a3, b2)]
+
+    rows = rounds.rows(order, members)
+
+    assert rows == [
+        (1, ["a1", "b1"], ["a1"], [], []),
+        (2, ["a2"], ["a2"], ["a2"], ["restart of docker"]),
+        (3, ["a3", "b2"], ["a3", "b2"], ["a3", "b2"], ["reboot", "reload of the modules or reboot"]),
+    ]
+    assert (
+        rounds.question(members, 2, "x.yaml", len(rows))
+        == "Apply x.yaml to 4 hosts in 3 batches and the cluster?"
+    )
+    report = make(json=False, quiet=True)
+    report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
+    assert capsys.readouterr().out == (
+        " batches   1.  a1\n"
+        "           2.  a2: restart of docker\n"
+        "           3.  a3, b2: reboot; reload of the modules or reboot\n"
+    )
+    many = [(number, ["a", "b"], ["a", "b"], [], []) for number in range(1, 9)]
+    report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), many)
+    assert capsys.readouterr().out.splitlines()[5] == "           and 3 more batches, 2 hosts each at most"
+
+
+@pytest.mark.parametrize("order", [(), (HOSTS[:2],), (HOSTS[:1], HOSTS[1:2])])
+def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
+    members = [waiting(HOSTS[0], Reboot("why"))]
+    assert rounds.rows(order, members) == []
+    assert rounds.question(members, 0, "x.yaml") == "Apply x.yaml to 1 host?"
 
 
 def test_no_hosts_are_no_batches() -> None:

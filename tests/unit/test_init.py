@@ -107,6 +107,21 @@ def test_what_another_ssh_configuration_sets_is_written(folder: Path) -> None:
     assert written.count('key: "~/.ssh/lab"') == 2
 
 
+def test_options_of_ssh_that_no_key_holds_are_named(folder: Path) -> None:
+    """Else the host that was reached by hand is not reached by gpunode, and nobody knows why."""
+    (folder / "conf").write_text(
+        "Host gpu-1\n  ProxyCommand nc %h %p\n  UserKnownHostsFile /kh\n  StrictHostKeyChecking yes\n"
+        "Host gpu-2\n  UserKnownHostsFile /one /other\n"
+    )
+    done = init("--from", "conf")
+    assert "No key of it holds proxycommand, userknownhostsfile: " in done.stderr
+    written = (folder / "inventory.yaml").read_text()
+    assert 'ssh: {known_hosts: "/kh", host_key_check: strict}}   # no key holds proxycommand: ' in written
+    assert "{name: gpu-2}   # no key holds userknownhostsfile: " in written
+    one, _ = inventory.load(folder / "inventory.yaml", keys=False).hosts
+    assert one.ssh.host_key_check == "strict"
+
+
 def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
     (folder / "inventory.yaml").write_text("mine")
     error = init("--from", "ssh").exception

@@ -83,6 +83,7 @@ class Kubelet:
                     else f'failed to pull and unpack image "{reference}": failed to resolve reference '
                     f'"{reference}": pull access denied, repository does not exist or may require authorization'
                 )
+                + " (this host is simulated and pulls nothing: docs/demo.md has what its pods can run)"
             )
         return known or reference
 

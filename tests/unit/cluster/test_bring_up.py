@@ -26,10 +26,12 @@ from gpunode.model import (
     MigDevice,
     Module,
     Outcome,
+    Plan,
     PluginConfig,
     PluginImage,
     Service,
     Ssh,
+    StepPlan,
     WriteFile,
 )
 from gpunode.rollout import bring_up as stages
@@ -688,6 +690,24 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
     drift.plan(api, INVENTORY, seen(HOSTS), report.make(json=False, quiet=True))
 
     assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
+
+
+def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with a feature gate that its version does not know: it has joined, and is no node under another name."""
+    add_node(fake, "a")
+    facts = cases.facts("modern", {})
+    assert facts.kubelet
+    stopped = replace(facts, kubelet=replace(facts.kubelet, arguments=()))
+    change = StepPlan("kubelet", (Service("kubelet.service", "it is not running", restart=True),))
+    member = Member(HOSTS[1], Outcome("b", "planned", stopped, plan=Plan("b", (change,))))
+
+    drift.plan(api, INVENTORY, [*seen(HOSTS[:1]), member], report.make(json=False, quiet=True))
+
+    said = capsys.readouterr().err
+    assert "b: no node of the cluster yet, since no kubelet runs there. The plan starts it; " in said
+    assert "`node:`" not in said
 
 
 def test_a_host_that_was_refused_is_among_those_that_are_not_verified(

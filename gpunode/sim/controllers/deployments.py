@@ -1,0 +1,24 @@
+"""What a Deployment's status says here, where nothing makes its pods: else its user waits for them."""
+
+from __future__ import annotations
+
+from gpunode.sim.apiserver.store import Object, Store, now
+
+WHY = (
+    "this cluster is simulated, and nothing in it makes pods of Deployments. "
+    "`make try`, in a checkout of gpunode, has a real cluster"
+)
+
+
+def concerns(item: Object) -> bool:
+    """True for what `look` writes to."""
+    return bool(item["kind"] == "Deployment")
+
+
+def look(store: Store) -> None:
+    """Write why there are no pods, as the controller does where they are refused; once, and over nothing."""
+    for one in store.all("Deployment"):
+        if not one.get("status"):
+            reason = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": WHY}
+            status = {"conditions": [{**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}]}
+            store.change(one, lambda item, status=status: item.update(status=status))
