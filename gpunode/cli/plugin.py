@@ -100,8 +100,9 @@ def image(
         typer.Option(
             help="The image to build on, with glibc and Python 3.10 or newer: an archive (docker save, OCI), a folder in OCI's layout, or HOST/NAME@sha256:… in a registry.",
             metavar="IMAGE",
+            show_default=False,
         ),
-    ],
+    ] = "",
     to: Annotated[Path, typer.Option(help="The archive to write.", metavar="FILE")] = Path("plugin.tar"),
     arch: Annotated[str, typer.Option(help="The nodes' architecture: amd64 or arm64.")] = "amd64",
     name: Annotated[
@@ -124,6 +125,12 @@ def image(
     from gpunode.errors import UsageError
     from gpunode.image import MACHINES, REFERENCE, write
 
+    if not base:
+        raise UsageError(
+            "no image to build on is named",
+            hint="Name one with --base: an archive that skopeo or `docker save` writes, or HOST/NAME@sha256:… in a registry. "
+            "README.md, step 3, has both.",
+        )
     if arch not in MACHINES:
         raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")
     if not REFERENCE.fullmatch(name):

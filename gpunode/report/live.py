@@ -58,11 +58,11 @@ class Live:
         if event.type == "progress":
             self._detail[host] = event.message
             return
+        self._detail.pop(host, None)  # first: a drawing in between shows no detail of another step
         step = f"{event.data['n'] + 1}/{event.data['of']} " if "of" in event.data else ""  # type: ignore[operator]
         self._doing[host] = (time.monotonic(), step + event.message)
         kind = str(event.data.get("kind", ""))
         self._stage[host] = WORK.get(kind, "") or STAGES.get(event.message, "waits")
-        self._detail.pop(host, None)
         if not self._console.is_terminal:
             self._console.print(words(f" {host:<{self._width}}  {step}{event.message}"))
 

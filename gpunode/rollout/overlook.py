@@ -16,7 +16,7 @@ from gpunode.rollout import nodes, processes, strays
 from gpunode.rollout.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.session import Session
-from gpunode.wording import few
+from gpunode.wording import Advice, Command, few
 
 COLUMNS = (
     *("node", "gpu", "uuid", "model", "used", "memory", "util", "temp"),
@@ -60,6 +60,15 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
         problem(listener, node.node, _named(node))
+    if wrong := [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]:
+        limit = f"--limit {','.join(wrong[:NAMED])}"
+        listener.note(
+            Advice(
+                "`",
+                Command("verify", limit),
+                "` follows the chain to the broken link, its cause and its fix.",
+            )
+        )
     strays.note(session.inventory, pods, listener)
     numbers = totals(found)
     listener.total(sentence(numbers), numbers)

@@ -179,7 +179,8 @@ def _asked(
     parts = rounds.rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     if waiting or objects:
-        question = rounds.question(waiting, objects, session.inventory.path, len(parts))
+        many = sum(bool(changes) for _, _, changes, *_ in parts)
+        question = rounds.question(waiting, objects, session.inventory.path, many)
         accepted(session.listener, question, yes=yes)
 
 

@@ -97,6 +97,15 @@ def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
     assert {row["node"] for row in lines(done, "vectoradd")} == {"gpu-2"}
 
 
+def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> None:
+    """The simulated cluster makes no pods of Deployments, and says so; nothing of the notebook is left."""
+    done = gpunode("run", "notebook")
+    assert done.returncode == 1
+    assert "this cluster is simulated" in done.stderr
+    assert "It is deleted again." in done.stderr
+    assert "no notebook of gpunode's" in gpunode("run", "notebook", "--remove").stderr
+
+
 def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Demo) -> None:
     """As the plugin answers through the API server; a node whose plugin does not run is named, with its pods."""
     api = client(demo)
@@ -174,12 +183,3 @@ def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: D
     after = gpunode("plugin", "status")
     assert after.returncode == 1
     assert "No node has the plugin" in after.stderr
-
-
-def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> None:
-    """The simulated cluster makes no pods of Deployments, and says so; nothing of the notebook is left."""
-    done = gpunode("run", "notebook")
-    assert done.returncode == 1
-    assert "this cluster is simulated" in done.stderr
-    assert "It is deleted again." in done.stderr
-    assert "no notebook of gpunode's" in gpunode("run", "notebook", "--remove").stderr

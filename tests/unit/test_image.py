@@ -299,6 +299,12 @@ def test_a_wrong_option_is_found_first(words: list[str], said: str) -> None:
     assert said in str(done.exception)
 
 
+def test_without_a_base_the_ways_to_one_are_named() -> None:
+    done = CliRunner().invoke(app, ["plugin", "image"])
+    assert "no image to build on is named" in str(done.exception)
+    assert "skopeo" in str(done.exception)
+
+
 def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pip, whose reason is shown; a folder that has none says what it needs."""
     monkeypatch.undo()

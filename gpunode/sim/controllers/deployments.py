@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpunode.sim.apiserver.store import Object, Store, now
 
 WHY = (
@@ -20,5 +22,9 @@ def look(store: Store) -> None:
     for one in store.all("Deployment"):
         if not one.get("status"):
             reason = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": WHY}
-            status = {"conditions": [{**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}]}
-            store.change(one, lambda item, status=status: item.update(status=status))
+            condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
+            store.change(one, partial(_told, condition=condition))
+
+
+def _told(item: Object, condition: Object) -> None:
+    item["status"] = {"conditions": [condition]}
