@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import inventory
+from gpunode.errors import UsageError
 from gpunode.sim import demo as demos
 from gpunode.sim import folder as files
 from gpunode.sim import kept
@@ -182,14 +183,13 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("vectoradd passed on each") == 2
 
-        wrong = run("demo", "break", "toolkit", "--host", "h100-9")
-        assert wrong.stderr == (
-            "gpunode: demo has no host h100-9\n  Choose one of h100-1, new1-01, new2-01, new2-02.\n"
-        )
-        named = run("demo", "break", "toolkit", "--host", "new1-01").stdout
-        assert named.startswith("On new1-01 ")
-        assert "verify inventory.yaml --limit new1-01`" in named
-        assert run("demo", "break", "toolkit").stdout.startswith("On h100-1 ")
+        with pytest.raises(
+            UsageError, match="demo has no host h100-9\n  Choose one of h100-1, new1-01, new2"
+        ):
+            kept.broken(kept.one(None), "toolkit", "h100-9")
+        named = run("demo", "break", "toolkit", "--host", "h100-1").stdout
+        assert named.startswith("On h100-1 ")
+        assert "verify inventory.yaml --limit h100-1`" in named
         found = run("verify", "inventory.yaml", "--no-run", "--limit", "h100-1")
         assert (found.returncode, "✗ toolkit" in found.stdout) == (1, True)
 
