@@ -24,6 +24,8 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
 }
+# Of a base without one; containerd's ctr gives an image with any variable none. This is docker's own
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def write(to: Path, base: Base, layer: bytes, *, name: str) -> str:
@@ -87,6 +89,7 @@ def _config(base: dict[str, Any], layer: bytes) -> dict[str, Any]:
     """The base's configuration with the plugin's program, and the layer."""
     inner = base.get("config") or {}
     kept = [one for one in inner.get("Env") or [] if one.partition("=")[0] not in ENVIRONMENT]
+    kept += [] if any(one.startswith("PATH=") for one in kept) else [PATH]
     step = {"created": BEGINNING, "created_by": "gpunode plugin image"}
     return base | {
         "config": inner

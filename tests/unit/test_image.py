@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import GpunodeError
+from gpunode.image import archive as image_archive
 from gpunode.image import base, wheels, write
 from gpunode.image.base import UnusableBase
 from gpunode.inventory import archive
@@ -171,6 +172,13 @@ def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
     assert "PATH=/usr/local/bin:/usr/bin" in inner["Env"]
     assert [one for one in inner["Env"] if one.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]
     assert not [one for one in inner["Env"] if "VISIBLE_DEVICES" in one]
+
+
+@pytest.mark.parametrize("config", [{}, {"config": {"Env": ["LANG=C"]}}, {"config": None}])
+def test_a_base_without_a_path_gets_one(config: dict[str, Any]) -> None:
+    """ctr gives none to an image that has other variables: no program of it was found."""
+    made = image_archive._config({"rootfs": {"diff_ids": []}, **config}, b"")["config"]
+    assert [one for one in made["Env"] if one.startswith("PATH=")] == [image_archive.PATH]
 
 
 LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
