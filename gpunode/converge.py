@@ -94,7 +94,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS)
     archives = wire.archives(plan.changes)
     seen: Facts | None = None
-    error: HostError | None = None
+    error: AgentFailed | None = None
     applied: list[Change] = []
     guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
     for message in _messages(visit, job, run, tell, archives, guarded=guarded):
@@ -138,7 +138,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     after = planned(visit.host, seen or _probe(visit), visit.image)
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
-        return replace(after, status="failed", error=error.message, hint=error.hint)
+        return replace(after, status="failed", error=error.message, hint=error.hint, code=error.code)
     return replace(after, status="changed") if after.status in ("right", "planned") else after
 
 
@@ -168,14 +168,15 @@ def abort(visit: Visit, tell: OnEvent) -> Ended:
     return ended
 
 
-def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> HostError:
+def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFailed:
     lines = [
         f"{diff.headline(change)}: {message['error']}",
         *(f"  {line}" for line in message.get("detail", ())),
     ]
     if message.get("restored"):
         lines.append(f"Put back as it was: {', '.join(message['restored'])}")
-    return AgentFailed(host.name, "\n".join(lines), hint=HINTS.get(message.get("code", ""), ""))
+    code = message.get("code", "")
+    return AgentFailed(host.name, "\n".join(lines), hint=HINTS.get(code, ""), code=code)
 
 
 def _messages(

@@ -115,7 +115,11 @@ class AgentUnusable(HostError):
 
 
 class AgentFailed(HostError):
-    """The agent reported an error, or ended without an answer."""
+    """The agent reported an error, whose `code` is one of agent/failures', or ended without an answer."""
+
+    def __init__(self, host: str, message: str, *, hint: str = "", code: str = "") -> None:
+        super().__init__(host, message, hint=hint)
+        self.code = code
 
 
 class Refused(HostError):

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpunode.errors import AgentUnusable, HostError, Refused, Unreachable
+from gpunode.errors import AgentFailed, AgentUnusable, HostError, Refused, Unreachable
 from gpunode.model import Event, Host, OnEvent, Outcome, Status
 
 Task: TypeAlias = Callable[[Host, OnEvent], Outcome]
@@ -68,5 +68,5 @@ def failure(error: HostError) -> Outcome:
     elif isinstance(error, Refused):
         status = "refused"
     install = error.install if isinstance(error, AgentUnusable) else ""
-    code = error.code if isinstance(error, Unreachable) else ""
+    code = error.code if isinstance(error, (Unreachable, AgentFailed)) else ""
     return Outcome(error.host, status, error=error.message, hint=error.hint, install=install, code=code)

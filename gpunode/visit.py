@@ -47,7 +47,8 @@ class Visit:
                 silence=INSTALL_SECONDS if self.install else reach.SILENT_SECONDS,
             ):
                 if message["type"] == "failed" and message["n"] is None:
-                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[message["code"]])
+                    code = message["code"]
+                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[code], code=code)
                 yield message
         except Unreachable:
             self.close()

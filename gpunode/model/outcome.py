@@ -103,7 +103,7 @@ class Outcome:
     `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
     `install`: the program that can give the host the Python that it does not have.
     `repository`: that of NVIDIA's for which it is refused, as neither the host nor the inventory knows it.
-    `code` is why a host is unreachable.
+    `code` is why a host is unreachable, or why the agent failed.
     """
 
     host: str

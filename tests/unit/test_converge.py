@@ -207,6 +207,7 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
     assert "/dev/vda1 100%" in (outcome.error or "")
     assert "Put back as it was: /etc/b" in (outcome.error or "")
     assert outcome.hint.startswith("Free space")
+    assert outcome.code == "disk-full"
 
 
 def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) -> None:
