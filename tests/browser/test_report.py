@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Request, sync_playwright
+from playwright.sync_api import Browser, Request
 from playwright.sync_api import Page as Tab
 
 from gpunode.cluster.objects.difference import Difference
@@ -20,8 +18,6 @@ from tests.unit.test_verify import right
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 READABLE = 4.5  # contrast of text, WCAG 2.2, level AA
 # Each element's own text: its colour on the nearest background that is not transparent.
 CONTRASTS = """() => {
@@ -39,16 +35,6 @@ CONTRASTS = """() => {
   }
   return found;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here: `apt-get install chromium-headless-shell`, or name one by $CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +60,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 page.finished(Outcome(host.name, "right", facts))
     page.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: 1", "+a: 2"))])
     for host in hosts[:2]:
-        page.rows("vectoradd", ("node", "uuid", "result"), [(host.name, "GPU-1", "passed")])
+        columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")
+        page.rows("vectoradd", columns, [(host.name, "GPU-1", "H100", "passed", 1, 2.0, "")])
     page.problem(ClusterError("the API server does not answer", hint="Try again."))
     page.write()
     return file
@@ -145,12 +132,27 @@ def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
+def test_many_hosts_of_a_cause_are_one_line_until_they_are_asked_for(tab: Tab) -> None:
+    """And no result is broken in the middle of its word."""
+    causes = tab.locator("#causes")
+    many = causes.locator("details")
+    assert "gpu-02 and 13 more" in many.inner_text()
+    assert not causes.get_by_text("gpu-09").is_visible()
+    many.locator("summary").click()
+    assert causes.get_by_text("gpu-09").is_visible()
+    tab.set_viewport_size({"width": 400, "height": 700})
+    words = causes.locator("td:nth-child(2)").all()
+    broken = "one => [...one.childNodes].some(n => { const r = document.createRange(); r.selectNode(n); return r.getClientRects().length > 1; })"
+    assert [word.inner_text() for word in words if word.evaluate(broken)] == []
+
+
 def test_on_paper_everything_is_there_but_the_filter(tab: Tab) -> None:
     tab.emulate_media(media="print")
     tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
     assert not tab.get_by_label("Show only hosts with this text").is_visible()
     assert tab.get_by_text("pods get GPUs").last.is_visible()
     assert len(visible(tab)) == 20
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert tab.pdf(format="A4").startswith(b"%PDF")
 
 

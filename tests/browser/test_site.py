@@ -1,0 +1,71 @@
+"""The documents as a site, on a web server and in a real browser: search, narrow screens, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+from playwright.sync_api import Page as Tab
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("index", "tutorial", "articles", "support", "reference/inventory", "reference/json")
+SENTENCES = 200  # pixels of a column with sentences
+NARROW = """() => [...document.querySelectorAll('article tr > td:last-child:nth-child(n + 3)')]
+  .filter(cell => cell.getBoundingClientRect().width < %d).map(cell => cell.textContent)"""
+
+pytestmark = pytest.mark.browser
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address."""
+    if not (ROOT / ".venv/bin/zensical").exists():
+        pytest.skip("zensical needs Python 3.11")
+    folder = tmp_path_factory.mktemp("site") / "site"
+    environment = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
+    subprocess.run(["make", "-C", str(ROOT), "docs", f"SITE={folder}"], check=True, capture_output=True, env=environment)  # fmt: skip
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder / "html")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def tab(browser: Browser, site: str) -> Iterator[Tab]:
+    """A narrow window; in the end nothing was asked for elsewhere, and nothing was missing."""
+    wrong: list[str] = []
+    tab = browser.new_page(viewport={"width": 400, "height": 800})
+    tab.on("request", lambda one: wrong.append(one.url) if not one.url.startswith((site, "blob:")) else None)
+    tab.on("response", lambda one: wrong.append(one.url) if one.status >= 400 else None)
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    yield tab
+    tab.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_can_be_read_on_a_narrow_screen(tab: Tab, site: str, page: str) -> None:
+    """Tables scroll, the page does not; a column of sentences has room for some words a line."""
+    tab.goto(f"{site}/{page}.html")
+    assert tab.evaluate("() => document.documentElement.scrollWidth") <= 400
+    assert tab.evaluate(NARROW % SENTENCES) == []
+
+
+def test_words_are_found(tab: Tab, site: str) -> None:
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    tab.goto(f"{site}/index.html")
+    tab.locator(".md-search__button").click()
+    tab.keyboard.type("cordon")
+    expect(tab.get_by_text("Work on the GPUs").first).to_be_visible()
