@@ -15,16 +15,4 @@ from gpunode.runtimes.docker.host import (
 )
 from gpunode.runtimes.docker.step import WATCH, plan
 
-__all__ = [
-    "WATCH",
-    "by_systemd",
-    "check",
-    "headline",
-    "in_use",
-    "labels",
-    "plan",
-    "runc",
-    "serves",
-    "state",
-    "unit",
-]
+__all__ = ["WATCH", "by_systemd", "check", "headline", "in_use", "labels", "plan", "runc", "serves", "state", "unit"]  # fmt: skip
