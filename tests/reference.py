@@ -14,6 +14,8 @@ from gpunode.cli import EPILOG, app
 from gpunode.cluster import obstacles
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS
 from gpunode.inventory.validation import schema
+from gpunode.report.kinds import KINDS
+from tests import jsonlines
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 WRITTEN = "<!-- Written by `python -m tests.reference`; edit the code instead. -->"
@@ -142,7 +144,16 @@ def codes() -> Iterator[str]:
     )
 
 
-PAGES = {"commands.md": commands, "inventory.md": inventory, "codes.md": codes}
+def lines() -> Iterator[str]:
+    yield from ("# Keys of JSON lines", "", WRITTEN, "")
+    yield "What `--json` writes, by `type`. [JSON lines](../json.md) has the rules. *Not always*: only where there is something to report."
+    yield ""
+    for name, kind in KINDS.items():
+        yield from (f"## {name}", "", jsonlines.about(kind), "")
+        yield from table(("key", "type", "is"), *jsonlines.keys(kind))
+
+
+PAGES = {"commands.md": commands, "inventory.md": inventory, "codes.md": codes, "json.md": lines}
 
 
 def text(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from gpunode import inventory
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import jsonlines
 
 from .clusters import until
 from .jobs import JOBS, client, job
@@ -55,7 +55,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
 
 
 def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = jsonlines.parse(done.stdout)
     return [line for line in found if line["type"] == kind]
 
 

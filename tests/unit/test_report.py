@@ -281,8 +281,9 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
     report.problem(ClusterError("b: nothing", hint=Advice("`", Command("verify"), "` says why.")))
     both = Command("provision"), Command("plugin deploy")
     report.note(Advice("`", both[0], "` or `", both[1], "` puts it there."))
-    report.rows("plugin", ("node", "trouble"), [("a", Advice("see ", Command("run vectoradd")))])
-    report.rows("log", ("node", "log"), [("a", "gpunode verify")])
+    see = Advice("see ", Command("run vectoradd"))
+    report.rows("finding", ("host", "code", "cause", "fix"), [("a", "gate", "", see)])
+    report.rows("log", ("node", "pod", "log"), [("a", "p", "gpunode verify")])
 
     told = "".join(capsys.readouterr())
     for command in (
@@ -396,7 +397,7 @@ def tell_all(report: Listener, text: str) -> None:
     """By every way that words of hosts and of the cluster go."""
     report.event(Event("stage", "gpu-01", text))
     with report.live([Host("gpu-01", Ssh("a"))]):
-        report.event(Event("stage", "gpu-01", text, {"n": 0, "of": 2}))
+        report.event(Event("change", "gpu-01", text, {"n": 0, "of": 2, "kind": "WriteFile"}))
         report.event(Event("progress", "gpu-01", text))
         report.finished(Outcome("gpu-01", "failed", error=text, hint=text))
     change = WriteFile("/etc/a", f"{text}\n", text)
@@ -406,8 +407,8 @@ def tell_all(report: Listener, text: str) -> None:
     report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
     report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
     report.links("gpu-01", [Link("node", "broken", text, text, text)])
-    report.rows("plugin", ("node", "log"), [(text, text)])
-    report.rows("plugin", ("node", "log"), [(text, text + "x" * 300)])
+    report.rows("log", ("node", "pod", "log"), [(text, text, text)])
+    report.rows("log", ("node", "pod", "log"), [(text, "", text + "x" * 300)])
     report.problem(ClusterError(text, hint=text))
     report.note(text)
 

@@ -1,0 +1,88 @@
+"""The kinds of JSON lines: what the code writes is what docs/reference/json.md says. tests/conftest.py compares every line that tests write."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from gpunode.report.kinds import KINDS
+from tests import jsonlines
+
+ROOT = Path(__file__).parents[2]
+ROOMS = [ROOT / "gpunode/converge.py", *(ROOT / "gpunode/cli").glob("*.py"), *(ROOT / "gpunode/rollout").glob("*.py")]  # fmt: skip
+BY_REPORT = {
+    "outcome",
+    "plan",
+    "cluster",
+    "link",
+    "error",
+    "note",
+    "summary",
+}  # as gpunode/report/lines.py makes them
+HOST = {"host": "gpu-1", "status": "failed", "seconds": 1.5}
+
+
+def calls(name: str) -> Iterator[tuple[Path, ast.Call]]:
+    """Every call of a function or method of this name."""
+    for path in ROOMS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", getattr(node.func, "id", "")) == name
+            ):
+                yield path, node
+
+
+def tables() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Kind and columns of each table that a command reports."""
+    for path, call in calls("rows"):
+        if isinstance(call.args[0], ast.Constant):
+            columns: object = None
+            if isinstance(call.args[1], ast.Name):
+                columns = vars(__import__(f"gpunode.rollout.{path.stem}", fromlist=["*"]))[call.args[1].id]
+            yield call.args[0].value, tuple(columns or ast.literal_eval(call.args[1]))
+
+
+@pytest.mark.parametrize(("kind", "columns"), sorted(set(tables())))
+def test_a_table_has_the_keys_of_its_kind(kind: str, columns: tuple[str, ...]) -> None:
+    keys = get_type_hints(KINDS[kind])
+    assert set(columns) - set(keys) == set()
+    assert KINDS[kind].__required_keys__ - set(columns) == set()
+
+
+def test_every_kind_is_written_by_somebody() -> None:
+    """And none is written that is not a kind."""
+    events = {call.args[0].value for _, call in calls("Event") if isinstance(call.args[0], ast.Constant)}
+    assert {kind for kind, _ in tables()} | events | BY_REPORT == set(KINDS)
+
+
+def test_every_key_says_what_it_is() -> None:
+    unclear = {"object", "list of objects"}  # by itself; the keys inside, or a sentence, say the rest
+    for kind in KINDS.values():
+        assert jsonlines.about(kind).endswith(".")
+        for key, words, meaning in jsonlines.keys(kind):
+            assert meaning or words not in unclear, f"{kind.__name__}: {key}"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ({"type": "outcome", **HOST}, ""),
+        ({"type": "outcome", **HOST, "code": "disk-full"}, ""),
+        ({"type": "outcome", "host": "gpu-1", "status": "failed"}, "'seconds' is a required property"),
+        ({"type": "outcome", **HOST, "colour": "red"}, "'colour' was unexpected"),
+        ({"type": "outcome", **HOST, "seconds": "1"}, "seconds: '1' is not of type 'number'"),
+        ({"type": "outcome", **HOST, "status": "fine"}, "'fine' is not one of"),
+        ({"type": "plan", **HOST, "changes": [{"step": "x"}], "disturbs": None, "notes": []}, "changes.0: 'kind' is a"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_not_as_documented_is_found(line: dict[str, object], wrong: str) -> None:
+    if not wrong:
+        jsonlines.fits(line)
+        return
+    with pytest.raises(AssertionError, match=wrong):
+        jsonlines.fits(line)
