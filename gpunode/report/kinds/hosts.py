@@ -142,4 +142,4 @@ class Batch(TypedDict):
     hosts: Annotated[list[str], "those in it"]
     changes: Annotated[list[str], "those that change"]
     disturbed: Annotated[list[str], "those where something restarts"]
-    words: Annotated[str, "by what"]
+    words: Annotated[list[str], "by what"]
