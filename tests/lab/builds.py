@@ -50,6 +50,8 @@ KUBERNETES = _kubernetes(
 )
 # 1.23 pulls in an x/sys that reaches into the runtime by linkname, which Go refuses since 1.23
 KUBERNETES_LEGACY = _kubernetes("1.23.17", "kubelet", more="-checklinkname=0")
+# the newest below 1.31 that the module proxy has whole
+KUBERNETES_MIDDLE = _kubernetes("1.30.14", "kubelet")
 CONTAINERD = Part(
     "containerd",
     tuple(f"{_CONTAINERD}/cmd/{c}" for c in ("containerd", "containerd-shim-runc-v2", "ctr")),

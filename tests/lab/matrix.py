@@ -99,6 +99,7 @@ ROWS = (
     Row("apt and dpkg killed while the driver's module is built", ("test_halfway.py",), "dpkg_killed"),
     Row("dnf and rpm killed while the driver's module is built", ("test_halfway.py",), "rpm_killed"),
     Row("a `.run` driver without its record", ("test_end_states.py",), "without_its_record"),
+    Row("kubelet 1.30 on Debian's containerd 1.6, bare", ("test_middle_kubelet.py",)),
     Row("NVIDIA's own device plugin, and over to gpunode's", ("test_switch_over.py",)),
     Row("an apply that is killed, cut off or out of disk", ("test_interrupted.py",)),
     Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),
