@@ -19,7 +19,7 @@ def test_every_table_says_where_it_is_from() -> None:
     """A fact without a source cannot be checked again."""
     folder = files("gpunode.compat")
     tables = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-    assert len(tables) == 8
+    assert tables
     for entry in tables:
         assert "# source" in entry.read_text(encoding="utf-8"), entry.name
 

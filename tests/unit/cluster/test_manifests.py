@@ -33,6 +33,7 @@ def vectoradd(**values: object) -> dict[str, object]:
         "args": ("-m", "x"),
         "resource": "nvidia.com/gpu",
         "amount": 1,
+        "scheduler": "",
         "runtime_class": None,
         "seconds": 60,
     }
