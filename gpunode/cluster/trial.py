@@ -16,6 +16,7 @@ from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.reason import Reason
 
+BUSY = (429, 502, 503, 504)  # of an API server that cannot answer now: nothing is said of the pod
 UNKNOWN = "not-admitted"  # code: the API server's sentence is none of those that are known
 OPTIONAL = (("serviceAccountName", "ServiceAccount"), ("runtimeClassName", "RuntimeClass"))
 
@@ -74,6 +75,8 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
     except HttpError as error:
         if error.untried:
             return Trial(what, None, error.untried if error.code == 400 else "")
+        if error.code in BUSY:
+            return Trial(what, None, error.message)
         reason = obstacles.admission(error.message) or Reason(UNKNOWN, error.message, fix=error.hint)
         if _passes(reason.code, name, namespace, actions):
             return Trial(what, None)

@@ -31,6 +31,8 @@ REFERENCE = re.compile(
     r"(?P<host>[\w-]+(?:\.[\w-]+)+(?::\d+)?|[\w-]+:\d+)/(?P<name>[a-z0-9][a-z0-9._/-]*)"
     r"(?::(?P<tag>\w[\w.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+HUBS = ("docker.io", "index.docker.io")  # names of Docker Hub
+HUB = "registry-1.docker.io"  # which answers for it
 PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
 
 
@@ -42,6 +44,13 @@ class Reference:
     name: str
     tag: str | None
     digest: str | None
+
+    @property
+    def place(self) -> str:
+        """Where the registry has it. Docker Hub has another name than its images, whose own are in `library`."""
+        if self.host not in HUBS:
+            return f"{self.host}/v2/{self.name}"
+        return f"{HUB}/v2/{self.name if '/' in self.name else f'library/{self.name}'}"
 
     def __str__(self) -> str:
         tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
@@ -123,7 +132,7 @@ class _Registry:
             _write(self._wanted, folder, digest, iter(lambda: answer.read(CHUNK), b""), size)
 
     def _get(self, what: str, accept: str) -> IO[bytes]:
-        address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
+        address = f"https://{self._wanted.place}/{what}"
         try:
             return self._open(address, accept)
         except HTTPError as error:

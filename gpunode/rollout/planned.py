@@ -15,7 +15,7 @@ from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.plugin import deployed, expected, images, sharing
 from gpunode.cluster.reason import of
-from gpunode.cluster.vectoradd import run as vectoradd
+from gpunode.cluster.vectoradd import manifest as vectoradd
 from gpunode.errors import ClusterError, Obstacle
 from gpunode.model import Inventory
 from gpunode.rollout import nodes

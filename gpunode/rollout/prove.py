@@ -9,6 +9,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.extender import second
 from gpunode.cluster.vectoradd import run as pods
+from gpunode.cluster.vectoradd.manifest import ARGS
 from gpunode.cluster.vectoradd.results import NodeResult, Result
 from gpunode.cluster.vectoradd.target import Target
 from gpunode.errors import ClusterError
@@ -40,7 +41,7 @@ def vectoradd(
         image=PluginImage(image) if image else nodes.image_of(inventory),
         seconds=PODS_SECONDS,
         tell=tell,
-        args=() if image else pods.ARGS,
+        args=() if image else ARGS,
         config=inventory.cluster.plugin_config,
         holder=holder,
         schedulers=_schedulers(api, inventory),

@@ -168,3 +168,17 @@ def test_a_registry_that_nobody_vouches_for_is_not_asked(
 def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) -> None:
     found = registry.reference(text)
     assert (found and found.name) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("docker.io/python:3.11", "registry-1.docker.io/v2/library/python"),
+        ("index.docker.io/a/b:1", "registry-1.docker.io/v2/a/b"),
+        ("registry.example.com/python:3.11", "registry.example.com/v2/python"),
+    ],
+)
+def test_docker_hub_answers_under_another_name(text: str, place: str) -> None:
+    found = registry.reference(text)
+    assert found is not None
+    assert (found.place, str(found)) == (place, text)

@@ -24,7 +24,9 @@ from typing import Any
 from gpunode.errors import ClusterError
 
 PATIENCE, ASKING = 60.0, 300.0  # seconds for its answer; where a user may have to log in
-SKEW = timedelta(minutes=5)  # before its end a token is no longer used
+SKEW = timedelta(
+    minutes=5
+)  # before its end a token is no longer used; but for half of the time that it has at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,10 @@ class Credential:
         """A kubeconfig's user who has it."""
         import base64
 
-        if self.token:
-            return {"token": self.token}
         parts = {"client-certificate-data": self.certificate, "client-key-data": self.key}
-        return {key: base64.b64encode(text.encode()).decode() for key, text in parts.items()}
+        pair = parts if self.certificate and self.key else {}
+        token = {"token": self.token} if self.token else {}
+        return token | {key: base64.b64encode(text.encode()).decode() for key, text in pair.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class ExecPlugin:
                 stderr=None if asks else subprocess.PIPE,
                 cwd=self.folder,
                 env=environment,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 start_new_session=not asks,  # so that all of it can be ended; but a terminal belongs to its session
             )
         except OSError as error:
@@ -85,6 +88,9 @@ class ExecPlugin:
                 f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(words)}`",
                 hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
             ) from error
+        except BaseException:  # Ctrl-C does not reach a group of its own
+            _end(process, grouped=not asks)
+            raise
         if process.returncode:
             said = "what it wrote is above" if asks else (err or "").strip()
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
@@ -137,14 +143,21 @@ class Renewal:
 
     def __init__(self, plugin: ExecPlugin, credential: Credential) -> None:
         self._plugin, self._credential, self._lock = plugin, credential, threading.Lock()
+        self._due = _due(credential)
 
     def __call__(self, configuration: Any) -> None:
         """Called before each request."""
         with self._lock:
-            ends = self._credential.ends
-            if ends is not None and ends - SKEW <= datetime.now(timezone.utc):
+            if self._due is not None and self._due <= datetime.now(timezone.utc):
                 self._credential = self._plugin.run()
+                self._due = _due(self._credential)
             configuration.api_key["BearerToken"] = f"Bearer {self._credential.token}"
+
+
+def _due(credential: Credential) -> datetime | None:
+    """When to ask for another. Some live for less than SKEW, and some plugins give the same until its end."""
+    now = datetime.now(timezone.utc)
+    return credential.ends and max(credential.ends - SKEW, now + (credential.ends - now) / 2)
 
 
 def _time(text: str) -> datetime:

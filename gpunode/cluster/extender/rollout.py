@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import time
 
-from gpunode.cluster import pods
+from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.errors import ClusterError
 
 LOOK = 1.0  # seconds between two looks
+REFUSED = (
+    20.0  # seconds without a pod that the cluster makes: quotas and policies do not change by themselves
+)
 
 
 def rolled_out(
     api: Api, name: str, namespace: str, *, what: str, seconds: float, tell: OnProgress, hint: str = ""
 ) -> None:
-    """Wait until all pods of the Deployment are of this version and one is Ready. Raises ClusterError with why none is."""
-    end = time.monotonic() + seconds
-    while not _ready(api.get("Deployment", name, namespace) or {}):
-        if time.monotonic() > end:
+    """Wait until all pods of the Deployment are of this version and one is Ready. Raises ClusterError with why none is, early
+    where the cluster makes none."""
+    begun = made = time.monotonic()
+    while not _ready(live := api.get("Deployment", name, namespace) or {}):
+        now, refusal = time.monotonic(), _refusal(live)
+        made = made if refusal else now
+        if refusal and now - made >= REFUSED:
+            known = obstacles.admission(refusal)
+            fix = known.fix if known else f"See `kubectl -n {namespace} describe deployments {name}`."
+            raise ClusterError(
+                f"waited {now - begun:.0f} s for {what}: the cluster makes no pods: {refusal}",
+                hint=f"{fix}{hint and ' '}{hint}",
+            )
+        if now > begun + seconds:
             selector = f"app.kubernetes.io/name={name}"
             raise ClusterError(
                 f"waited {seconds:.0f} s for {what}: {_why(api, namespace, selector)}",
                 hint=f"See `kubectl -n {namespace} describe pods -l {selector}`, and their logs.{hint and ' '}{hint}",
             )
-        tell(f"waiting for {what}")
+        tell(f"waiting for {what}{refusal and f': {refusal}'}")
         time.sleep(LOOK)
+
+
+def _refusal(deployment: Object) -> str:
+    """Why it gets no pod, as quotas and admission put it; "" where nothing is known."""
+    for one in deployment.get("status", {}).get("conditions") or []:
+        if one["type"] == "ReplicaFailure" and one["status"] == "True":
+            return str(one.get("message") or one.get("reason") or "")
+    return ""
 
 
 def _ready(deployment: Object) -> bool:

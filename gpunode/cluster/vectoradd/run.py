@@ -20,10 +20,10 @@ from gpunode.cluster import nodes, pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, changes, follow
-from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.nodes import Node
 from gpunode.cluster.vectoradd.job import Job
 from gpunode.cluster.vectoradd.left import GONE
+from gpunode.cluster.vectoradd.manifest import ARGS, pod
 from gpunode.cluster.vectoradd.requests import Request
 from gpunode.cluster.vectoradd.requests import free as free_of
 from gpunode.cluster.vectoradd.results import NodeResult, Result, failed, reported
@@ -32,7 +32,6 @@ from gpunode.errors import ClusterError
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.wording import Advice, Command, lines
 
-ARGS = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # of the plugin's image
 CONTAINER = "vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
@@ -68,40 +67,6 @@ def run(
         this.clean()
     this.gone()
     return tuple(job.verdict() for job in jobs)
-
-
-def pod(
-    name: str,
-    node: Node,
-    request: Request,
-    *,
-    namespace: str,
-    image: PluginImage,
-    seconds: float,
-    args: Sequence[str] = ARGS,
-    run: str = "",
-    holder: str = "",
-    scheduler: str = "",
-) -> Object:
-    """The pod that makes this request on the node, of the call of `run` that `run` names."""
-    (made,) = rendered(
-        "vectoradd.yaml.j2",
-        name=name,
-        namespace=namespace,
-        run=run,
-        holder=holder,
-        hostname=node.labels.get(HOSTNAME, node.name),
-        taints=node.taints,
-        image=image.reference,
-        pull=image.pull,
-        args=args,
-        resource=request[0],
-        amount=request[1],
-        scheduler=scheduler,
-        runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
-        seconds=int(seconds) + 60,
-    )
-    return made
 
 
 class _Run:

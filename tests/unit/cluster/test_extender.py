@@ -14,11 +14,12 @@ from gpunode import report
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import KINDS
-from gpunode.cluster.extender import certificates
+from gpunode.cluster.extender import certificates, rollout
 from gpunode.cluster.extender.deployment import NAME, Spec, rights_to_remove
 from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
+from gpunode.errors import ClusterError
 from gpunode.model import PluginImage, Share
 from gpunode.rollout import shares
 
@@ -116,3 +117,18 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     assert shares._repaired(api, finding, [deepcopy(before)], shown)
     (now,) = fake.all("Pod")
     assert now["metadata"]["annotations"] == {"x": "1"}
+
+
+def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a quota: the Deployment has the reason, and it is told meanwhile."""
+    monkeypatch.setattr(rollout, "REFUSED", 0.0)
+    refusal = "pods is forbidden: exceeded quota: few"
+    state = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": refusal}]}
+    fake.put({"kind": "Deployment", "metadata": {"name": "share", "namespace": "gpunode"}, "status": state})
+    with pytest.raises(
+        ClusterError, match=f"for the extender: the cluster makes no pods: {refusal}"
+    ) as caught:
+        rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=600, tell=print)
+    assert "The ResourceQuota `few`" in caught.value.hint

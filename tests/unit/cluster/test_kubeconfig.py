@@ -9,7 +9,7 @@ import socket
 import ssl
 import tempfile
 import time
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +449,66 @@ def test_what_a_plugin_answers_is_used_and_asked_for_anew_before_it_ends(tmp_pat
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
     assert access.configuration.auth_settings()["BearerToken"]["value"] == "Bearer me2"
+
+
+@pytest.mark.parametrize(
+    ("left", "passed", "asked"),
+    [(3600, 3000, 1), (3600, 3301, 2), (240, 100, 1), (240, 121, 2), (-5, 0, 2)],
+)
+def test_a_token_is_kept_for_half_of_its_time_at_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, passed: int, asked: int
+) -> None:
+    """Five minutes before its end there is another; one that lives for less is not asked for with every request."""
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    now = [start]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return now[0]  # type: ignore[return-value]
+
+    monkeypatch.setattr(exec_plugin, "datetime", Clock)
+    run: Any = answering(token="t", expirationTimestamp=(start + timedelta(seconds=left)).isoformat())
+    run["users"][0]["user"]["exec"] |= {
+        "command": "/bin/sh",
+        "args": ["-c", f'echo >>{tmp_path}/asked; echo "$0"', *run["users"][0]["user"]["exec"]["args"]],
+    }
+    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **run)))
+    now[0] += timedelta(seconds=passed)
+    access.configuration.auth_settings()
+    assert len((tmp_path / "asked").read_text().splitlines()) == asked
+
+
+def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Path) -> None:
+    """A proxy before the API server may want the certificate."""
+    _, pem = tls.server(tmp_path / "client.pem")
+    key = (tmp_path / "client.pem").read_text()
+    status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
+    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
+    assert access.tls is not None
+    assert access.configuration.api_key[credentials.KEY] == "Bearer t"
+
+
+def test_what_a_plugin_prints_may_be_no_text(tmp_path: Path) -> None:
+    """It is told as any other answer that is none."""
+    source = written(tmp_path, **plugin("/bin/sh", "-c", r"printf '\377'"))
+    assert "it did not print an ExecCredential" in refused(source)
+
+
+def test_an_interrupt_ends_the_plugin_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a group of its own, which no Ctrl-C reaches."""
+    os.mkfifo(tmp_path / "held")
+    end = os.open(tmp_path / "held", os.O_RDWR)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exec_plugin.subprocess.Popen, "communicate", interrupted)
+    source = written(tmp_path, **plugin("/bin/sh", "-c", f"exec sleep 600 9<>{tmp_path}/held"))
+    with pytest.raises(KeyboardInterrupt):
+        kubeconfig.load(Cluster(kubeconfig=source))
+    os.close(end)
+    assert not _is_read(tmp_path / "held")
 
 
 def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> None:

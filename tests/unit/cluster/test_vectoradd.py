@@ -13,6 +13,7 @@ import pytest
 from gpunode.cluster import lease, nodes, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.vectoradd import left as left_pods
+from gpunode.cluster.vectoradd import manifest
 from gpunode.cluster.vectoradd import run as vectoradd
 from gpunode.cluster.vectoradd.job import Job
 from gpunode.cluster.vectoradd.results import NodeResult
@@ -51,8 +52,8 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
     """A second one places those that ask for memory; the cluster's own all others."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     given = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20}
-    past = vectoradd.pod("one", node, (pods.GPU, 1), **given)  # type: ignore[arg-type]
-    named = vectoradd.pod("one", node, (pods.MEMORY, 1), **given, scheduler="gpunode")  # type: ignore[arg-type]
+    past = manifest.pod("one", node, (pods.GPU, 1), **given)  # type: ignore[arg-type]
+    named = manifest.pod("one", node, (pods.MEMORY, 1), **given, scheduler="gpunode")  # type: ignore[arg-type]
     assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")
 
 
