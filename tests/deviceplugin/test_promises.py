@@ -323,6 +323,8 @@ def test_where_gpushare_put_its_pods_is_read_from_its_annotations(
         before = bound.named().get("default/a")
         bound.kind.gone("uid-b")  # what it was placed on may be what `a` has
         assert bound.named() == {"default/a": before}
+        bound.kind.seen(pods[0])  # its status changes
+        assert bound.named() == {"default/a": before}
 
 
 def test_only_the_gpu_that_gpushare_named_is_reserved(scene: Any) -> None:

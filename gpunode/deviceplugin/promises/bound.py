@@ -171,6 +171,9 @@ class BoundPods:
         if theirs is None:
             self._theirs.pop(uid, None)
             return
+        before = self._theirs.get(uid)
+        if before is not None and before.units == theirs.units:
+            theirs = replace(theirs, gpus=theirs.gpus | before.gpus)
         self._theirs[uid] = theirs
         equal = {other: one for other, one in self._theirs.items() if one.units == theirs.units}
         gpus = frozenset[str]().union(*(one.gpus for one in equal.values()))
