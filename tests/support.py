@@ -28,6 +28,7 @@ LAB = "tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to
 SIM = "tests/sim/test_hosts.py::test_a_bare_host_becomes_right"
 RPM = "tests/lab/test_rpm.py::test_provision_takes_it_from_bare_to_verified"
 ARCHIVE = "tests/lab/test_distribution.py::test_from_bare_to_every_gpu"
+MIDDLE = "tests/lab/test_middle_kubelet.py::test_a_bare_host_becomes_a_verified_node"
 REAL, SIMULATED, TABLE = "real part", "simulation", "table only"
 # What was run: of a system, a GPU generation, a minor of Kubernetes; all else is table only.
 RAN: Mapping[str, tuple[str, str]] = {
@@ -39,6 +40,7 @@ RAN: Mapping[str, tuple[str, str]] = {
     "Hopper": (REAL, LAB),
     "Ampere": (SIMULATED, SIM),
     "1.23": (REAL, LAB),
+    "1.30": (REAL, MIDDLE),
     "1.36": (REAL, LAB),
 }
 SUSE = {
@@ -381,7 +383,7 @@ H100's and an A100's. The production branch is {production}.
 | --- | --- |
 | docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
-| containerd 1.6 | its merged files alone, real part: `tests/lab/test_runtime_files.py::test_containerd_has_what_was_wanted_and_all_else_as_before` |
+| containerd 1.6 | real part: `tests/lab/test_middle_kubelet.py::test_a_bare_host_becomes_a_verified_node` |
 | containerd of k3s, RKE2, k0s and MicroK8s | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | CRI-O, of MicroShift too | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | docker by cri-dockerd | table only |
