@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import jsonlines
 
 from . import api, machine
 from .lab import is_cold
@@ -54,7 +55,7 @@ class Ran:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stdout.splitlines()]
+        return jsonlines.parse(self.stdout)
 
     def of(self, kind: str, host: str | None = None) -> list[dict[str, Any]]:
         """The JSON lines of one type, of one host."""

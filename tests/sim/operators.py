@@ -26,6 +26,7 @@ from typing import Any
 from gpunode.agent.record import LIVE
 from gpunode.sim.demo import Demo
 from gpunode.sim.host.state import DOWN, State
+from tests import jsonlines
 
 from .clusters import Client
 
@@ -82,7 +83,7 @@ def last_words(demo: Demo) -> str:
 
 
 def lines(demo: Demo) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output(demo).splitlines() if line.startswith("{")]
+    return jsonlines.parse("\n".join(line for line in output(demo).splitlines() if line.startswith("{")))
 
 
 # --- in the operator's process ---

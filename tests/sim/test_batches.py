@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import yaml
 from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import jsonlines
 
 from .clusters import Client, until
 from .operators import under_way
@@ -54,7 +54,7 @@ def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = jsonlines.parse(done.stdout)
     return [line for line in found if line["type"] == kind]
 
 
@@ -98,7 +98,7 @@ def test_bare_hosts_disturb_nobody_and_go_together(
 def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    story = [json.loads(line) for line in done.stdout.splitlines()]
+    story = jsonlines.parse(done.stdout)
     steps = [
         (line["type"], line.get("host") or line["node"])
         for line in story

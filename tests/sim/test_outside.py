@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import yaml
 
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import jsonlines
 
 from .clusters import until
 from .fleets import serving
@@ -60,7 +60,7 @@ def gpunode(demo: Demo, *words: str, killed: float = 0) -> subprocess.CompletedP
 
 def planned(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """The plan's line of the host."""
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = jsonlines.parse(done.stdout)
     return next(line for line in found if line["type"] == "plan")
 
 

@@ -5,7 +5,6 @@ The simulation has no static pods and no Deployments: what kubelet and controlle
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.schedulers import manifest
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import jsonlines
 from tests.unit.test_schedulers import KUBEADM
 
 from .clusters import Client, until
@@ -99,7 +99,7 @@ def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = jsonlines.parse(done.stdout)
     return [line for line in found if line["type"] == kind]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import jsonlines
 from tests.sim.clusters import until
 
 from .other_words.sitecustomize import OTHER
@@ -69,6 +69,6 @@ def test_no_judgement_rests_on_the_plugins_words(
 def run(demo: Demo, *words: str) -> tuple[int, list[dict[str, Any]], str]:
     """A command's exit status, its results without words for people, and all that it printed."""
     code, text = demo.run([sys.executable, "-m", "gpunode", *words, "--json"], capture=True)
-    lines = [json.loads(line) for line in text.splitlines() if line]
+    lines = jsonlines.parse(text)
     results = [line for line in lines if line["type"] in RESULTS]
     return code, [{key: one[key] for key in ("type", *CODES) if key in one} for one in results], text
