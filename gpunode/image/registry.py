@@ -101,7 +101,7 @@ def _explained(wanted: Reference) -> Iterator[None]:
     except HTTPError as error:
         error.close()
         raise UnusableBase(
-            f"{wanted} cannot be fetched: {error.url} answers {error.code} {error.reason}",
+            f"{wanted} cannot be fetched: {error.url.partition('?')[0]} answers {error.code} {error.reason}",
             hint=_hint(error.code),
         ) from error
     except (OSError, HTTPException) as error:
@@ -158,7 +158,9 @@ class _Registry:
         if not realm.startswith("https://"):
             raise OSError("its tokens do not come over HTTPS")
         query = {key: value for key, value in challenge.items() if key in ("service", "scope")}
-        with self._open(f"{realm}?{urlencode(query)}", "application/json") as answer:
+        with self._open(
+            f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}", "application/json"
+        ) as answer:
             found: dict[str, Any] = json.loads(answer.read(LARGEST))
         return str(found.get("token") or found.get("access_token") or "")
 

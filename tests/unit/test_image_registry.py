@@ -25,6 +25,7 @@ class Registry(ThreadingHTTPServer):
 
     files: Files
     asked: list[tuple[str, str]]  # path, Authorization
+    more = ""  # of the address where tokens are
 
     @property
     def host(self) -> str:
@@ -41,18 +42,19 @@ class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         token = self.headers.get("Authorization", "")
         self.server.asked.append((self.path, token))
-        if self.path.startswith("/token?service=test&scope=repository"):
+        if (
+            self.path.startswith(f"/token{self.server.more or '?'}")
+            and "service=test&scope=repository" in self.path
+        ):
             return self._send(200, b'{"token": "for-everybody"}')
         if self.path.startswith("/storage/"):
-            return self._blob(self.path.rsplit("/", 1)[1])
+            return self._blob(self.path.rsplit("/", 1)[1].removesuffix("?Signature=x"))
         if self.path.startswith(HIDDEN) or token != "Bearer for-everybody":
-            realm = (
-                f'Bearer realm="https://{self.server.host}/token",service="test",scope="repository:x:pull"'
-            )
+            realm = f'Bearer realm="https://{self.server.host}/token{self.server.more}",service="test",scope="repository:x:pull"'
             return self._send(401, b"", **{"WWW-Authenticate": realm})
         kind, which = self.path.split("/")[-2:]
         if kind == "blobs":
-            return self._send(307, b"", Location=f"https://{self.server.host}/storage/{which}")
+            return self._send(307, b"", Location=f"https://{self.server.host}/storage/{which}?Signature=x")
         (entry,) = json.loads(self.server.files["index.json"])["manifests"]
         return self._blob(entry["digest"] if which == "3.11" else which)
 
@@ -105,6 +107,23 @@ def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(
     assert (tmp_path / "fetched.tar").read_bytes() == (tmp_path / "saved.tar").read_bytes()
     assert len([path for path, token in server.asked if "/manifests/" in path and token]) == 2
     assert [token for path, token in server.asked if path.startswith(("/storage/", "/token"))] == ["", "", ""]
+
+
+def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path: Path) -> None:
+    server.more = "?account=any"
+
+    assert "can be another image tomorrow" in refusal(f"{server.host}/base/python:3.11", tmp_path).message
+    assert server.asked[1][0].startswith("/token?account=any&service=test&")
+
+
+def test_an_address_is_told_without_its_query(server: Registry, tmp_path: Path) -> None:
+    """A registry's storage is asked by addresses that are signed."""
+    for name in [one for one, data in server.files.items() if b'"digest"' not in data]:
+        del server.files[name]
+
+    said = refusal(server.reference(), tmp_path).message
+    assert "/storage/" in said
+    assert "Signature" not in said
 
 
 def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class ExecPlugin:
             said = "what it wrote is above" if asks else (err or "").strip()
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
             raise self._failed(
-                f"it ended with status {process.returncode}{said and f': {said}'}{'' if said else no_input}",
+                f"it ended with status {process.returncode}{said and f': {said}'}{'' if said or asks else '.'}{'' if said else no_input}",
                 *([no_input.strip()] if said and no_input else ()),
             )
         return self._read(out)

@@ -489,6 +489,11 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
     assert access.configuration.api_key[credentials.KEY] == "Bearer t"
 
 
+def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path: Path) -> None:
+    said = refused(written(tmp_path, **plugin("/bin/false")))
+    assert "it ended with status 1. It was given no input" in said
+
+
 def test_what_a_plugin_prints_may_be_no_text(tmp_path: Path) -> None:
     """It is told as any other answer that is none."""
     source = written(tmp_path, **plugin("/bin/sh", "-c", r"printf '\377'"))
