@@ -39,6 +39,7 @@ class Starter:
     kubeconfig: str = ""
     context: str = ""
     archive: str = ""  # the device plugin's image
+    jumps: tuple[str, ...] = ()  # by which the hosts are reached
 
 
 def text(known: Starter) -> str:
@@ -77,6 +78,8 @@ def _lines(known: Starter) -> Iterator[str]:
         if not one.plain:
             rest = f"   # no key holds {', '.join(one.left)}: write it in ~/.ssh/config" if one.left else ""
             yield f"      - {{{', '.join(_keys(one))}}}{rest}"
+    for name in known.jumps:
+        yield f"      # - {_scalar(name)}   # only a jump host of others, as it seems"
 
 
 def _keys(one: Entry) -> Iterator[str]:

@@ -16,6 +16,7 @@ from gpunode.errors import ClusterError, UsageError
 from gpunode.inventory.expand import names
 from gpunode.inventory.starter import Entry, Starter
 from gpunode.model import Cluster, Inventory, Ssh
+from gpunode.openssh.resolve import Options
 from gpunode.rollout import nodes
 
 ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
@@ -31,11 +32,11 @@ OPTIONS = {**SSH_KEYS, "host_key_check": "stricthostkeychecking"}
 
 
 def from_ssh(file: Path = SSH_CONFIG) -> Starter:
-    """The hosts that ssh knows by name; of another file than ssh's own with what it sets: connections do not read it."""
-    from gpunode.ssh.aliases import aliases
+    """The hosts that ssh knows by name, without the jump hosts of others; of another file than ssh's own with what it sets: connections do not read it."""
+    from gpunode.ssh.aliases import aliases, hops
 
     try:
-        found = aliases(file.expanduser())
+        found, jumps = aliases(file.expanduser()), hops(file.expanduser())
     except OSError as error:
         raise UsageError(
             f"{file} cannot be read: {error.strerror}",
@@ -43,7 +44,11 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
         ) from error
     own = file.expanduser().absolute() == SSH_CONFIG.expanduser()
     return Starter(
-        str(file), tuple(Entry(name) if own else _copied(name, file.expanduser()) for name in found)
+        str(file),
+        tuple(
+            Entry(name) if own else _copied(name, file.expanduser()) for name in found if name not in jumps
+        ),
+        jumps=tuple(name for name in found if name in jumps),
     )
 
 
@@ -56,7 +61,8 @@ def from_cluster(cluster: Cluster) -> Starter:
     known = [node for node in there if _has_gpus(node)]
     aliases: set[str] = set()
     with suppress(UsageError):
-        aliases = {one.name for one in from_ssh().hosts}
+        ours = from_ssh()
+        aliases = {*(one.name for one in ours.hosts), *ours.jumps}
     entries = tuple(
         Entry(node.name, "" if node.name in aliases else _address(node, there)) for node in known or there
     )
@@ -111,10 +117,39 @@ def _copied(name: str, file: Path) -> Entry:
         values["known_hosts"] = ""
     if value("stricthostkeychecking") in ("true", "yes"):
         values["host_key_check"] = "strict"
+    values["jump"], beyond = _jump(values["jump"], found, file) if values["jump"] else ("", ())
     # ssh derives updatehostkeys from the others.
     held = {"hostname", "updatehostkeys", *(option for key, option in OPTIONS.items() if values.get(key))}
     left = tuple(one for one in found if one not in held and found[one] != usual.get(one))
-    return Entry(name, value("hostname"), tuple((key, text) for key, text in values.items() if text), left)
+    return Entry(
+        name, value("hostname"), tuple((key, text) for key, text in values.items() if text), left + beyond
+    )
+
+
+def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
+    """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
+    where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
+    from gpunode.openssh.resolve import Unresolved, hop
+    from gpunode.ssh.config import Config
+
+    if "," in jump:
+        return "", ()
+    try:
+        ssh = hop(Ssh(""), jump)
+    except Unresolved:
+        return "", ()
+    its, usual = (Config(one).options(ssh) for one in (file, Path(os.devnull)))
+    own = {one for one in its if its[one] not in (usual.get(one), found.get(one))}
+    if own - {"hostname", "user", "port", "updatehostkeys"}:
+        return jump, (f"Host {ssh.address}",)
+    address, user = its.get("hostname", [ssh.address])[0], ssh.user or ""
+    port = str(ssh.port or "")
+    if its.get("user") != usual.get("user"):
+        user = its["user"][0]
+    if its.get("port") != usual.get("port"):
+        port = its["port"][0]
+    place = f"[{address}]" if ":" in address else address
+    return f"{f'{user}@' if user else ''}{place}{f':{port}' if port else ''}", ()
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:

@@ -27,6 +27,18 @@ def aliases(file: Path) -> tuple[str, ...]:
     return tuple(name for name, wanted in found.items() if wanted)
 
 
+def hops(file: Path) -> frozenset[str]:
+    """The jump hosts of the file and its Includes, by name. Raises OSError where the file itself cannot be read."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    ways = [
+        words[0]
+        for keyword, words in _directives(text, file.parent, DEEPEST)
+        if keyword == "proxyjump" and words
+    ]
+    places = (one.rpartition("@")[2] for way in ways for one in way.removeprefix("ssh://").split(","))
+    return frozenset(one.partition(":")[0] for one in places)
+
+
 def _directives(text: str, folder: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
     for line in text.splitlines():
         parts = LINE.fullmatch(line)

@@ -122,6 +122,29 @@ def test_options_of_ssh_that_no_key_holds_are_named(folder: Path) -> None:
     assert one.ssh.host_key_check == "strict"
 
 
+@pytest.mark.parametrize(
+    ("section", "way", "jump", "left"),
+    [
+        ("HostName 10.0.0.9\n  User hop\n  Port 2222", "bastion", "hop@10.0.0.9:2222", ""),
+        ("HostName fd00::9", "me@bastion:22", "me@[fd00::9]:22", ""),
+        ("HostName bastion.example.org", "bastion", "bastion.example.org", ""),
+        ("HostName 10.0.0.9\n  IdentityFile /hop", "bastion", "bastion", "Host bastion"),
+        ("HostName 10.0.0.9", "bastion,other", None, "proxyjump"),
+    ],
+)
+def test_a_jump_host_of_another_ssh_configuration_is_written_as_it_is_reached_and_is_no_gpu_host(
+    folder: Path, section: str, way: str, jump: str | None, left: str
+) -> None:
+    """Its name means nothing to ssh's own files. What the inventory cannot say of it is named."""
+    (folder / "conf").write_text(f"Host gpu-1\n  ProxyJump {way}\nHost bastion\n  {section}\n")
+    done = init("--from", "conf")
+    assert done.exit_code == 0, done.output
+    assert (f"No key of it holds {left}: " in done.stderr) == bool(left)
+    (one,) = inventory.load(folder / "inventory.yaml", keys=False).hosts
+    assert (one.name, one.ssh.jump) == ("gpu-1", jump)
+    assert "# - bastion " in (folder / "inventory.yaml").read_text()
+
+
 def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
     (folder / "inventory.yaml").write_text("mine")
     error = init("--from", "ssh").exception
