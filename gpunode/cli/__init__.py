@@ -28,6 +28,7 @@ from gpunode.cli import (
     resume,
     run,
     share,
+    slips,
     status,
     verify,
 )
@@ -44,6 +45,7 @@ INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no Keyboard
 
 app = typer.Typer(
     name="gpunode",
+    cls=slips.Root,
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich costs a third of the start-up time

@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+from gpunode.cli.slips import COMMANDS
+from gpunode.errors import UsageError
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -45,6 +50,57 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> 
     *mistakes, last = done.stderr.splitlines()
     assert [line.split(": ")[0] for line in mistakes] == ["inventory.yaml:1:22", "inventory.yaml:1:27"]
     assert last == "2 mistakes, nothing was contacted."
+
+
+PLAN = "`gpunode plan` shows what would change"
+ASKS = "Without --yes it shows what would change, and asks."
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("drain gpu-1", "`kubectl drain NODE`"),
+        ("upgrade h100 615", "docs/howto/upgrade-a-driver.md"),
+        ("apply", PLAN),
+        ("remove gpu-1", "docs/howto/replace-a-host.md"),
+        ("provision --dry-run", f"{PLAN}, and changes nothing"),
+        ("plugin deploy --dry-run", f"{PLAN}, and changes nothing"),
+        ("plugin remove --dry-run", ASKS),
+        ("share enable --dry-run", ASKS),
+        ("plan --check", "plan changes nothing."),
+        ("plan -i inventory.yaml", "`gpunode plan inventory.yaml`"),
+        ("plugin deploy --inventory x", "`gpunode plugin deploy inventory.yaml`"),
+        ("plan --host gpu-1", "`--limit NAMES`"),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_with_gpunodes_own(words: str, hint: str) -> None:
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("plann", "Did you mean 'plan'?"),
+        ("plan --limits x", "--limit"),
+        ("label --dryrun", "--dry-run"),
+        ("init --dry-run", "No such option: --dry-run"),
+    ],
+)
+def test_other_slips_are_answered_as_ever(words: str, told: str) -> None:
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+def test_what_a_slip_is_answered_with_is_there() -> None:
+    """The documents that hints name, and no command of gpunode's hides behind a hint."""
+    named = re.findall(r"docs/[\w/-]+\.md", " ".join(COMMANDS.values()))
+    assert named
+    assert all((Path(__file__).parents[2] / one).is_file() for one in named)
+    listed = CliRunner().invoke(app, ["--help"]).stdout
+    assert not [one for one in COMMANDS if re.search(rf"^  {one} ", listed, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
