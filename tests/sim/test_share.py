@@ -103,6 +103,22 @@ def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, An
     return [line for line in found if line["type"] == kind]
 
 
+def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo) -> None:
+    """Long before the end of the wait, whose limit it names; `share disable` takes it back."""
+    path = demo.states[HOST].root / manifest.PATH.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TEXT)
+    done = gpunode(demo, "share enable", "--yes")
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = " ".join(done.stderr.split())
+    assert "makes no pods: this cluster is simulated" in told
+    assert "`gpunode share disable` removes the objects" in told
+    assert path.read_text() == TEXT
+    done = gpunode(demo, "share disable", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert client(demo).ask("GET", OWN)[0] == 404
+
+
 def test_from_enable_to_disable(demo: Demo) -> None:
     """A question before each change; who has what, and what differs; afterwards the scheduler's file is as it was."""
     api, path = client(demo), demo.states[HOST].root / manifest.PATH.lstrip("/")

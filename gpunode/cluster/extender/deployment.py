@@ -18,8 +18,17 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import rendered
 from gpunode.cluster.rights import Right
 from gpunode.model import PluginImage, Share
+from gpunode.wording import Advice, Command
 
 NAME = "gpunode-share"
+STAYS = Advice(
+    "The scheduler's configuration was not changed. The extender's objects stay, and so does the device plugin's "
+    "FOLLOW_PROMISES. `",
+    Command("share disable"),
+    "` removes the objects; without `cluster.share` in the inventory `",
+    Command("plugin deploy"),
+    "` takes back the other.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ def deploy(api: Api, wanted: Spec, *, seconds: float, tell: OnProgress) -> tuple
         what="a replica of the scheduler extender to lead",
         seconds=seconds,
         tell=tell,
-        hint="The scheduler's configuration was not changed.",
+        hint=STAYS,
     )
     return done
 

@@ -9,11 +9,14 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.errors import ClusterError
+from gpunode.wording import lines
 
 LOOK = 1.0  # seconds between two looks
 REFUSED = (
     20.0  # seconds without a pod that the cluster makes: quotas and policies do not change by themselves
 )
+FINAL = 3.0  # the same, where no controller tries again: the status may be older than the object
+RETRIED = ("FailedCreate", "FailedDelete")  # by the controllers of ReplicaSets
 
 
 def rolled_out(
@@ -23,31 +26,34 @@ def rolled_out(
     where the cluster makes none."""
     begun = made = time.monotonic()
     while not _ready(live := api.get("Deployment", name, namespace) or {}):
-        now, refusal = time.monotonic(), _refusal(live)
+        now, (reason, refusal) = time.monotonic(), _refusal(live)
         made = made if refusal else now
-        if refusal and now - made >= REFUSED:
+        if refusal and now - made >= (REFUSED if reason in RETRIED else FINAL):
             known = obstacles.admission(refusal)
             fix = known.fix if known else f"See `kubectl -n {namespace} describe deployments {name}`."
             raise ClusterError(
                 f"waited {now - begun:.0f} s for {what}: the cluster makes no pods: {refusal}",
-                hint=f"{fix}{hint and ' '}{hint}",
+                hint=lines((fix, hint), " "),
             )
         if now > begun + seconds:
             selector = f"app.kubernetes.io/name={name}"
             raise ClusterError(
                 f"waited {seconds:.0f} s for {what}: {_why(api, namespace, selector)}",
-                hint=f"See `kubectl -n {namespace} describe pods -l {selector}`, and their logs.{hint and ' '}{hint}",
+                hint=lines(
+                    (f"See `kubectl -n {namespace} describe pods -l {selector}`, and their logs.", hint), " "
+                ),
             )
-        tell(f"waiting for {what}{refusal and f': {refusal}'}")
+        tell(f"waiting for {what}, up to {seconds / 60:g} min{refusal and f': {refusal}'}")
         time.sleep(LOOK)
 
 
-def _refusal(deployment: Object) -> str:
-    """Why it gets no pod, as quotas and admission put it; "" where nothing is known."""
+def _refusal(deployment: Object) -> tuple[str, str]:
+    """Why it gets no pod: the condition's reason, and the words of quotas and admission; "" where nothing is known."""
     for one in deployment.get("status", {}).get("conditions") or []:
         if one["type"] == "ReplicaFailure" and one["status"] == "True":
-            return str(one.get("message") or one.get("reason") or "")
-    return ""
+            reason = str(one.get("reason") or "")
+            return reason, str(one.get("message") or reason)
+    return "", ""
 
 
 def _ready(deployment: Object) -> bool:

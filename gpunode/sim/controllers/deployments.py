@@ -18,10 +18,11 @@ def concerns(item: Object) -> bool:
 
 
 def look(store: Store) -> None:
-    """Write why there are no pods, as the controller does where they are refused; once, and over nothing."""
+    """Write why there are no pods, as the controller does where they are refused; once, and over nothing. The reason is none
+    of the controller's, which tries again."""
     for one in store.all("Deployment"):
         if not one.get("status"):
-            reason = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": WHY}
+            reason = {"type": "ReplicaFailure", "status": "True", "reason": "Simulated", "message": WHY}
             condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
             store.change(one, partial(_told, condition=condition))
 

@@ -15,13 +15,15 @@ from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import KINDS
 from gpunode.cluster.extender import certificates, rollout
-from gpunode.cluster.extender.deployment import NAME, Spec, rights_to_remove
+from gpunode.cluster.extender.deployment import NAME, STAYS, Spec, rights_to_remove
 from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
 from gpunode.errors import ClusterError
 from gpunode.model import PluginImage, Share
 from gpunode.rollout import shares
+from gpunode.sim.controllers import deployments
+from gpunode.wording import Advice
 
 from .conftest import pod
 from .fake import FakeApi
@@ -119,16 +121,47 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     assert now["metadata"]["annotations"] == {"x": "1"}
 
 
+@pytest.mark.parametrize(
+    ("reason", "patience", "refusal", "fix"),
+    [
+        ("FailedCreate", "REFUSED", "pods is forbidden: exceeded quota: few", "The ResourceQuota `few`"),
+        ("Simulated", "FINAL", deployments.WHY, "describe deployments share"),
+    ],
+)
 def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    patience: str,
+    refusal: str,
+    fix: str,
+) -> None:
+    """As of a quota, or in the simulation, where nobody tries again: the Deployment has the reason, and it is told meanwhile."""
+    monkeypatch.setattr(rollout, patience, 0.0)
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": reason, "message": refusal}
+    state = {"conditions": [condition]}
+    fake.put({"kind": "Deployment", "metadata": {"name": "share", "namespace": "gpunode"}, "status": state})
+    with pytest.raises(ClusterError) as caught:
+        rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=600, tell=print, hint=STAYS)
+    assert f"for the extender: the cluster makes no pods: {refusal}" in caught.value.message
+    assert fix in caught.value.hint
+    assert isinstance(caught.value.hint, Advice)
+    assert "`gpunode share disable x.yaml` removes the objects" in caught.value.hint.on("x.yaml")
+
+
+def test_a_wait_for_a_deployment_names_its_limit(
     api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a quota: the Deployment has the reason, and it is told meanwhile."""
-    monkeypatch.setattr(rollout, "REFUSED", 0.0)
-    refusal = "pods is forbidden: exceeded quota: few"
-    state = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": refusal}]}
-    fake.put({"kind": "Deployment", "metadata": {"name": "share", "namespace": "gpunode"}, "status": state})
-    with pytest.raises(
-        ClusterError, match=f"for the extender: the cluster makes no pods: {refusal}"
-    ) as caught:
-        rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=600, tell=print)
-    assert "The ResourceQuota `few`" in caught.value.hint
+    """Beside what stands in the way so far."""
+    told: list[str] = []
+    ready = {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2, "readyReplicas": 1}
+    share = {
+        "kind": "Deployment",
+        "metadata": {"name": "share", "namespace": "gpunode"},
+        "spec": {"replicas": 2},
+    }
+    fake.put(share)
+    monkeypatch.setattr(rollout.time, "sleep", lambda _: fake.put({**share, "status": ready}))
+    rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=180, tell=told.append)
+    assert told == ["waiting for the extender, up to 3 min"]
