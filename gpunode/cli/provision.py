@@ -26,9 +26,9 @@ def provision(
     max_fail: Annotated[
         int | None,
         typer.Option(
-            help="Begin no further batch when more hosts than this have ended badly, those included that the plan shows refused or unreachable.",
+            help="Begin no further batch when more hosts than this have ended badly, those included that the plan shows refused or unreachable. Without it one that fails during the run is enough, and those of the plan do not count.",
             min=0,
-            show_default="0, without those",
+            show_default=False,
         ),
     ] = None,
     html: options.Html = None,

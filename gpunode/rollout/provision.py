@@ -103,6 +103,9 @@ def provision(session: Session, wish: Wish) -> int:
         drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
         rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
     able = [one.host for one in members if one.good or one.waits]
+    judged = {one.name for one in (session.hosts if wish.max_fail is not None else able)} | wish.begun.keys()
+    if wish.max_fail is not None and able and len(bad := _bad(members, judged)) > wish.max_fail:
+        return _nothing_begins(session, members, bad, wish.max_fail)
     order = _ordered(members, wish, cordon.left(api) if api else {})
     _asked(session, order, waiting, objects, yes=wish.yes)
     record = Record.begin(
@@ -125,9 +128,6 @@ def provision(session: Session, wish: Wish) -> int:
             {one.host.name: acts.acts(one.changes) for one in waiting},
             prove=wish.run,
         )
-        judged = {
-            one.name for one in (session.hosts if wish.max_fail is not None else able)
-        } | wish.begun.keys()
         shut, tell = "", progress(session.listener)
 
         def sure() -> str:
@@ -152,6 +152,19 @@ def provision(session: Session, wish: Wish) -> int:
         prove.verdicts(members, session.listener)
     _tell_left(members, session.listener)
     session.listener.summary(outcomes(members), cluster=0 if wanted else None)
+    return exit_codes.of_run(members)
+
+
+def _nothing_begins(session: Session, members: Members, bad: Sequence[Member], most: int) -> int:
+    """Say so, where too many have ended badly before anything is asked or recorded; the exit code."""
+    names = few([f"{one.host.name}: {batch.end(one)[0]}" for one in bad], NAMED)
+    session.listener.note(
+        f"Nothing begins: {_hosts(bad)} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
+        "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
+    )
+    session.listener.summary(
+        outcomes(members), cluster=0 if session.inventory.cluster.plugin is not None else None
+    )
     return exit_codes.of_run(members)
 
 
@@ -229,11 +242,19 @@ def _begun(members: Members, wish: Wish, left: Collection[str]) -> list[str]:
 
 def _too_many(members: Members, judged: Collection[str], most: int | None) -> str:
     """Why no further batch is begun: how many hosts have ended badly; "" while it may go on."""
-    found = [one for one in members if one.host.name in judged]
-    bad = [one.host.name for one in found if (one.reason or not one.waits) and batch.end(one)[0] in BAD]
+    bad = _bad(members, judged)
     if len(bad) <= (most or 0):
         return ""
-    return f"{len(bad)} host{'s' if len(bad) > 1 else ''} ended badly ({few(bad, NAMED)})"
+    return f"{_hosts(bad)} ended badly ({few([one.host.name for one in bad], NAMED)})"
+
+
+def _bad(members: Members, judged: Collection[str]) -> list[Member]:
+    found = [one for one in members if one.host.name in judged]
+    return [one for one in found if (one.reason or not one.waits) and batch.end(one)[0] in BAD]
+
+
+def _hosts(bad: Sequence[Member]) -> str:
+    return f"{len(bad)} host{'s' if len(bad) > 1 else ''}"
 
 
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:

@@ -79,6 +79,21 @@ def delete(api: Client, name: str) -> None:
     api.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}", {"gracePeriodSeconds": 0})
 
 
+def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
+    demo: Demo, tmp_path: Path
+) -> None:
+    """Before any batch, and as the plan shows it; nothing is changed, and no run is recorded."""
+    (demo.states["gpu-1"].root / "etc/docker").mkdir(parents=True, exist_ok=True)
+    (demo.states["gpu-1"].root / "etc/docker/daemon.json").write_text("{")
+    done = gpunode(demo, "provision", "inventory.yaml", "--max-fail", "0")
+    told = " ".join(done.stderr.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Nothing begins: 1 host ended badly already (gpu-1: refused), and --max-fail allows 0." in told
+    assert "Apply inventory.yaml" not in done.stdout + told
+    assert "batches" not in done.stdout
+    assert not list(tmp_path.rglob("*.json*"))
+
+
 def cordoned(api: Client) -> list[str]:
     items = api.ask("GET", "/api/v1/nodes")[1]["items"]
     return [item["metadata"]["name"] for item in items if item["spec"].get("unschedulable")]
