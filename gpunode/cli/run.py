@@ -54,7 +54,8 @@ def nvidia_smi(
 ) -> None:
     """Run nvidia-smi in a pod with one GPU, on one of the nodes, show what it writes, and delete the pod.
 
-    A pod that cannot start says why in one sentence. A kubeconfig is enough; then --limit and --exclude take nodes.
+    Where the nodes share their GPUs, the pod asks for one unit of what they offer, such as aliyun.com/gpu-mem. A pod that
+    cannot start says why in one sentence. A kubeconfig is enough; then --limit and --exclude take nodes.
 
     Example: gpunode run nvidia-smi --limit gpu-01
     """

@@ -34,9 +34,11 @@ class Ran:
 def run(
     api: Api, nodes: Sequence[Node], *, namespace: str, image: PluginImage, seconds: float, tell: OnProgress
 ) -> Ran:
-    """Run nvidia-smi in a pod with one GPU, on one of these nodes; `seconds` at most."""
+    """Run nvidia-smi in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
+    unit of what they offer."""
     name = f"gpunode-{NAME}-{secrets.token_hex(4)}"
     # dockershim knows no RuntimeClass, so nodes with the class are used only where there are no others.
+    resource, nodes = _offered(nodes)
     plain = [node for node in nodes if node.labels.get(RUNTIME_LABEL) != "class"]
     (manifest,) = rendered(
         "nvidia-smi.yaml.j2",
@@ -45,6 +47,7 @@ def run(
         run=name,
         nodes=[node.labels.get(HOSTNAME, node.name) for node in plain or nodes],
         image=image.reference,
+        resource=resource,
         pull=image.pull,
         runtime_class="" if plain else "nvidia",
         seconds=int(seconds),
@@ -54,6 +57,15 @@ def run(
         return _followed(api, made, seconds, tell)
     finally:
         api.delete("Pod", name, namespace, uid=made["metadata"]["uid"])
+
+
+def _offered(nodes: Sequence[Node]) -> tuple[str, Sequence[Node]]:
+    """What the pod asks for, and the nodes that may have it: memory or parts only where no node offers GPUs."""
+    found = {name for node in nodes for name in node.offers}
+    if pods.GPU in found or not found:
+        return pods.GPU, nodes
+    resource = pods.MEMORY if pods.MEMORY in found else min(found)
+    return resource, [node for node in nodes if resource in node.offers]
 
 
 def _followed(api: Api, made: Object, seconds: float, tell: OnProgress) -> Ran:

@@ -1,0 +1,52 @@
+"""The pod that runs nvidia-smi once."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster import nodes, once
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.model import PluginImage
+
+from .conftest import add_node
+from .fake import FakeApi
+
+
+@pytest.mark.parametrize(
+    ("offers", "resource", "places"),
+    [
+        ([{"gpus": 1}, {"gpus": 0}], "nvidia.com/gpu", ["gpu-0", "gpu-1"]),
+        ([{"gpus": 0}, {"gpus": 1, "shared": (1, 16)}], "nvidia.com/gpu", ["gpu-0", "gpu-1"]),
+        ([{"gpus": 0}, {"gpus": 0}], "nvidia.com/gpu", ["gpu-0", "gpu-1"]),
+        ([{"shared": (1, 16)}, {"gpus": 0}], "aliyun.com/gpu-mem", ["gpu-0"]),
+        ([{"shared": (1, 16)}, {"gpu_shared": 4}], "aliyun.com/gpu-mem", ["gpu-0"]),
+        ([{"gpu_shared": 4}, {"gpu_shared": 2}], "nvidia.com/gpu.shared", ["gpu-0", "gpu-1"]),
+    ],
+)
+def test_the_pod_asks_for_what_the_nodes_offer(
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    offers: list[Object],
+    resource: str,
+    places: list[str],
+) -> None:
+    """Whole GPUs first; where there are none, one unit of memory or one share."""
+    made: list[Object] = []
+
+    def followed(_api: Api, pod: Object, *_: object) -> once.Ran:
+        made.append(pod["spec"])
+        return once.Ran("x")
+
+    monkeypatch.setattr(once, "_followed", followed)
+    for number, offer in enumerate(offers):
+        add_node(fake, f"gpu-{number}", **offer)
+    once.run(api, nodes.every(api), namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print)
+    (spec,) = made
+    assert spec["containers"][0]["resources"]["limits"] == {resource: 1}
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"][0]["values"] == places
+    assert not fake.all("Pod")
