@@ -140,7 +140,8 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
             outside.append(node.name)
     for words, names in found.items():
         if words:
-            listener.note(f"{few(names, NAMED)}: {words}. {sharing.GIVEN}")
+            each = ", each node" if len(names) > 1 else ""
+            listener.note(f"{few(names, NAMED)}{each}: {words}. {sharing.GIVEN}")
     if outside:
         listener.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "

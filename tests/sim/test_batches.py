@@ -130,7 +130,7 @@ def test_no_batch_begins_after_a_host_that_ended_badly(demo: Demo) -> None:
     assert done.returncode == 1
     assert "Not begun: gpu-2" in done.stdout
     rows = {row["host"]: row["proof"] for row in lines(done, "verified")}
-    assert rows["gpu-2"].startswith("gpu-2: not begun: 1 host ended badly (gpu-1)")
+    assert rows["gpu-2"].startswith("not begun: 1 host ended badly (gpu-1)")
 
 
 def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, obj
         assert done.returncode == 4, done.stdout + done.stderr
         rows = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
         assert rows["gpu-1"][0] == "verified"
-        assert rows["gpu-2"] == ("not verified", f"gpu-2: not begun: gate `{command}` exited with 1")
+        assert rows["gpu-2"] == ("not verified", f"not begun: gate `{command}` exited with 1")
         (tmp_path / "open").touch()
         done = gpunode(demo, "resume", *options)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -829,3 +829,11 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
 
     assert (waited, answers) == (["a"], [])
     assert (after.reason.code if after.reason else None) == (capacity.NOT_READY if lasts else None)
+
+
+def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
+    """Its row names it already; another host's name stays."""
+    (one, *_) = seen(HOSTS)
+    name = one.host.name
+    out = one.out(Reason("stopped", f"{name}: not begun: 1 host ended badly (other: {name}: why)"))
+    assert prove.verdict(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")

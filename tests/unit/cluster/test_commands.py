@@ -603,7 +603,7 @@ def test_another_configuration_is_told_of_every_node_that_it_reaches(
     told = " ".join(command(*words).output.split())
 
     meaning = "time-slicing, no memory isolation"
-    assert f"gpu-1, gpu-2: 1 GPU becomes 4 shares by {meaning}" in told
+    assert f"gpu-1, gpu-2, each node: 1 GPU becomes 4 shares by {meaning}" in told
     assert f"new-1: 2 GPUs become 8 shares by {meaning}" in told
     assert "cpu-1" not in told
     assert (
