@@ -217,7 +217,8 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
 
     (pod,) = rendered(
         "vectoradd.yaml.j2", name="unused", namespace="default", run="1", holder="", hostname="legacy", taints=(),
-        image="plugin:1", pull="IfNotPresent", args=("-m", "x"), resource="nvidia.com/gpu", amount=1, runtime_class=None, seconds=60,
+        image="plugin:1", pull="IfNotPresent", args=("-m", "x"), resource="nvidia.com/gpu", amount=1,
+        scheduler="", runtime_class=None, seconds=60,
     )  # fmt: skip
     answers = [ask(api, "POST", path("Pod", "default"), DRY, pod, "application/json") for api in both]
     for _, answer in answers:

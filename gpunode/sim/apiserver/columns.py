@@ -137,6 +137,37 @@ def _daemonset(item: Object) -> list[Any]:
     ]
 
 
+def _deployment(item: Object) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    containers = spec.get("template", {}).get("spec", {}).get("containers", [])
+    return [
+        _name(item),
+        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}",
+        *(status.get(name, 0) for name in ("updatedReplicas", "availableReplicas")),
+        _age(item),
+        ",".join(one["name"] for one in containers),
+        ",".join(one["image"] for one in containers),
+        _selector(spec.get("selector", {})),
+    ]
+
+
+def _service(item: Object) -> list[Any]:
+    spec = item.get("spec", {})
+    ports = (
+        f"{one['port']}{':' + str(one['nodePort']) if one.get('nodePort') else ''}/{one.get('protocol', 'TCP')}"
+        for one in spec.get("ports", [])
+    )
+    return [
+        _name(item),
+        spec.get("type", "ClusterIP"),
+        next(iter(spec.get("clusterIPs", [])), "<none>"),
+        ",".join(spec.get("externalIPs", [])) or "<none>",
+        ",".join(ports) or "<none>",
+        _age(item),
+        _labels(spec.get("selector", {})),
+    ]
+
+
 def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(labels.items())) or "<none>"
 
@@ -248,6 +279,11 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
             "Name, #Desired, #Current, #Ready, #Up-to-date, #Available, Node Selector, Age, +Containers, +Images, +Selector",
             _daemonset,
         ),
+        "Deployment": (
+            "Name, Ready, Up-to-date, Available, Age, +Containers, +Images, +Selector",
+            _deployment,
+        ),
+        "Service": ("Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector", _service),
         "Event": (
             "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",
             _event,
