@@ -75,7 +75,7 @@ class Node:
 
     @property
     def allocatable(self) -> int:
-        return self._of(GPU).allocatable + self.shared
+        return sum(self._of(one).allocatable for one in self.counted)
 
     @property
     def shared(self) -> int:

@@ -37,8 +37,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
         )
     if node.labels.get(GPU_LABEL) != "true":
         return Reason("no-label", f"the node has no label {GPU_LABEL}=true, so no plugin runs there")
-    found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
-    pod = daemonset.by_node(found).get(node.name)
+    pod = _plugins_pod(api, node, namespace)
     if pod is None or not pods.ready(pod):
         return daemonset.why(api, namespace, node, pod)
     status = published.read(api, node, pod)
@@ -66,9 +65,15 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
     return Reason(why.code if why else code, words + cause, holders, why.fix if why else "")
 
 
+def _plugins_pod(api: Api, node: Node, namespace: str) -> Object | None:
+    found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
+    return daemonset.by_node(found).get(node.name)
+
+
 def current(api: Api, node: Node, pod: Object | None, status: Status | Reason | None = None) -> Node:
     """The node with the `capacity` of the plugin's configuration in force, as far as its plugin reports it. The kubelet
-    counts the resources of an earlier configuration for five more minutes."""
+    counts the resources of an earlier configuration for five more minutes, or until its next start: it sets them to 0 once, and
+    not again where the API server was away at that moment."""
     if pod is None or len(node.counted) < 2:
         return node
     status = status or published.read(api, node, pod)
@@ -94,6 +99,8 @@ def wait_allocatable(
         if name not in found:
             continue
         node = nodes.parse(found[name])
+        if isinstance(expected, int) and len(node.counted) > 1:
+            node = current(api, node, _plugins_pod(api, node, namespace))
         if node.ready and _offers(node, expected):
             return node
         reason = patience.tell(

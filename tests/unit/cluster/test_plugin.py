@@ -714,6 +714,18 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[s
     assert why(api, "a", 2) == row.wrong
 
 
+def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """The kubelet may count them still, beside those that the plugin offers whole."""
+    add_node(fake, "a", 4, labels=GPU_NODE, shared=(4, 316))
+    PluginController(fake)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    publish(fake, "a", offering(GPUS))
+    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=5, tell=told.append)
+    assert (node.allocatable, node.counted) == (4, (GPUS,))
+
+
 def test_what_an_earlier_configuration_offered_is_no_trouble(
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
