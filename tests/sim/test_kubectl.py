@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim.apiserver import columns
+from gpunode.sim.apiserver import age, columns
 from gpunode.sim.apiserver.store import now
 
 from .clusters import Client
@@ -93,7 +93,7 @@ def test_a_pod_that_goes_is_terminating_and_a_restart_has_its_time() -> None:
 )  # fmt: skip
 def test_ages_are_as_short_as_kubectls(seconds: float, words: str) -> None:
     """Seconds, minutes, hours, days, and a finer unit where there are few of them."""
-    assert columns.human(seconds) == words
+    assert age.human(seconds) == words
 
 
 def test_an_event_in_a_series_counts_as_often_as_it_happened() -> None:

@@ -7,37 +7,11 @@ one of numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
+from gpunode.sim.apiserver.age import since
 from gpunode.sim.apiserver.store import Object
-
-MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
-
-
-def human(seconds: float) -> str:
-    """The age of a timestamp in kubectl's format: 119s, 5m30s, 3h, 2d5h."""
-    for limit, unit, letter, below, small in (
-        (2 * MINUTE, 1, "s", 0, ""),
-        (10 * MINUTE, MINUTE, "m", 1, "s"),
-        (3 * HOUR, MINUTE, "m", 0, ""),
-        (8 * HOUR, HOUR, "h", MINUTE, "m"),
-        (2 * DAY, HOUR, "h", 0, ""),
-        (8 * DAY, DAY, "d", HOUR, "h"),
-        (2 * YEAR, DAY, "d", 0, ""),
-    ):
-        if seconds < limit:
-            whole, rest = divmod(max(0, int(seconds)), unit)
-            return f"{whole}{letter}" + (f"{rest // below}{small}" if below and rest // below else "")
-    return f"{int(seconds) // YEAR}y"
-
-
-def _since(time: str | None) -> str:
-    if not time:
-        return "<unknown>"
-    then = datetime.fromisoformat(time.replace("Z", "+00:00"))
-    return human((datetime.now(timezone.utc) - then).total_seconds())
 
 
 def _name(item: Object) -> str:
@@ -45,7 +19,7 @@ def _name(item: Object) -> str:
 
 
 def _age(item: Object) -> str:
-    return _since(item["metadata"].get("creationTimestamp"))
+    return since(item["metadata"].get("creationTimestamp"))
 
 
 def _plain(item: Object) -> list[Any]:
@@ -89,7 +63,7 @@ def _pod(item: Object) -> list[Any]:
         _name(item),
         f"{ready}/{len(spec.get('containers', []))}",
         _pod_status(item, containers),
-        f"{restarts} ({_since(again)} ago)" if restarts and again else str(restarts),
+        f"{restarts} ({since(again)} ago)" if restarts and again else str(restarts),
         _age(item),
         next((one["ip"] for one in status.get("podIPs", [])), "<none>"),
         spec.get("nodeName") or "<none>",
@@ -189,14 +163,14 @@ def _event(item: Object) -> list[Any]:
     component = source.get("component") or item.get("reportingComponent", "")
     host = source.get("host") or item.get("reportingInstance", "")
     return [
-        _since(series.get("lastObservedTime") or item.get("lastTimestamp") or first),
+        since(series.get("lastObservedTime") or item.get("lastTimestamp") or first),
         item.get("type", ""),
         item.get("reason", ""),
         f"{kind}/{name}" if name else kind,
         about.get("fieldPath", ""),
         f"{component}, {host}" if host else component,
         item.get("message", "").strip(),
-        _since(first),
+        since(first),
         series.get("count") or item.get("count") or 1,
         _name(item),
     ]
