@@ -31,8 +31,7 @@ REFERENCE = re.compile(
     r"(?P<host>[\w-]+(?:\.[\w-]+)+(?::\d+)?|[\w-]+:\d+)/(?P<name>[a-z0-9][a-z0-9._/-]*)"
     r"(?::(?P<tag>\w[\w.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-HUBS = ("docker.io", "index.docker.io")  # names of Docker Hub
-HUB = "registry-1.docker.io"  # which answers for it
+HUBS = ("docker.io", "index.docker.io")  # names of images, but no registry answers there
 PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
 
 
@@ -44,13 +43,6 @@ class Reference:
     name: str
     tag: str | None
     digest: str | None
-
-    @property
-    def place(self) -> str:
-        """Where the registry has it. Docker Hub has another name than its images, whose own are in `library`."""
-        if self.host not in HUBS:
-            return f"{self.host}/v2/{self.name}"
-        return f"{HUB}/v2/{self.name if '/' in self.name else f'library/{self.name}'}"
 
     def __str__(self) -> str:
         tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
@@ -68,6 +60,11 @@ def fetch(wanted: Reference, arch: str, to: Path) -> None:
 
     Raises UnusableBase; for a reference without a digest with the digest that it has now.
     """
+    if wanted.host in HUBS:
+        raise UnusableBase(
+            f"{wanted} names an image, but no registry: Docker Hub answers under another name than {wanted.host}",
+            hint="Name a mirror of it, or save the image (`docker save`, `skopeo copy`), and name the file.",
+        )
     with _explained(wanted):
         _fetch(wanted, arch, to)
 
@@ -132,7 +129,7 @@ class _Registry:
             _write(self._wanted, folder, digest, iter(lambda: answer.read(CHUNK), b""), size)
 
     def _get(self, what: str, accept: str) -> IO[bytes]:
-        address = f"https://{self._wanted.place}/{what}"
+        address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
         try:
             return self._open(address, accept)
         except HTTPError as error:

@@ -189,15 +189,7 @@ def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) 
     assert (found and found.name) == name
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("docker.io/python:3.11", "registry-1.docker.io/v2/library/python"),
-        ("index.docker.io/a/b:1", "registry-1.docker.io/v2/a/b"),
-        ("registry.example.com/python:3.11", "registry.example.com/v2/python"),
-    ],
-)
-def test_docker_hub_answers_under_another_name(text: str, place: str) -> None:
-    found = registry.reference(text)
-    assert found is not None
-    assert (found.place, str(found)) == (place, text)
+def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> None:
+    """Nothing is asked."""
+    refused = refusal(f"docker.io/library/python@sha256:{'0' * 64}", tmp_path)
+    assert "Docker Hub answers under another name than docker.io" in str(refused)
