@@ -27,8 +27,38 @@ def pod(
     scheduler: str = "",
 ) -> Object:
     """The pod that makes this request on the node, of the call of `run` that `run` names."""
-    (made,) = rendered(
+    return on_node(
         "vectoradd.yaml.j2",
+        name,
+        node,
+        namespace=namespace,
+        image=image,
+        seconds=seconds,
+        args=args,
+        run=run,
+        holder=holder,
+        resource=request[0],
+        amount=request[1],
+        scheduler=scheduler,
+    )
+
+
+def on_node(
+    template: str,
+    name: str,
+    node: Node,
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    args: Sequence[str],
+    run: str,
+    holder: str,
+    **more: object,
+) -> Object:
+    """The template's pod for that node, as its taints and its runtime want it; `more` is what this template has besides."""
+    (made,) = rendered(
+        template,
         name=name,
         namespace=namespace,
         run=run,
@@ -38,10 +68,8 @@ def pod(
         image=image.reference,
         pull=image.pull,
         args=args,
-        resource=request[0],
-        amount=request[1],
-        scheduler=scheduler,
         runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
         seconds=int(seconds) + 60,
+        **more,
     )
     return made

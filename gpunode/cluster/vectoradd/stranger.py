@@ -9,8 +9,8 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, follow
-from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.nodes import Node
+from gpunode.cluster.vectoradd.manifest import on_node
 from gpunode.errors import ClusterError
 from gpunode.model import PluginImage
 
@@ -39,7 +39,19 @@ def seen(
     found: dict[str, Object] = {}
     try:
         for name, node in of.items():
-            api.create(_pod(name, node, run, namespace, image, seconds, holder))
+            api.create(
+                on_node(
+                    "stranger.yaml.j2",
+                    name,
+                    node,
+                    namespace=namespace,
+                    image=image,
+                    seconds=seconds,
+                    args=("-c", PROGRAM),
+                    run=run,
+                    holder=holder,
+                )
+            )
         for found in follow(api, "Pod", namespace, seconds=seconds, labels=selector, tell=tell):
             if all(name in found and pods.ended(found[name], CONTAINER) for name in of):
                 break
@@ -51,26 +63,6 @@ def seen(
     finally:
         for name in of:
             api.delete("Pod", name, namespace)
-
-
-def _pod(
-    name: str, node: Node, run: str, namespace: str, image: PluginImage, seconds: float, holder: str
-) -> Object:
-    (made,) = rendered(
-        "stranger.yaml.j2",
-        name=name,
-        namespace=namespace,
-        run=run,
-        holder=holder,
-        hostname=node.labels.get(HOSTNAME, node.name),
-        taints=node.taints,
-        image=image.reference,
-        pull=image.pull,
-        args=("-c", PROGRAM),
-        runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
-        seconds=int(seconds) + 60,
-    )
-    return made
 
 
 def _words(pod: Object | None) -> str:
