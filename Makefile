@@ -52,7 +52,7 @@ storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated
 	$(BIN)/python bench/kills.py $(STORM)
 
 # The number of labs for parallel tests; fewer if the machine has no room for them.
-test lab-test: LABS := 3
+test lab-test lab-matrix: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
 	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser) and not matrix" --timeout 900
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -36,3 +37,27 @@ def test_a_row_of_the_matrix_has_tests_or_a_reason(row: matrix.Row) -> None:
 def test_results_are_of_rows() -> None:
     """One that is renamed is run again."""
     assert set(matrix.results()) <= {row.name for row in matrix.ROWS if row.tests}
+
+
+RUN = """<testsuites><testsuite>
+<testcase classname="tests.lab.test_runfile" name="test_bare[apt]" time="3.5" />
+<testcase classname="tests.lab.test_runfile" name="test_bare[dnf]" time="2"><failure message="no">no</failure></testcase>
+<testcase classname="tests.lab.test_runfile" name="test_back[dnf]" time="2"><error message="no">no</error></testcase>
+<testcase classname="tests.lab.test_rpm" name="test_bare" time="1"><skipped message="no dnf" /></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("row", "ok", "words"),
+    [
+        (matrix.Row("apt", ("test_runfile.py",), "apt"), True, "1 passed, 0 failed, in 4 s"),
+        (matrix.Row("dnf", ("test_runfile.py",), "dnf"), False, "0 passed, 2 failed, in 4 s"),
+        (matrix.Row("both", ("test_runfile.py",)), False, "1 passed, 2 failed, in 8 s"),
+        (matrix.Row("skipped", ("test_rpm.py",)), False, "0 passed, 0 failed, in 1 s"),
+        (matrix.Row("never begun", ("test_reboot.py",)), False, "0 passed, 0 failed, in 0 s"),
+    ],
+    ids=lambda value: value.name if isinstance(value, matrix.Row) else "",
+)
+def test_a_row_has_passed_when_its_own_tests_have(row: matrix.Row, ok: bool, words: str) -> None:
+    result = matrix.result(row, ElementTree.fromstring(RUN).iter("testcase"), "0123456789")
+    assert (result.ok, result.words) == (ok, words)
