@@ -2,9 +2,9 @@
 
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
-from gpunode.agent.system import Message, below, have, last, run
+from gpunode.agent.system import Answer, Message, below, have, last, run
 
 SECONDS = 120  # for one container, from its start to its end
 NAME = "gpunode-verify"
@@ -12,8 +12,12 @@ IMAGES = "{{.Repository}}:{{.Tag}}"
 CUDA = r"(^|[/_.-])cuda([/_.:-]|$)"
 GPUS = "--env=NVIDIA_VISIBLE_DEVICES=all"
 CAPABILITIES = "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-PROGRAM = ("--entrypoint=nvidia-smi", "{image}", "-L")
-# tool -> the names of its images, a container with all GPUs that lists them, and how one is removed that did not end.
+# What a container runs: its GPUs, its devices, its mounts; in an image without a shell the GPUs alone.
+LOOK = "nvidia-smi -L || exit; ls -d /dev/nvidia* /dev/nvidia-caps/* 2>/dev/null; cat /proc/self/mounts"
+PROGRAMS = (("sh", "-c", LOOK), ("nvidia-smi", "-L"))
+NO_SHELL = r"(?s)\bsh\b.*(not found|no such file)"
+DRIVER = r"/[^/]*(nvidia|cuda|libnv)[^/]*$"
+# tool -> the names of its images, a container with all GPUs but for image and program, and how one is removed that did not end.
 # docker's has no --pull before 20.10; the image is one that it has just listed.
 # source: docker run(1), nerdctl's command reference, ctr run --help (containerd 1.6, 2.2), podman-run(1); each tool's way to GPUs in
 #   NVIDIA's container toolkit documentation (docker: --runtime; podman: CDI), nerdctl's docs/gpu.md
@@ -22,7 +26,7 @@ TOOLS: Dict[str, Dict[str, List[str]]] = {
         "images": ["docker", "images", "--format", IMAGES],
         "run": [
             *("docker", "run", "--rm", "--name", NAME, "--network=none", "--runtime=nvidia"),
-            *(GPUS, CAPABILITIES, *PROGRAM),
+            *(GPUS, CAPABILITIES),
         ],
         "remove": ["docker", "rm", "--force", NAME],
     },
@@ -39,7 +43,7 @@ TOOLS: Dict[str, Dict[str, List[str]]] = {
                 "--network=none",
                 "--pull=never",
             ),
-            *("--gpus=all", *PROGRAM),
+            "--gpus=all",
         ],
         "remove": ["nerdctl", "--namespace=k8s.io", "rm", "--force", NAME],
     },
@@ -47,7 +51,7 @@ TOOLS: Dict[str, Dict[str, List[str]]] = {
         "images": ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"],
         "run": [
             *("ctr", "--namespace=k8s.io", "run", "--rm", "--runc-binary=nvidia-container-runtime"),
-            *(GPUS, CAPABILITIES, "{image}", NAME, "nvidia-smi", "-L"),
+            *(GPUS, CAPABILITIES),
         ],
         "remove": ["ctr", "--namespace=k8s.io", "tasks", "delete", "--force", NAME],
     },
@@ -55,7 +59,7 @@ TOOLS: Dict[str, Dict[str, List[str]]] = {
         "images": ["podman", "images", "--format", IMAGES],
         "run": [
             *("podman", "run", "--rm", "--name", NAME, "--network=none", "--pull=never"),
-            *("--security-opt=label=disable", "--device=nvidia.com/gpu=all", *PROGRAM),
+            *("--security-opt=label=disable", "--device=nvidia.com/gpu=all"),
         ],
         "remove": ["podman", "rm", "--force", NAME],
     },
@@ -72,30 +76,42 @@ SOCKETS = {
 
 def trial(runtime: str, reference: str) -> Message:
     """The answer: `tool` and `image` (None where there is none), `tools` that were asked; of the container its status and words,
-    and the UUIDs of the GPUs that it saw."""
+    the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
     tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and there(tool)]
     for tool in tools:
         image = chosen(run(*TOOLS[tool]["images"]).out.split(), reference)
         if image is not None:
-            if tool == "ctr":  # one that an earlier run left, which keeps its name
-                run(*CTR_DELETE)
-            answer = run(*(word.format(image=image) for word in TOOLS[tool]["run"]), timeout=SECONDS)
-            if answer.status == 124:
-                run(*TOOLS[tool]["remove"])
-                if tool == "ctr":  # its task was all that this removed
-                    run(*CTR_DELETE)
-            seen = sorted(set(re.findall(r"GPU-[0-9a-f-]+", answer.out)))
-            found = {"tool": tool, "image": image, "status": answer.status, "uuids": seen}
-            return dict(found, words=last(answer.words, 5))
-    nothing: Dict[str, Any] = {
-        "tool": None,
-        "image": None,
-        "tools": tools,
-        "status": 0,
-        "uuids": [],
-        "words": [],
+            answer = contained(tool, image, PROGRAMS[0])
+            if answer.status not in (0, 124) and re.search(NO_SHELL, answer.words):
+                answer = contained(tool, image, PROGRAMS[1])
+            found = {"tool": tool, "image": image, "status": answer.status, "words": last(answer.words, 5)}
+            return dict(found, **seen(answer.out))
+    nothing: Message = {"tool": None, "image": None, "tools": tools, "status": 0, "words": []}
+    return dict(nothing, **seen(""))
+
+
+def contained(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
+    """A container's end; it is removed where it did not end."""
+    if tool == "ctr":  # one that an earlier run left, which keeps its name
+        run(*CTR_DELETE)
+    words = (image, NAME, *program) if tool == "ctr" else ("--entrypoint=" + program[0], image, *program[1:])
+    answer = run(*TOOLS[tool]["run"], *words, timeout=SECONDS)
+    if answer.status == 124:
+        run(*TOOLS[tool]["remove"])
+        if tool == "ctr":  # its task was all that this removed
+            run(*CTR_DELETE)
+    return answer
+
+
+def seen(text: str) -> Message:
+    """What LOOK has printed."""
+    devices = re.findall(r"(?m)^(/dev/nvidia\S*)$", text)
+    targets = [line.split()[1] for line in text.splitlines() if re.match(r"\S+ /\S+ \S+ \S+ \d \d$", line)]
+    return {
+        "uuids": sorted(set(re.findall(r"GPU-[0-9a-f-]+", text))),
+        "devices": sorted(one for one in set(devices) if one != "/dev/nvidia-caps"),
+        "mounts": sorted(one for one in set(targets) if re.search(DRIVER, one) and one not in devices),
     }
-    return nothing
 
 
 def there(tool: str) -> bool:

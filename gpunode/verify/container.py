@@ -7,6 +7,7 @@ from typing import Any
 
 from gpunode import runtimes
 from gpunode.model import Facts, Layer, Link, Outcome
+from gpunode.wording import few
 
 BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runtime")
 
@@ -36,6 +37,9 @@ def link(answer: Mapping[str, Any], facts: Facts) -> Link:
     expected = {gpu.uuid for gpu in facts.gpus}
     seen = expected & set(answer["uuids"])
     text = f"{len(seen)} of {len(expected)} GPUs answer in a container of {image}, by {tool}"
+    if answer["devices"]:
+        files = few([path.rpartition("/")[2] for path in answer["mounts"]], 6)
+        text += f"; its devices: {few(answer['devices'], 12)}; mounted of the driver: {files or 'nothing'}"
     if answer["status"] == 0 and seen == expected:
         return Link("container", "ok", text)
     cause = "\n".join(answer["words"]) if answer["status"] else "nvidia-smi in it does not list the others"

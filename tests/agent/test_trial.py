@@ -7,32 +7,43 @@ from typing import Any
 import pytest
 
 from gpunode import wire
+from gpunode.agent import trial
 from tests.agent.conftest import Host
 
 PLUGIN = "gpunode-deviceplugin:1"
 UUIDS = ["GPU-0a1b", "GPU-2c3d"]
-LISTED = "\n".join(f"GPU {n}: Tesla P100 (UUID: {uuid})" for n, uuid in enumerate(UUIDS))
+GPUS = "\n".join(f"GPU {n}: Tesla P100 (UUID: {uuid})" for n, uuid in enumerate(UUIDS))
+LISTED = f"""{GPUS}
+/dev/nvidia-caps
+/dev/nvidia-caps/nvidia-cap1
+/dev/nvidia0
+/dev/nvidiactl
+overlay / overlay rw,relatime,lowerdir=/l/A,workdir=/w 0 0
+devtmpfs /dev/nvidia0 devtmpfs rw,nosuid 0 0
+/dev/sda1 /usr/bin/nvidia-smi ext4 ro,nosuid,nodev 0 0
+/dev/sda1 /usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04 ext4 ro,nosuid,nodev 0 0
+/dev/sda1 /etc/hosts ext4 rw 0 0"""
 ENV = "--env=NVIDIA_VISIBLE_DEVICES=all --env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 NAME = "--name gpunode-verify --network=none"
 K8S = "--namespace=k8s.io"
 # the kubelet's runtime, the host's tool -> what is run of the image
 COMMANDS = [
-    ("docker", "docker", f"docker run --rm {NAME} --runtime=nvidia {ENV} --entrypoint=nvidia-smi IMAGE -L"),
+    ("docker", "docker", f"docker run --rm {NAME} --runtime=nvidia {ENV} --entrypoint=sh IMAGE -c LOOK"),
     (
         "containerd",
         "nerdctl",
-        f"nerdctl {K8S} run --rm {NAME} --pull=never --gpus=all --entrypoint=nvidia-smi IMAGE -L",
+        f"nerdctl {K8S} run --rm {NAME} --pull=never --gpus=all --entrypoint=sh IMAGE -c LOOK",
     ),
     (
         "containerd",
         "ctr",
-        f"ctr {K8S} run --rm --runc-binary=nvidia-container-runtime {ENV} IMAGE gpunode-verify nvidia-smi -L",
+        f"ctr {K8S} run --rm --runc-binary=nvidia-container-runtime {ENV} IMAGE gpunode-verify sh -c LOOK",
     ),
     (
         "containerd",
         "podman",
         f"podman run --rm {NAME} --pull=never --security-opt=label=disable --device=nvidia.com/gpu=all "
-        "--entrypoint=nvidia-smi IMAGE -L",
+        "--entrypoint=sh IMAGE -c LOOK",
     ),
 ]
 
@@ -57,7 +68,9 @@ def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str
     tool(host, name, "registry.k8s.io/pause:3.10", "docker.io/nvidia/cuda:12.8.0-base", image)
     answer = ask(host, runtime)
     assert (answer["tool"], answer["image"], answer["uuids"]) == (name, image, UUIDS)
-    assert host.calls()[-1] == command.replace("IMAGE", image)
+    assert host.calls()[-1] == command.replace("IMAGE", image).replace("LOOK", trial.LOOK)
+    assert answer["devices"] == ["/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia0", "/dev/nvidiactl"]
+    assert answer["mounts"] == ["/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04"]
 
 
 @pytest.mark.parametrize("image", ["nvidia/cuda:10.0-base", "nvcr.io/nvidia/k8s/cuda-sample:nbody"])
@@ -89,6 +102,22 @@ def test_a_container_that_fails_is_told_in_its_own_words(host: Host) -> None:
     answer = ask(host, "docker")
     assert (answer["status"], answer["uuids"]) == (125, [])
     assert answer["words"] == ["unknown or invalid runtime name: nvidia"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'exec: "sh": executable file not found in $PATH: unknown',
+        "crun: executable file `sh` not found in $PATH",
+    ],
+)
+def test_an_image_without_a_shell_lists_its_gpus(host: Host, words: str) -> None:
+    """Its devices and mounts are not known then."""
+    runs = f"case \"$*\" in *=sh*) echo '{words}' >&2; exit 127;; esac; echo '{GPUS}'"
+    tool(host, "docker", PLUGIN, runs=runs)
+    answer = ask(host, "docker")
+    assert (answer["status"], answer["uuids"], answer["devices"]) == (0, UUIDS, [])
+    assert host.calls()[-1].endswith(f"--entrypoint=nvidia-smi {PLUGIN} -L")
 
 
 def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:

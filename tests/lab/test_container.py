@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +32,10 @@ def test_without_a_kubelet_a_container_shows_the_gpus(
     links = {link["layer"]: link for link in ran.of("link", name)}
     assert links["container"]["status"] == "ok", links["container"]
     assert links["container"]["text"].startswith(f"{gpus} of {gpus} GPUs answer in a container of ")
-    assert links["container"]["text"].endswith(f", by {tool}")
+    assert f", by {tool}; its devices: /dev/nvidia" in links["container"]["text"]
+    shown = set(re.findall(r"/dev/nvidia\d+", links["container"]["text"]))
+    assert shown == {f"/dev/nvidia{number}" for number in range(gpus)}
+    assert "libcuda.so." in links["container"]["text"]
     assert [layer for layer, link in links.items() if link["status"] == "broken"] == ["kubelet"]
     assert (
         "gpunode-verify" not in node.exec(["sh", "-c", "docker ps -a || ctr -n k8s.io containers ls"]).stdout

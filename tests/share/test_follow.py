@@ -163,3 +163,19 @@ def test_a_list_after_a_broken_watch_finds_what_is_gone(
     book = ledger.book("n")
     assert book is not None
     assert book.free == (80,)
+
+
+def test_a_watch_that_breaks_after_its_end_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    """A replica that leads no more leaves its watches to time out."""
+    stop = threading.Event()
+
+    class Leaving:
+        def get(self, path: str) -> Object:
+            return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+        def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
+            stop.set()
+            raise ApiError(0, "timed out")
+
+    Follower(Leaving(), kinds(Ledger(MEM))[0], stop).run()
+    assert not caplog.records

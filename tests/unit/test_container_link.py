@@ -26,6 +26,8 @@ ANSWER: dict[str, Any] = {
     "status": 0,
     "uuids": ["GPU-0", "GPU-1"],
     "words": [],
+    "devices": ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"],
+    "mounts": ["/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04"],
 }
 
 
@@ -65,7 +67,20 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
 @pytest.mark.parametrize(
     ("answer", "status", "text", "cause"),
     [
-        ({}, "ok", "2 of 2 GPUs answer in a container of cuda:12, by docker", ""),
+        (
+            {},
+            "ok",
+            "2 of 2 GPUs answer in a container of cuda:12, by docker; its devices: /dev/nvidia0, /dev/nvidia1, /dev/nvidiactl; "
+            "mounted of the driver: nvidia-smi, libcuda.so.580.178.04",
+            "",
+        ),
+        ({"mounts": []}, "ok", "mounted of the driver: nothing", ""),
+        (
+            {"devices": [], "mounts": []},
+            "ok",
+            "2 of 2 GPUs answer in a container of cuda:12, by docker",
+            "",
+        ),
         ({"uuids": ["GPU-1", "GPU-7"]}, "broken", "1 of 2 GPUs answer", "does not list the others"),
         (
             {"status": 125, "uuids": [], "words": ["unknown runtime: nvidia"]},

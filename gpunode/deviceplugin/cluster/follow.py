@@ -54,6 +54,8 @@ class Follower(threading.Thread):
             try:
                 version = self._watch(version) if version else self._list()
             except ApiError as error:
+                if self._stop_following.is_set():
+                    break  # nobody wants it any more
                 log.warning("%s cannot be followed: %s; listing again", self._kind.path, error)
                 version = ""
                 self._stop_following.wait(RETRY)
