@@ -1,7 +1,7 @@
 """Which pods of a node make room for another. Pure.
 
 kube-scheduler chooses victims by the node's sums: they can leave no single GPU with room. So others are added to them, or
-none of them ends.
+none of them ends. An extender without a `preemptVerb` is not asked, whatever `ignorable` says: pods would end for nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Apply for API servers without server-side apply: what each writer wished last is noted in the object itself.
 
 An annotation for each writer, so that two of them can have labels on one node. An object with such a note is kept by it also
-after an upgrade of the API server: its fields have no other owner there that could be asked.
+after an upgrade of the API server: its fields have no other owner there that could be asked. Of a Secret a note has hashes.
+What is sent is a JSON merge patch, which takes the same rights as an apply.
 """
 
 from __future__ import annotations

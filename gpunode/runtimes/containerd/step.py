@@ -1,4 +1,7 @@
-"""containerd: the nvidia runtime in the CRI plugin's configuration."""
+"""containerd: the nvidia runtime in the CRI plugin's configuration.
+
+The file that counts is edited in place. A drop-in of gpunode's would shadow what the user changes in the main file later.
+"""
 
 from __future__ import annotations
 
