@@ -133,7 +133,7 @@ OPTIONS = (
     ),
     Option(
         "probe_address",
-        "[host]:port for /healthz and /readyz alone, as the kubelet's probes ask for them (default: none)",
+        "[host]:port for /healthz, /readyz and /gpus, which `gpunode status` reads (default: none)",
     ),
     Option(
         "pod_resources_socket",
