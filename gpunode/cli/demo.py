@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gpunode.cli import completion
+from gpunode.cli import completion, slips
 from gpunode.errors import UsageError
 
 app = typer.Typer(
+    cls=slips.Group,
     invoke_without_command=True,
     rich_markup_mode=None,
 )

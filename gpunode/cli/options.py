@@ -56,7 +56,14 @@ Exclude = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on stdout, never a question.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results only, no progress; with --json, too.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Only results and what is wrong: no progress (with --json, too), and with --yes no plan.",
+    ),
+]
 Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same time.", min=1)]
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")

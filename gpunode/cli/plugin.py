@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from gpunode import __version__
-from gpunode.cli import options
+from gpunode.cli import options, slips
 from gpunode.cli.session import in_cluster, session, tell_origin
 
 app = typer.Typer(
+    cls=slips.Group,
     help="""Write the bundled device plugin's image; deploy, inspect or remove the plugin.
 
     Example: gpunode plugin status""",
@@ -35,7 +36,7 @@ def deploy(
     """
     from gpunode.rollout import plugin
 
-    with session(common) as work:
+    with session(common, accepted=yes) as work:
         code = plugin.deploy(work, yes=yes)
     raise typer.Exit(code)
 

@@ -42,6 +42,6 @@ def provision(
 
     size = Size.parse(batch) if batch else None
     wish = rollout.Wish(yes=yes, run=run, size=size, canary=canary, max_fail=max_fail)
-    with session(common, html) as work:
+    with session(common, html, accepted=yes) as work:
         code = rollout.provision(work, wish)
     raise typer.Exit(code)

@@ -35,6 +35,6 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
         return
     wish = provision.Wish.again(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
-    with session(dataclasses.replace(common, limit=limit)) as work:
+    with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
         code = provision.provision(work, wish)
     raise typer.Exit(code)

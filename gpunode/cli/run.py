@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gpunode.cli import completion, options
+from gpunode.cli import completion, options, slips
 from gpunode.cli.session import in_cluster, session
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=slips.Group, no_args_is_help=True)
 
 
 @app.callback()

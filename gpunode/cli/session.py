@@ -77,9 +77,9 @@ def tell_origin(path: Path, origin: str, listener: Listener) -> None:
 
 
 @contextmanager
-def session(common: options.Common, html: Path | None = None) -> Iterator[Session]:
+def session(common: options.Common, html: Path | None = None, *, accepted: bool = False) -> Iterator[Session]:
     """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`: a file that gets the
-    report, too, however the session ends."""
+    report, too, however the session ends. `accepted`: by --yes."""
     import logging
 
     from gpunode import inventory as inventories
@@ -92,7 +92,7 @@ def session(common: options.Common, html: Path | None = None) -> Iterator[Sessio
     inventory = in_cluster(common) if isinstance(common, options.InCluster) else loaded(path, common.origin)
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
-    listener = report.make(json=common.json, quiet=common.quiet)
+    listener = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
     page = _page(listener, html, inventory) if html is not None else None
     listener = page or listener
     tell_origin(path, common.origin, listener)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpunode.cli import options
+from gpunode.cli import options, slips
 from gpunode.cli.session import loaded, session, tell_origin
 
 app = typer.Typer(
+    cls=slips.Group,
     help="""Let the scheduler place pods on single GPUs by their memory.
 
     Example: gpunode share enable inventory.yaml""",
@@ -31,7 +34,7 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
     """
     from gpunode.rollout import share
 
-    with session(common) as work:
+    with session(common, accepted=yes) as work:
         code = share.enable(work, yes=yes)
     raise typer.Exit(code)
 
@@ -48,7 +51,7 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> None:
     """
     from gpunode.rollout import share
 
-    with session(common) as work:
+    with session(common, accepted=yes) as work:
         code = share.disable(work, yes=yes)
     raise typer.Exit(code)
 
@@ -128,29 +131,33 @@ def simulate(
 
 def kubectl() -> None:
     """`kubectl inspect gpunode`: the same picture by the kubeconfig alone."""
-    typer.run(_kubectl)
+    from gpunode.errors import GpunodeError
+
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command(cls=slips.Command)(_kubectl)
+    try:
+        alone()
+    except GpunodeError as error:
+        typer.echo(f"kubectl inspect gpunode: {error}", err=True)
+        sys.exit(error.exit_code)
 
 
 def _kubectl(
     details: Details = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="The cluster's kubeconfig.", metavar="FILE")] = None,
     context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
     json: options.Json = False,
 ) -> None:
     """Show every GPU of the cluster with its pods: what they were promised, and what they have, where the device plugins may be
     asked."""
-    import sys
-
     from gpunode import report
-    from gpunode.errors import GpunodeError
     from gpunode.model import Cluster, Inventory
     from gpunode.rollout import shares
     from gpunode.rollout.session import opened
 
-    inventory = Inventory("", (), Cluster(context=context))
-    try:
-        with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
-            code = shares.inspect(work, details=details)
-    except GpunodeError as error:
-        typer.echo(f"kubectl inspect gpunode: {error}", err=True)
-        sys.exit(error.exit_code)
+    inventory = Inventory(
+        "", (), Cluster(kubeconfig=str(kubeconfig) if kubeconfig else None, context=context)
+    )
+    with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
+        code = shares.inspect(work, details=details)
     raise typer.Exit(code)

@@ -12,12 +12,12 @@ from gpunode.rollout.listener import Listener
 __all__ = ["Named", "make", "named"]
 
 
-def make(*, json: bool, quiet: bool) -> Listener:
-    """A report for users, or one of JSON lines."""
+def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
+    """A report for users, or one of JSON lines. `accepted`: what it shows before a question needs no answer any more."""
     if json:
         from gpunode.report.lines import Lines
 
         return Lines(quiet=quiet)
     from gpunode.report.human import Human
 
-    return Human(quiet=quiet)
+    return Human(quiet=quiet, accepted=accepted)

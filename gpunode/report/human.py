@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 
 UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 MANY = 8  # hosts, or rows; of more, those that are right have a line each
+ASKED = ("batch", "gate")  # tables that belong to a plan
 PIPED = 100  # assumed columns of a file or a pipe
 
 
 class Human:
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, accepted: bool = False) -> None:
         self._out = screen()
         if not self._out.is_terminal:
             self._out.width = 1000  # files and pipes have no width: cut nothing
         self._err = screen(stderr=True)
         self._quiet = quiet
+        self._brief = quiet and accepted  # no plan: nobody is asked about it
         self._live: Live | None = None
         self._start = time.monotonic()
         self._visited = 0  # hosts
@@ -76,6 +78,9 @@ class Human:
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
+        if self._brief:
+            self.failures(outcomes, width)
+            return
         for outcome in alike(outcomes, diff=diff):
             self._print(plan_lines(outcome, width, diff=diff))
         self._headed("disturbs", disturbs.whose(outcomes))
@@ -85,7 +90,8 @@ class Human:
             self._print(((f" {head:<8}  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
-        self._print(planned(context, differences, diff=diff))
+        if not self._brief:
+            self._print(planned(context, differences, diff=diff))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
@@ -103,10 +109,11 @@ class Human:
 
     def links(self, host: str, links: Sequence[Link]) -> None:
         whole = all(link.status == "ok" for link in links)
-        self._print(chain_in_short(host, links) if whole and self._visited > MANY else chain(host, links))
+        short = whole and (self._quiet or self._visited > MANY)
+        self._print(chain_in_short(host, links) if short else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        if not rows:
+        if not rows or (self._brief and kind in ASKED):
             return
         if kind == "batch":  # with many hosts there are more than anybody reads before a question
             self._headed("batches", disturbs.batches(rows))
@@ -154,7 +161,7 @@ class Human:
         seconds = time.monotonic() - self._start
         self._err_print(f" {summed(outcomes, seconds, cluster)}\n")
         changed = any(outcome.applied for outcome in outcomes)
-        if changed and (words := sentence(spent(self._moments, seconds))):
+        if changed and not self._quiet and (words := sentence(spent(self._moments, seconds))):
             self._err_print(f" {words}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them

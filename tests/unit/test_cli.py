@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpunode.cli import app
+from gpunode.cli import app, share
 from gpunode.cli.slips import COMMANDS
 from gpunode.errors import UsageError
 
@@ -71,12 +71,43 @@ ASKS = "Without --yes it shows what would change, and asks."
         ("plan -i inventory.yaml", "`gpunode plan inventory.yaml`"),
         ("plugin deploy --inventory x", "`gpunode plugin deploy inventory.yaml`"),
         ("plan --host gpu-1", "`--limit NAMES`"),
+        ("plugin install", "`gpunode plugin deploy`"),
+        ("plugin logs", "`gpunode plugin status`"),
+        ("share install", "`gpunode share enable`"),
+        ("share status", "`gpunode share inspect`"),
+        ("share repair", "`gpunode share fsck`"),
+        ("run mnist", "`gpunode run manifest"),
+        ("demo start", "`gpunode demo --keep`"),
+        ("top", "`gpunode status`"),
+        ("status -o wide", "`--json`"),
+        ("share inspect -A", "all namespaces"),
+        ("plan --context prod", "`cluster: {kubeconfig: FILE, context: NAME"),
+        ("provision --become", "`-K`"),
+        ("provision -u root", "`ssh: {user: ops}`"),
+        ("provision --auto-approve", "`--yes`"),
+        ("verify inventory.yaml gpu-1", "`--limit NAMES`"),
     ],
 )
 def test_a_word_of_another_tool_is_answered_with_gpunodes_own(words: str, hint: str) -> None:
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [("gpu-1", "`gpunode status --limit NODE`"), ("-o wide", "`--json`"), ("-A", "all namespaces")],
+)
+def test_kubectl_inspect_gpunode_answers_other_words_too(
+    words: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl-inspect-gpunode", *words.split()])
+    with pytest.raises(SystemExit) as end:
+        share.kubectl()
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("kubectl inspect gpunode: ")
+    assert hint in told
 
 
 @pytest.mark.parametrize(
@@ -96,11 +127,18 @@ def test_other_slips_are_answered_as_ever(words: str, told: str) -> None:
 
 def test_what_a_slip_is_answered_with_is_there() -> None:
     """The documents that hints name, and no command of gpunode's hides behind a hint."""
-    named = re.findall(r"docs/[\w/-]+\.md", " ".join(COMMANDS.values()))
+    hints = [hint for known in COMMANDS.values() for hint in known.values()]
+    named = re.findall(r"docs/[\w/-]+\.md", " ".join(hints))
     assert named
     assert all((Path(__file__).parents[2] / one).is_file() for one in named)
-    listed = CliRunner().invoke(app, ["--help"]).stdout
-    assert not [one for one in COMMANDS if re.search(rf"^  {one} ", listed, re.MULTILINE)]
+    for group, known in COMMANDS.items():
+        listed = CliRunner().invoke(app, [*group.split(), "--help"]).stdout
+        assert "Commands:" in listed
+        assert not [one for one in known if re.search(rf"^  {one} ", listed, re.MULTILINE)]
+    runner = CliRunner()
+    for words in {one for hint in hints for one in re.findall(r"`gpunode ((?:[a-z-]+ ?)+)", hint)}:
+        shown = runner.invoke(app, [*words.split(), "--help"])
+        assert shown.exit_code == 0, words
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

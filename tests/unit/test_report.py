@@ -620,6 +620,34 @@ def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
     ]
 
 
+@pytest.mark.parametrize(
+    ("quiet", "accepted", "shown"), [(True, True, False), (True, False, True), (False, True, True)]
+)
+def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
+    quiet: bool, accepted: bool, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong and what came of it are shown in every case."""
+    report = make(json=False, quiet=quiet, accepted=accepted)
+    change = WriteFile("/etc/x", "1\n", "why")
+    plan = Plan("a", (StepPlan("docker", (change,)),))
+    report.plans([Outcome("a", "planned", plan=plan), Outcome("b", "refused", error="no", hint="Do so.")])
+    report.cluster("prod", DIFFERENCES)
+    report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), [(1, ["a"], ["a"], [], [])])
+    report.rows("gate", ("gate",), [("./check",)])
+    report.rows("verified", ("host", "result"), [("a", "verified")])
+    told = capsys.readouterr().out
+    found = [word in told for word in ("/etc/x", "cluster  prod", "batches", "./check")]
+    assert found == [shown] * 4
+    assert "✗ refused  no\n" in told
+    assert "Do so." in told
+    assert "verified" in told
+
+
+def test_a_quiet_chain_that_holds_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    make(json=False, quiet=True).links("gpu-1", [Link("PCI", "ok", "2 GPUs"), Link("module", "ok", "580")])
+    assert capsys.readouterr().out == " gpu-1  ✓ 2 links hold, PCI to module\n"
+
+
 def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     """And a broken one is shown whole."""
     report = make(json=False, quiet=True)
