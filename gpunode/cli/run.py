@@ -77,7 +77,8 @@ def notebook(
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Delete it, with its files.")] = False,
 ) -> None:
-    """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it.
+    """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it. Where the nodes share
+    their GPUs, it asks for one unit of what they offer.
 
     It stays, with its GPU, until --remove deletes it: it holds what its user writes. One that does not start within 15
     minutes, or that Ctrl-C stops before it is ready, is deleted at once, and why is one sentence. A kubeconfig is enough;

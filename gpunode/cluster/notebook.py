@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import yaml
 
@@ -14,8 +15,10 @@ from gpunode.cluster.api.kinds import Object, ours, title
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.objects import apply
+from gpunode.cluster.plugin.unit import unit
 from gpunode.cluster.samples import SAMPLES
 from gpunode.errors import ClusterError
+from gpunode.model import PluginConfig
 
 NAME = "gpunode-notebook"
 PENDING = 20.0  # seconds in which a GPU may become free
@@ -35,10 +38,17 @@ class Notebook:
 
 
 def manifests(
-    nodes: Sequence[Node], *, namespace: str, image: str = "", node_port: bool = False
+    nodes: Sequence[Node],
+    *,
+    namespace: str,
+    image: str = "",
+    node_port: bool = False,
+    config: PluginConfig | None = None,
+    schedulers: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Object]:
-    """Its objects, for one of these nodes. Nodes where pods need the RuntimeClass are used only where there are no others:
-    dockershim knows none."""
+    """Its objects, for one of these nodes and one unit of what they offer. Nodes where pods need the RuntimeClass are used
+    only where there are no others: dockershim knows none. `config`, `schedulers`: as in `once.run`."""
+    resource, nodes = unit(nodes, config)
     plain = [node for node in nodes if node.labels.get(RUNTIME_LABEL) != "class"]
     text = SAMPLES["notebook"].text(
         namespace,
@@ -46,6 +56,8 @@ def manifests(
         nodes=[node.labels.get(HOSTNAME, node.name) for node in plain or nodes],
         runtime_class="" if plain else "nvidia",
         node_port=node_port,
+        resource=resource,
+        scheduler=schedulers.get(resource, ""),
     )
     return list(yaml.safe_load_all(text))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gpunode.cluster import pods
 from gpunode.cluster.api import Api
@@ -13,7 +14,8 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.nodes import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.cluster.objects.manifests import rendered
-from gpunode.model import PluginImage
+from gpunode.cluster.plugin.unit import unit
+from gpunode.model import PluginConfig, PluginImage
 
 NAME = "nvidia-smi"
 NEVER = {"CreateContainerError", "RunContainerError", "CreateContainerConfigError"}
@@ -32,13 +34,21 @@ class Ran:
 
 
 def run(
-    api: Api, nodes: Sequence[Node], *, namespace: str, image: PluginImage, seconds: float, tell: OnProgress
+    api: Api,
+    nodes: Sequence[Node],
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    tell: OnProgress,
+    config: PluginConfig | None = None,
+    schedulers: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
     """Run nvidia-smi in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
-    unit of what they offer."""
+    unit of what they offer. `config`: the plugin's. `schedulers`: by resource, where it is not the cluster's own."""
     name = f"gpunode-{NAME}-{secrets.token_hex(4)}"
     # dockershim knows no RuntimeClass, so nodes with the class are used only where there are no others.
-    resource, nodes = _offered(nodes)
+    resource, nodes = unit(nodes, config)
     plain = [node for node in nodes if node.labels.get(RUNTIME_LABEL) != "class"]
     (manifest,) = rendered(
         "nvidia-smi.yaml.j2",
@@ -48,6 +58,7 @@ def run(
         nodes=[node.labels.get(HOSTNAME, node.name) for node in plain or nodes],
         image=image.reference,
         resource=resource,
+        scheduler=schedulers.get(resource, ""),
         pull=image.pull,
         runtime_class="" if plain else "nvidia",
         seconds=int(seconds),
@@ -57,15 +68,6 @@ def run(
         return _followed(api, made, seconds, tell)
     finally:
         api.delete("Pod", name, namespace, uid=made["metadata"]["uid"])
-
-
-def _offered(nodes: Sequence[Node]) -> tuple[str, Sequence[Node]]:
-    """What the pod asks for, and the nodes that may have it: memory or parts only where no node offers GPUs."""
-    found = {name for node in nodes for name in node.offers}
-    if pods.GPU in found or not found:
-        return pods.GPU, nodes
-    resource = pods.MEMORY if pods.MEMORY in found else min(found)
-    return resource, [node for node in nodes if resource in node.offers]
 
 
 def _followed(api: Api, made: Object, seconds: float, tell: OnProgress) -> Ran:

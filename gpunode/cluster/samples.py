@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpunode.cluster.objects import manifests
+from gpunode.cluster.pods import GPU
 from gpunode.errors import UsageError
 
 
@@ -26,8 +27,11 @@ class Sample:
         nodes: Sequence[str] = (),
         runtime_class: str = "",
         node_port: bool = False,
+        resource: str = GPU,
+        scheduler: str = "",
     ) -> str:
-        """The manifest as YAML. `nodes`: names, of which its pods get one; (): any. Raises UsageError without an image."""
+        """The manifest as YAML. `nodes`: names, of which its pods get one; (): any. `resource`, `scheduler`: what the notebook's pod asks
+        for, and which places it ("": the cluster's own). Raises UsageError without an image."""
         if not (image or self.image):
             raise UsageError(
                 f"{self.name} runs an image of yours, and none is named",
@@ -42,6 +46,8 @@ class Sample:
             nodes=list(nodes),
             runtime_class=runtime_class,
             node_port=node_port,
+            resource=resource,
+            scheduler=scheduler,
         )
 
 

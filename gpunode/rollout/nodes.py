@@ -12,6 +12,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.cluster.api.refusal import ApiConnectionLost
+from gpunode.cluster.extender import second
 from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.cluster.nodes import labels as cluster_labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
@@ -57,6 +58,14 @@ def image_of(inventory: Inventory) -> PluginImage:
             "onto the nodes; docs/deviceplugin.md has more.",
         )
     return inventory.cluster.plugin
+
+
+def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
+    """By resource, the second scheduler that is to place pods with it, once it is there."""
+    share = inventory.cluster.share
+    if share is None or share.scheduler is None or not second.serves(api, inventory.cluster.namespace):
+        return {}
+    return {share.resource: share.scheduler.name}
 
 
 def spec_of(inventory: Inventory) -> Spec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from gpunode.cluster import notebook, rights
+from gpunode.cluster import notebook, pods, rights
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory
 from gpunode.rollout import nodes
@@ -29,7 +29,14 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
         return 1
     namespace = session.inventory.cluster.namespace
     rights.demanded(api, rights.of_notebook(namespace))
-    wanted = notebook.manifests(able, namespace=namespace, image=image, node_port=node_port)
+    wanted = notebook.manifests(
+        able,
+        namespace=namespace,
+        image=image,
+        node_port=node_port,
+        config=session.inventory.cluster.plugin_config,
+        schedulers=nodes.schedulers(api, session.inventory),
+    )
     done = notebook.start(api, wanted, seconds=START_SECONDS, tell=tell)
     if done.why:
         where = f" on {done.node}" if done.node else ""
@@ -52,6 +59,12 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     listener.note(
         f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
     )
+    (limits,) = (one["resources"]["limits"] for one in wanted[0]["spec"]["template"]["spec"]["containers"])
+    if done.made and pods.GPU not in limits:
+        listener.note(
+            f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "
+            "`gpunode run manifest notebook` prints."
+        )
     if done.port:
         listener.note(f"Every node answers on port {done.port} for it, too.")
     listener.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")

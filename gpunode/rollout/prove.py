@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from gpunode.cluster import once, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.cluster.extender import second
 from gpunode.cluster.vectoradd import run as pods
 from gpunode.cluster.vectoradd.manifest import ARGS
 from gpunode.cluster.vectoradd.results import NodeResult, Result
@@ -44,16 +43,8 @@ def vectoradd(
         args=() if image else ARGS,
         config=inventory.cluster.plugin_config,
         holder=holder,
-        schedulers=_schedulers(api, inventory),
+        schedulers=nodes.schedulers(api, inventory),
     )
-
-
-def _schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
-    """By resource, the second scheduler that is to place pods with it, once it is there."""
-    share = inventory.cluster.share
-    if share is None or share.scheduler is None or not second.serves(api, inventory.cluster.namespace):
-        return {}
-    return {share.resource: share.scheduler.name}
 
 
 def sample(session: Session, *, image: str | None, logs: bool) -> int:
@@ -92,6 +83,8 @@ def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
         image=PluginImage(image) if image else nodes.image_of(session.inventory),
         seconds=PODS_SECONDS,
         tell=tell,
+        config=session.inventory.cluster.plugin_config,
+        schedulers=nodes.schedulers(api, session.inventory),
     )
     if ran.log:
         listener.rows(

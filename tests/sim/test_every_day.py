@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpunode import inventory
+from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from tests import jsonlines
@@ -164,6 +165,18 @@ def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     wrong = gpunode("plugin", "status", "--context", "prd")
     assert wrong.returncode == 2
     assert "has no context `prd`" in wrong.stderr
+
+
+def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> None:
+    """As on a real host: what used the module has ended, and the plugin's pod cannot start without it."""
+    faults.inflict("module", [demo.states["gpu-2"]])
+    until(lambda: "driver not loaded" in gpunode("status").stderr)
+    done = gpunode("status", "--json")
+    assert done.returncode == 1
+    assert {row["node"] for row in lines(done, "gpu")} == {"gpu-1"}
+    done = run(demo.folder, "provision", "inventory.yaml", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert gpunode("status").returncode == 0
 
 
 def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: Demo) -> None:

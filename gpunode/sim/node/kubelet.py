@@ -176,7 +176,10 @@ class Kubelet:
         return True
 
     def _deaths(self, host: Now) -> None:
-        """Kill the containers after a reboot or a restart of dockerd; containerd's survive its restart."""
+        """Kill the containers after a reboot or a restart of dockerd; containerd's survive its restart. A module that was in
+        use is unloaded only once its users have ended."""
+        for run in self._runs.values() if "nvidia" not in host.modules else ():
+            run.kill(gpu=True)
         docker = host.units.get("docker.service")
         runtime = (host.boot_id, docker.since if docker else 0.0)
         if runtime != self._runtime or time.time() < host.down_until:

@@ -62,10 +62,11 @@ class PodRun:
             for one in self.containers:
                 one.start(self.pod, host, handler, (self._given or {}).get(one.name, {}))
 
-    def kill(self) -> None:
-        """End its processes at once: its node went down, or its runtime with all its containers."""
+    def kill(self, *, gpu: bool = False) -> None:
+        """End its processes at once: its node went down, or its runtime with all its containers. `gpu`: only those that use
+        the driver."""
         for one in self.containers:
-            if one.process is not None:
+            if one.process is not None and (not gpu or (one.seen and one.seen.gpu)):
                 one.process.kill()
 
     def status(self) -> Object:

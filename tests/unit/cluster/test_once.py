@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.cluster import nodes, once
+from gpunode.cluster import nodes, notebook, once
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.model import PluginImage
+from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import add_node
 from .fake import FakeApi
+
+NAMED = "example.com/mem"
+CONFIG = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {NAMED}}}}}\n")
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,9 @@ from .fake import FakeApi
         ([{"shared": (1, 16)}, {"gpus": 0}], "aliyun.com/gpu-mem", ["gpu-0"]),
         ([{"shared": (1, 16)}, {"gpu_shared": 4}], "aliyun.com/gpu-mem", ["gpu-0"]),
         ([{"gpu_shared": 4}, {"gpu_shared": 2}], "nvidia.com/gpu.shared", ["gpu-0", "gpu-1"]),
+        ([{"gpus": 0}, {"named": 16}], NAMED, ["gpu-1"]),
+        ([{"gpus": 1}, {"named": 16}], "nvidia.com/gpu", ["gpu-0", "gpu-1"]),
+        ([{"gpu_shared": 4}, {"named": 16}], NAMED, ["gpu-1"]),
     ],
 )
 def test_the_pod_asks_for_what_the_nodes_offer(
@@ -32,7 +38,7 @@ def test_the_pod_asks_for_what_the_nodes_offer(
     resource: str,
     places: list[str],
 ) -> None:
-    """Whole GPUs first; where there are none, one unit of memory or one share."""
+    """Whole GPUs first; where there are none, one unit of memory, also under a name of the user's, or one share."""
     made: list[Object] = []
 
     def followed(_api: Api, pod: Object, *_: object) -> once.Ran:
@@ -41,9 +47,17 @@ def test_the_pod_asks_for_what_the_nodes_offer(
 
     monkeypatch.setattr(once, "_followed", followed)
     for number, offer in enumerate(offers):
+        named = {NAMED: str(offer.pop("named"))} if "named" in (offer := dict(offer)) else {}
         add_node(fake, f"gpu-{number}", **offer)
-    once.run(api, nodes.every(api), namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print)
+        fake.update("Node", f"gpu-{number}", status={"capacity": named, "allocatable": named})
+    there, second = nodes.every(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
+    once.run(api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print, **second)
     (spec,) = made
+    notebook_pod = notebook.manifests(there, namespace="gpunode", **second)[0]["spec"]["template"]["spec"]
+    for part in ("affinity", "schedulerName"):
+        assert notebook_pod.get(part) == spec.get(part)
+    assert notebook_pod["containers"][0]["resources"]["limits"] == {resource: 1}
+    assert spec.get("schedulerName") == ("second" if resource == NAMED else None)
     assert spec["containers"][0]["resources"]["limits"] == {resource: 1}
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
