@@ -15,7 +15,7 @@ from gpunode.sim.apiserver.api import ApiServer
 from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.log import Log
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers import daemonsets, deployments, garbage, scheduler
+from gpunode.sim.controllers import daemonsets, deployments, garbage, jobs, scheduler
 from gpunode.sim.controllers.loop import Loop
 from gpunode.sim.controllers.node_lifecycle import NodeHealth
 from gpunode.sim.host.endpoints import Loopback, endpoints
@@ -65,6 +65,7 @@ class Cluster:
             Loop(store, "scheduler", scheduler.concerns, lambda: scheduler.schedule(store), 1.0),
             Loop(store, "daemonsets", daemonsets.concerns, lambda: daemonsets.look(store), 1.0),
             Loop(store, "deployments", deployments.concerns, lambda: deployments.look(store), 1.0),
+            Loop(store, "jobs", jobs.concerns, lambda: jobs.look(store), 1.0),
             Loop(store, "controllers", garbage.concerns, lambda: garbage.collect(store), 1.0),
             Loop(store, "nodes", lambda item: item["kind"] == "Node", health.check, 0.5),
         ]

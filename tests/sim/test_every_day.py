@@ -107,6 +107,29 @@ def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> N
     assert "no notebook of gpunode's" in gpunode("run", "notebook", "--remove").stderr
 
 
+def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo) -> None:
+    """The one of the article has an image of the internet; one of the plugin's image runs to its end."""
+    api, place = client(demo), "/apis/batch/v1/namespaces/default/jobs"
+    manifest = lines(gpunode("run", "manifest", "mnist", "--json"), "manifest")[0]["object"]
+    assert api.ask("POST", place, manifest)[0] == 201
+    pod = {**manifest["spec"]["template"]["spec"]}
+    pod["containers"] = [{"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["nvidia-smi"], "resources": pod["containers"][0]["resources"]}]  # fmt: skip
+    own = {"metadata": {"name": "smi"}, "spec": {"template": {"spec": pod}}}
+    assert api.ask("POST", place, own)[0] == 201
+
+    def ends() -> Any:
+        job = api.ask("GET", f"{place}/smi")[1]
+        return [one["type"] for one in job["status"].get("conditions", [])]
+
+    until(ends)
+    assert ends() == ["Complete"]
+    of = "batch.kubernetes.io/job-name=gpunode-mnist"
+    until(lambda: "pulls nothing" in str(api.ask("GET", JOBS, labelSelector=of)[1]["items"]))
+    for name in ("smi", manifest["metadata"]["name"]):
+        api.ask("DELETE", f"{place}/{name}")
+    until(lambda: not api.ask("GET", JOBS)[1]["items"])
+
+
 def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Demo) -> None:
     """As the plugin answers through the API server; a node whose plugin does not run is named, with its pods."""
     api = client(demo)

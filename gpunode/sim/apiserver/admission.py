@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -122,6 +123,26 @@ def _daemonset(_store: Store, item: Object, before: Object | None) -> None:
     item.setdefault("status", dict.fromkeys(counts, 0))
 
 
+def _job(_store: Store, item: Object, before: Object | None) -> None:
+    meta, spec = item["metadata"], item["spec"]
+    pod = spec["template"]["spec"]
+    if pod.get("restartPolicy") not in {"OnFailure", "Never"}:
+        field, why = "spec.template.spec.restartPolicy", 'Required value: valid values: "OnFailure", "Never"'
+        cause = {"reason": "FieldValueRequired", "message": why, "field": field}
+        message = f'Job.batch "{meta["name"]}" is invalid: {field}: {why}'
+        raise status_error(422, "Invalid", message, name=meta["name"], kind="Job.batch", causes=[cause])
+    _pod_spec(pod)
+    if before is None:
+        meta["uid"] = str(uuid.uuid4())
+        group = "batch.kubernetes.io/"
+        own = {f"{group}controller-uid": meta["uid"], f"{group}job-name": meta["name"]}
+        spec["template"].setdefault("metadata", {}).setdefault("labels", {}).update(own)
+        spec["selector"] = {"matchLabels": {f"{group}controller-uid": meta["uid"]}}
+        item["status"] = {}
+    for name, value in (("parallelism", 1), ("completions", 1), ("backoffLimit", 6), ("suspend", False)):
+        spec.setdefault(name, value)
+
+
 def _claim(_store: Store, item: Object, _before: Object | None) -> None:
     item.setdefault("status", {"phase": "Pending"})
     item.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
@@ -194,6 +215,7 @@ FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProx
         "Node": _node,
         "Pod": _pod,
         "DaemonSet": _daemonset,
+        "Job": _job,
         "Secret": _secret,
         "PersistentVolumeClaim": _claim,
     }

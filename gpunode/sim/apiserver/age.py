@@ -30,3 +30,9 @@ def since(time: str | None) -> str:
         return "<unknown>"
     then = datetime.fromisoformat(time.replace("Z", "+00:00"))
     return human((datetime.now(timezone.utc) - then).total_seconds())
+
+
+def between(begin: str, end: str) -> str:
+    """The time from one API object's time to another."""
+    first, last = (datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (begin, end))
+    return human((last - first).total_seconds())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gpunode.sim.apiserver.age import since
+from gpunode.sim.apiserver.age import between, since
 from gpunode.sim.apiserver.store import Object
 
 
@@ -118,6 +118,23 @@ def _deployment(item: Object) -> list[Any]:
         _name(item),
         f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}",
         *(status.get(name, 0) for name in ("updatedReplicas", "availableReplicas")),
+        _age(item),
+        ",".join(one["name"] for one in containers),
+        ",".join(one["image"] for one in containers),
+        _selector(spec.get("selector", {})),
+    ]
+
+
+def _job(item: Object) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    begin, end = status.get("startTime"), status.get("completionTime")
+    containers = spec.get("template", {}).get("spec", {}).get("containers", [])
+    ends = [one["type"] for one in status.get("conditions", []) if one["status"] == "True"]
+    return [
+        _name(item),
+        *(ends[:1] or ["Terminating" if "deletionTimestamp" in item["metadata"] else "Running"]),
+        f"{status.get('succeeded', 0)}/{spec.get('completions', 1)}",
+        (between(begin, end) if end else since(begin)) if begin else "",
         _age(item),
         ",".join(one["name"] for one in containers),
         ",".join(one["image"] for one in containers),
@@ -257,6 +274,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
             "Name, Ready, Up-to-date, Available, Age, +Containers, +Images, +Selector",
             _deployment,
         ),
+        "Job": ("Name, Status, Completions, Duration, Age, +Containers, +Images, +Selector", _job),
         "Service": ("Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector", _service),
         "Event": (
             "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",

@@ -8,7 +8,7 @@ VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 SHORT = {"Namespace": "ns", "Node": "no", "Pod": "po", "Event": "ev", "ConfigMap": "cm", "DaemonSet": "ds",
          "Deployment": "deploy", "Service": "svc",
          "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc"}  # fmt: skip
-ALL = {"Pod", "DaemonSet", "Deployment", "Service"}  # shown by `kubectl get all`
+ALL = {"Pod", "DaemonSet", "Deployment", "Job", "Service"}  # shown by `kubectl get all`
 PARTS: list[Object] = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
     {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},

@@ -44,6 +44,7 @@ KINDS = {
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "DaemonSet": Kind("apps/v1", "daemonsets"),
     "Deployment": Kind("apps/v1", "deployments"),  # nothing controls it
+    "Job": Kind("batch/v1", "jobs"),
     "Service": Kind("v1", "services"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),

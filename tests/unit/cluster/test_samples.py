@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 from gpunode.cli import app
 from gpunode.cluster.samples import SAMPLES
 from gpunode.render import templates
+from gpunode.sim.apiserver.columns import SHOWN
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Store
+from gpunode.sim.controllers import jobs
 from gpunode.sim.controllers.scheduler import schedule
 from tests.unit.test_articles import ROOT, options
 
@@ -145,6 +147,26 @@ def test_pods_that_find_no_memory_on_any_gpu_wait() -> None:
         Resources(store, "Pod", "default").create(pod, {"fieldManager": "kubectl"})
     schedule(store)
     assert [pod["spec"].get("nodeName") for pod in store.all("Pod")].count("a") == 2
+
+
+@pytest.mark.parametrize(
+    ("phases", "ended"), [(["Succeeded"], "Complete"), (["Failed"], ""), (["Failed", "Failed"], "Failed")]
+)
+def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str) -> None:
+    """The one that learns MNIST has a second pod where the first failed, and no third."""
+    store = Store()
+    store.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "default"}})
+    (job,) = printed("mnist")
+    Resources(store, "Job", "default").create(job, {"fieldManager": "kubectl"})
+    for phase in phases:
+        jobs.look(store)
+        (pod,) = [one for one in store.all("Pod") if one["status"]["phase"] == "Pending"]
+        store.change(pod, lambda item, phase=phase: item["status"].update(phase=phase))
+    jobs.look(store)
+    (job,) = store.all("Job")
+    assert [one["type"] for one in job["status"].get("conditions", [])] == ([ended] if ended else [])
+    assert SHOWN["Job"][1](job)[1] == (ended or "Running")
+    assert len(store.all("Pod")) == (1 if ended == "Complete" else 2)
 
 
 def test_an_image_of_ones_own_is_asked_for() -> None:
