@@ -1,4 +1,5 @@
-"""A base in a registry: fetched by its digest over HTTPS, as OCI's distribution specification 1.1 has it; without a login.
+"""A base in a registry: fetched by its digest over HTTPS, as OCI's distribution specification 1.1 has it; with the
+login of docker or podman, where the registry wants one.
 
 Proxies are those of the environment; $SSL_CERT_FILE names the CA of a registry that has its own.
 """
@@ -20,6 +21,7 @@ from urllib.request import Request, build_opener
 
 from gpunode import __version__
 from gpunode.image.base import UnusableBase, fits
+from gpunode.image.login import login
 
 SECONDS = 30.0  # without an answer
 CHUNK = 1 << 20  # bytes
@@ -113,10 +115,10 @@ def _explained(wanted: Reference) -> Iterator[None]:
 
 
 class _Registry:
-    """The registry's part that is about one image, and the token that it gives to everybody."""
+    """The registry's part that is about one image, and what it was given for it: a token, or the user's login."""
 
     def __init__(self, wanted: Reference) -> None:
-        self._wanted, self._token, self._opener = wanted, "", build_opener()
+        self._wanted, self._right, self._opener = wanted, "", build_opener()
 
     def manifest(self, which: str) -> bytes:
         """A manifest by tag or digest, not checked."""
@@ -131,35 +133,40 @@ class _Registry:
     def _get(self, what: str, accept: str) -> IO[bytes]:
         address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
         try:
-            return self._open(address, accept)
+            return self._open(address, accept, self._right)
         except HTTPError as error:
             challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or not challenge.lower().startswith("bearer "):
+            kind = challenge.partition(" ")[0].lower()
+            if error.code != 401 or kind not in ("bearer", "basic"):
                 raise
             error.close()
-            self._token = ""  # there was none, or it has expired
-            self._token = self._fetched_token(dict(PARAMETER.findall(challenge)))
-            return self._open(address, accept)
+            known = login(self._wanted.host)
+            mine = f"Basic {known.basic}" if known else ""
+            if kind == "basic" and not mine:
+                raise
+            # There was none, or it has expired.
+            self._right = mine if kind == "basic" else self._token(dict(PARAMETER.findall(challenge)), mine)
+            return self._open(address, accept, self._right)
 
-    def _open(self, address: str, accept: str) -> IO[bytes]:
+    def _open(self, address: str, accept: str, right: str = "") -> IO[bytes]:
         request = Request(address, headers={"Accept": accept, "User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (https)
-        if self._token:
+        if right:
             # Not for the storage that registries redirect to.
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+            request.add_unredirected_header("Authorization", right)
         answer: IO[bytes] = self._opener.open(request, timeout=SECONDS)
         return answer
 
-    def _fetched_token(self, challenge: dict[str, str]) -> str:
-        """The token that somebody without a login gets. Raises OSError where that would go unencrypted."""
+    def _token(self, challenge: dict[str, str], mine: str) -> str:
+        """The right that the user gets for the login `mine`, or everybody (""). Raises OSError where that would go unencrypted."""
         realm = challenge.get("realm", "")
         if not realm.startswith("https://"):
             raise OSError("its tokens do not come over HTTPS")
         query = {key: value for key, value in challenge.items() if key in ("service", "scope")}
         with self._open(
-            f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}", "application/json"
+            f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}", "application/json", mine
         ) as answer:
             found: dict[str, Any] = json.loads(answer.read(LARGEST))
-        return str(found.get("token") or found.get("access_token") or "")
+        return f"Bearer {found.get('token') or found.get('access_token') or ''}"
 
 
 def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:
@@ -185,5 +192,8 @@ def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes],
 
 def _hint(code: int) -> str:
     if code in (401, 403):
-        return "gpunode does not log in: save the image (`docker save`, `skopeo copy`, `crane pull`), and name the file."
+        return (
+            "Log in with `docker login` or `podman login`: gpunode uses their login. Or save the image (`docker save`, "
+            "`skopeo copy`), and name the file."
+        )
     return "Name an image that is there, by its digest." if code == 404 else "Try again later."

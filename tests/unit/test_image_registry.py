@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +15,14 @@ import pytest
 
 from gpunode.image import registry, write
 from gpunode.image.base import UnusableBase
+from gpunode.image.login import Login
+from gpunode.redaction import redacted
 from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
 
 __all__ = ["_pip"]  # a fixture
 HIDDEN = "/v2/locked/"
+LOGIN = base64.b64encode(b"ada:hunter2").decode()
 
 
 class Registry(ThreadingHTTPServer):
@@ -25,6 +30,8 @@ class Registry(ThreadingHTTPServer):
 
     files: Files
     asked: list[tuple[str, str]]  # path, Authorization
+    login = ""  # which alone gets a token, or (`basic`) the image
+    basic = False
     more = ""  # of the address where tokens are
 
     @property
@@ -45,11 +52,14 @@ class Answer(BaseHTTPRequestHandler):
         if (
             self.path.startswith(f"/token{self.server.more or '?'}")
             and "service=test&scope=repository" in self.path
+            and token == self.server.login
         ):
             return self._send(200, b'{"token": "for-everybody"}')
         if self.path.startswith("/storage/"):
             return self._blob(self.path.rsplit("/", 1)[1].removesuffix("?Signature=x"))
-        if self.path.startswith(HIDDEN) or token != "Bearer for-everybody":
+        if self.server.basic and token != self.server.login:
+            return self._send(401, b"", **{"WWW-Authenticate": 'Basic realm="x"'})
+        if self.path.startswith(HIDDEN) or (not self.server.basic and token != "Bearer for-everybody"):
             realm = f'Bearer realm="https://{self.server.host}/token{self.server.more}",service="test",scope="repository:x:pull"'
             return self._send(401, b"", **{"WWW-Authenticate": realm})
         kind, which = self.path.split("/")[-2:]
@@ -79,6 +89,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
     (tmp_path / "ca.pem").write_text(certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     monkeypatch.setenv("no_proxy", "*")
+    for name in ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     with Registry((tls.ADDRESS, 0), Answer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.files, server.asked = oci(DEBIAN, archs=("amd64", "arm64")), []
@@ -133,6 +146,62 @@ def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> No
     assert found.hint == f"Today it is --base {server.reference()}"
 
 
+@pytest.mark.parametrize("basic", [False, True])
+@pytest.mark.parametrize("place", ["docker", "podman", "helper", "store"])
+def test_the_login_of_docker_or_podman_is_used(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, basic: bool
+) -> None:
+    """From their file, or by the program that it names; the storage does not see it."""
+    server.login, server.basic = f"Basic {LOGIN}", basic
+    assert "answers 401" in refusal(server.reference(), tmp_path).message
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    program = programs / "docker-credential-test"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1 $(cat)" = "get {server.host}" ] && echo \'{{"Username": "ada", "Secret": "hunter2"}}\'\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    known = {
+        "helper": {"credHelpers": {server.host: "test"}},
+        "store": {"credsStore": "test", "auths": {server.host: {}}},
+    }.get(place, {"auths": {server.host: {"auth": LOGIN}}})
+    file = tmp_path / "docker/config.json"
+    if place == "podman":
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+        file = tmp_path / "auth.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(known))
+    server.asked.clear()
+
+    written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
+
+    assert written.platform == "linux/arm64"
+    assert {right for path, right in server.asked if path.startswith("/storage/")} == {""}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"auths": {"HOST": {"auth": "hunter2!"}}}', '{"credsStore": "none-there"}']
+)
+def test_a_login_that_cannot_be_read_is_named_and_not_shown(
+    server: Registry, tmp_path: Path, text: str
+) -> None:
+    server.login = f"Basic {LOGIN}"
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/config.json").write_text(text.replace("HOST", server.host))
+
+    said = str(refusal(server.reference(), tmp_path))
+    assert f"the login for {server.host} cannot be read from {tmp_path}/docker/config.json" in said
+    assert "hunter2" not in said
+
+
+def test_a_login_is_a_secret() -> None:
+    """In a file's text, and in a header's."""
+    for text in (f'{{"auths": {{"a.example": {{"auth": "{LOGIN}"}}}}}}', f"Authorization: Basic {LOGIN}"):
+        assert LOGIN not in redacted(text)
+    assert LOGIN not in repr(Login(LOGIN, Path()))
+
+
 def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path) -> None:
     reference = server.reference()
     layer = max(server.files, key=lambda name: len(server.files[name]))
@@ -145,7 +214,7 @@ def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path)
     ("name", "words"),
     [
         (f"base/python@sha256:{'0' * 64}", "answers 404 Not Found"),
-        (f"locked/python@sha256:{'0' * 64}", "does not log in: save the image"),
+        (f"locked/python@sha256:{'0' * 64}", "Log in with `docker login`"),
     ],
 )
 def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path: Path, name: str, words: str) -> None:

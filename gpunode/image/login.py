@@ -1,0 +1,79 @@
+"""The user's login at a registry, as docker and podman keep it: in a file, or with a program of their protocol.
+
+Source: docker's config.json (cli/config/configfile), containers-auth.json(5), docker-credential-helpers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpunode.image.base import UnusableBase
+
+SECONDS = 30.0  # for a program that keeps logins
+NO_NAME = "<token>"  # the user's name where the secret is a token of the registry's, and no password
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """`basic`: as HTTP's Basic authentication has it; never shown. `place`: the file that names it."""
+
+    basic: str = field(repr=False)
+    place: Path
+
+
+def login(host: str) -> Login | None:
+    """The login at this registry; None where nobody has logged in. Raises UnusableBase for one that cannot be read."""
+    for place in filter(Path.exists, _places()):
+        try:
+            found = _kept(json.loads(place.read_text(encoding="utf-8")), host)
+        except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+            why = (
+                getattr(error, "strerror", "") or type(error).__name__
+            )  # not its words: they may have the login
+            raise UnusableBase(
+                f"the login for {host} cannot be read from {place}: {why}",
+                hint="`docker login` or `podman login` writes it again.",
+            ) from None
+        if found:
+            return Login(found, place)
+    return None
+
+
+def _places() -> Iterator[Path]:
+    """The files that may have logins, podman's first where it is named."""
+    if named := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(named)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime, "containers/auth.json")
+    yield Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json")
+
+
+def _kept(known: dict[str, Any], host: str) -> str:
+    """user:password in base64; "" for none."""
+    if program := (known.get("credHelpers") or {}).get(host) or known.get("credsStore"):
+        return _asked(program, host)
+    entries = known.get("auths") or {}
+    for name in (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/"):
+        if text := (entries.get(name) or {}).get("auth"):
+            base64.b64decode(text, validate=True)
+            return str(text)
+    return ""
+
+
+def _asked(program: str, host: str) -> str:
+    """What the program keeps. One that knows nothing of the registry ends with 1."""
+    words = [f"docker-credential-{program}", "get"]
+    done = subprocess.run(words, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        return ""
+    found = json.loads(done.stdout)
+    if found.get("Username") == NO_NAME:
+        raise ValueError("a token of the registry's")
+    return base64.b64encode(f"{found.get('Username')}:{found.get('Secret')}".encode()).decode()
