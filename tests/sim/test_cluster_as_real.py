@@ -251,7 +251,7 @@ def as_table(api: Api, method: str, where: str, body: Object | None = None) -> A
     }
     data = json.dumps(body).encode() if body else None
     table = json.loads(
-        api._pool.request(method, f"{api.access.server}{where}", body=data, headers=headers).data
+        api._connection.pool.request(method, f"{api.access.server}{where}", body=data, headers=headers).data
     )
     for column in table["columnDefinitions"]:
         column["description"] = ""

@@ -1,33 +1,29 @@
 """The Kubernetes API over HTTP: plain objects in, plain objects out, every failure a ClusterError.
 
-A request waits `CONNECT` seconds for a connection and `READ` seconds for an answer; nothing is tried again but an
-answer of 429 (the API server asks for it) and a kept connection that turns out closed. Long waits are in `watch.py`.
+A request waits `READ` seconds for an answer; nothing is tried again but one of 429 (the API server asks for it) and what
+`connection.py` repeats. Long waits are in `watch.py`.
 """
 
 from __future__ import annotations
 
 import json
-import ssl
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
 
 from gpunode.cluster.api import notes, refusal
+from gpunode.cluster.api.connection import AT_ONCE, MANAGER, Connection
 from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
 from gpunode.cluster.api.kubeconfig import Access, load
 from gpunode.cluster.api.lines import lines
 from gpunode.cluster.api.served import Served, discover
 from gpunode.model import Cluster
 
-CONNECT = 5.0
+__all__ = ["AT_ONCE", "MANAGER", "Api", "connect"]
 READ = 20.0
-MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
 PAGE = 500
 EVICTION = 22  # the minor from which evictions are of policy/v1; an older API server takes v1beta1 only
-AT_ONCE = 16  # requests that are made side by side; so many connections are kept
 
 
 def connect(cluster: Cluster) -> Api:
@@ -39,21 +35,11 @@ class Api:
     """One cluster. Safe to use from several threads."""
 
     def __init__(self, access: Access) -> None:
-        from kubernetes.client.rest import RESTClientObject
-        from urllib3.exceptions import InsecureRequestWarning
-
-        self.access = access
-        access.configuration.connection_pool_maxsize = AT_ONCE
-        self._pool = RESTClientObject(access.configuration).pool_manager
-        if access.tls is not None:
-            self._pool.connection_pool_kw["ssl_context"] = access.tls
-            if access.tls.verify_mode is ssl.CERT_NONE:
-                # The kubeconfig says so (insecure-skip-tls-verify); urllib3 would say it again at every request.
-                warnings.simplefilter("ignore", InsecureRequestWarning)
+        self.access, self._connection = access, Connection(access)
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.clear()
+        self._connection.pool.clear()
 
     def version(self) -> str:
         """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
@@ -80,7 +66,7 @@ class Api:
     def health(self, where: str) -> tuple[int, str]:
         """HTTP's status and the answer at a path such as /readyz, which is text; any status is an answer."""
         with refusal.translated(self.access):
-            response = self._send("GET", where, {}, None, "", READ)
+            response = self._connection.send("GET", where, {}, None, "", READ)
             return int(response.status), response.data.decode(errors="replace")
 
     def find(
@@ -157,7 +143,7 @@ class Api:
         version = "policy/v1" if self.served.minor >= EVICTION else "policy/v1beta1"
         with refusal.translated(self.access):
             body = {"apiVersion": version, **eviction}
-            response = self._send("POST", where, {}, body, "application/json", READ)
+            response = self._connection.send("POST", where, {}, body, "application/json", READ)
             data: bytes = response.data
         if response.status == 429:
             return refusal.words(data)
@@ -220,7 +206,9 @@ class Api:
             "fieldSelector": fields,
         }
         with refusal.translated(self.access):
-            response = self._send("GET", self._path(kind, namespace), query, None, "", seconds + READ)
+            response = self._connection.send(
+                "GET", self._path(kind, namespace), query, None, "", seconds + READ
+            )
             try:
                 if response.status != 200:
                     raise refusal.http(self.access, response.status, response.data)
@@ -255,7 +243,7 @@ class Api:
         """The body of a good answer."""
         for attempt in (1, 2, 3):
             with refusal.translated(self.access):
-                response = self._send(method, where, query or {}, body, content, READ)
+                response = self._connection.send(method, where, query or {}, body, content, READ)
                 data: bytes = response.data
             if response.status != 429 or attempt == 3:
                 break
@@ -263,38 +251,3 @@ class Api:
         if response.status >= 300:
             raise refusal.http(self.access, response.status, data)
         return data
-
-    def _send(
-        self,
-        method: str,
-        where: str,
-        query: Mapping[str, str],
-        body: Object | None,
-        content: str,
-        read: float,
-    ) -> Any:
-        from urllib3 import Timeout
-        from urllib3.exceptions import ProtocolError
-
-        headers = {"Accept": "application/json", "User-Agent": MANAGER}
-        for setting in self.access.configuration.auth_settings().values():
-            headers[setting["key"]] = setting["value"]
-        if body is not None:
-            headers["Content-Type"] = content
-        asked = urlencode({key: value for key, value in query.items() if value})
-        # A kept connection may have been closed at the other end meanwhile; what can be asked twice is.
-        for last in (method == "POST", True):
-            try:
-                return self._pool.request(
-                    method,
-                    f"{self.access.server}{where}{'?' if asked else ''}{asked}",
-                    body=None if body is None else json.dumps(body).encode(),
-                    headers=headers,
-                    timeout=Timeout(connect=CONNECT, read=read),
-                    retries=False,
-                    preload_content=False,
-                )
-            except ProtocolError:
-                if last:
-                    raise
-        return None

@@ -11,9 +11,9 @@ import os
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from gpunode.cluster.api.tls import Trust
 from gpunode.errors import ClusterError
 
 PATIENCE, ASKING = 60.0, 300.0  # seconds for its answer; where a user may have to log in
 SKEW = timedelta(
     minutes=5
-)  # before its end a token is no longer used; but for half of the time that it has at least
+)  # before its end a credential is no longer used; but for half of the time that it has at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,19 @@ class Credential:
     ends: datetime | None
 
     @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """Certificate and key; both empty where one is missing."""
+        both = self.certificate and self.key
+        return (self.certificate.encode(), self.key.encode()) if both else (b"", b"")
+
+    @property
     def user(self) -> dict[str, str]:
         """A kubeconfig's user who has it."""
         import base64
 
-        parts = {"client-certificate-data": self.certificate, "client-key-data": self.key}
-        pair = parts if self.certificate and self.key else {}
+        parts = zip(("client-certificate-data", "client-key-data"), self.pair, strict=True)
         token = {"token": self.token} if self.token else {}
-        return token | {key: base64.b64encode(text.encode()).decode() for key, text in pair.items()}
+        return token | {key: base64.b64encode(part).decode() for key, part in parts if part}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,13 @@ class ExecPlugin:
             )
         return self._read(out)
 
+    def context(self, trust: Trust, credential: Credential) -> ssl.SSLContext:
+        """TLS with the certificate that it answered. Raises ClusterError where that cannot be read."""
+        try:
+            return trust.context(*credential.pair)
+        except (OSError, ValueError) as error:
+            raise self._failed(f"a certificate or key of its answer cannot be read: {error}") from error
+
     def _info(self, asks: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": asks}
         if self.section.get("provideClusterInfo"):
@@ -138,20 +151,27 @@ class ExecPlugin:
         )
 
 
-class Renewal:
-    """A token that is asked for anew before it ends; `configuration` is the client library's."""
+class Login:
+    """What is shown to the API server: asked for anew before it ends, and once it is refused. For one thread at a time.
 
-    def __init__(self, plugin: ExecPlugin, credential: Credential) -> None:
-        self._plugin, self._credential, self._lock = plugin, credential, threading.Lock()
+    `tls`: None for plain HTTP; another context once another certificate is shown.
+    """
+
+    def __init__(
+        self, plugin: ExecPlugin, credential: Credential, trust: Trust | None, tls: ssl.SSLContext | None
+    ) -> None:
+        self._plugin, self._credential, self._trust, self.tls = plugin, credential, trust, tls
         self._due = _due(credential)
 
-    def __call__(self, configuration: Any) -> None:
-        """Called before each request."""
-        with self._lock:
-            if self._due is not None and self._due <= datetime.now(timezone.utc):
-                self._credential = self._plugin.run()
-                self._due = _due(self._credential)
-            configuration.api_key["BearerToken"] = f"Bearer {self._credential.token}"
+    def current(self, refused: Credential | None = None) -> Credential:
+        """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does."""
+        due = self._due is not None and self._due <= datetime.now(timezone.utc)
+        if due or refused is self._credential:
+            before, self._credential = self._credential, self._plugin.run()
+            self._due = _due(self._credential)
+            if self._trust and before.pair != self._credential.pair:
+                self.tls = self._plugin.context(self._trust, self._credential)
+        return self._credential
 
 
 def _due(credential: Credential) -> datetime | None:

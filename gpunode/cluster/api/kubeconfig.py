@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import binascii
 import json
 import os
 import shlex
 import ssl
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +19,8 @@ import yaml
 
 from gpunode import redaction
 from gpunode.cluster.api import credentials
-from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Renewal
+from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
+from gpunode.cluster.api.tls import Trust
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
@@ -34,6 +37,7 @@ class Access:
     ended: str = (
         ""  # a sentence about a client certificate or token that is no longer valid by this machine's clock
     )
+    login: Login | None = None  # of a credential plugin; then not `configuration` and `tls` count, but it
 
 
 def chosen(cluster: Cluster) -> tuple[str, str]:
@@ -80,7 +84,8 @@ def load(cluster: Cluster) -> Access:
             first = _answered(source, context, credential, Path(folder)) if credential else source
             load_kube_config(first, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
             ended = credentials.ended(configuration)
-            tls = _tls(configuration)
+            trust = _trust(configuration)
+            tls = trust.context(*_pair(configuration)) if trust else None
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
             raise ClusterError(
                 f"{source}: context `{context}` cannot be used: {_words(error)}",
@@ -102,9 +107,8 @@ def load(cluster: Cluster) -> Access:
             f"{source}: the server of context `{context}` is not a URL: `{configuration.host}`",
             hint="It looks like https://host:6443.",
         )
-    if plugin and credential and credential.token:
-        configuration.refresh_api_key_hook = Renewal(plugin, credential)
-    return Access(configuration.host, context, source, configuration, tls, ended)
+    login = Login(plugin, credential, trust, tls) if plugin and credential else None
+    return Access(configuration.host, context, source, configuration, tls, ended, login)
 
 
 def _answered(source: str, context: str, credential: Credential, folder: Path) -> str:
@@ -136,34 +140,53 @@ def _plugin(source: str, context: str) -> ExecPlugin | None:
         raise KubeconfigUnusable(
             f"{source}: `env` of user `{user}`'s exec section is not a list of name and value", hint=hint
         )
-    cluster = (sections["clusters"].get(str(names.get("cluster"))) or {}).get("cluster") or {}
-    return ExecPlugin(f"{source}: context `{context}`", plugin, cluster, _folder(source, str(user)))
+    name = str(names.get("cluster"))
+    cluster = (sections["clusters"].get(name) or {}).get("cluster") or {}
+    if plugin.get("provideClusterInfo"):
+        cluster = _with_authority(cluster, f"{source}: cluster `{name}`", _folder(source, "clusters", name))
+    folder = _folder(source, "users", str(user))
+    return ExecPlugin(f"{source}: context `{context}`", plugin, cluster, folder)
 
 
-def _folder(source: str, user: str) -> Path:
-    """That of the file which has the user: its plugin's relative path counts from there."""
+def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Mapping[str, Any]:
+    """The cluster with the bytes of its authority in the file's place, as a plugin gets them (client-go, rest/exec.go)."""
+    rest = dict(cluster)
+    file = rest.pop("certificate-authority", None)
+    if not file or rest.get("certificate-authority-data"):
+        return rest
+    try:
+        data = (folder / str(file)).read_bytes()
+    except OSError as error:
+        raise KubeconfigUnusable(
+            f"{where}: its certificate-authority {file} cannot be read: {_words(error)}",
+            hint="Fix the kubeconfig, or write that cluster again with the tool that it is of.",
+        ) from error
+    return {**rest, "certificate-authority-data": base64.b64encode(data).decode()}
+
+
+def _folder(source: str, section: str, name: str) -> Path:
+    """That of the file which has this entry: relative paths of it count from there."""
     for one in filter(None, source.split(os.pathsep)):
         path = Path(one).expanduser()
-        if any(entry.get("name") == user for entry in (_read(path) or {}).get("users") or ()):
+        if any(entry.get("name") == name for entry in (_read(path) or {}).get(section) or ()):
             return path.absolute().parent
     return Path.cwd()
 
 
-def _tls(configuration: Any) -> ssl.SSLContext | None:
-    """The TLS context for server and client certificates; removes the files' names from the configuration."""
+def _trust(configuration: Any) -> Trust | None:
+    """How the server proves itself; None for plain HTTP. Removes the file's name from the configuration."""
+    file, configuration.ssl_ca_cert = configuration.ssl_ca_cert, None
     if not str(configuration.host).startswith("https://"):
         return None
-    from urllib3.util.ssl_ import create_urllib3_context
+    return Trust(configuration.verify_ssl, Path(file).read_bytes() if file else None)
 
-    context = create_urllib3_context(cert_reqs=None if configuration.verify_ssl else ssl.CERT_NONE)
-    if configuration.ssl_ca_cert:
-        context.load_verify_locations(configuration.ssl_ca_cert)
-    else:
-        context.load_default_certs()
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    configuration.ssl_ca_cert = configuration.cert_file = configuration.key_file = None
-    return context
+
+def _pair(configuration: Any) -> Iterator[bytes]:
+    """The client's certificate and key; removes the files' names from the configuration."""
+    for name in ("cert_file", "key_file"):
+        file = getattr(configuration, name)
+        setattr(configuration, name, None)
+        yield Path(file).read_bytes() if file else b""
 
 
 def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:

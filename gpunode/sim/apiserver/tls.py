@@ -31,6 +31,7 @@ def server(path: Path) -> tuple[ssl.SSLContext, str]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
         .sign(key, hashes.SHA256())
     )
     text = certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import socket
 import ssl
 import tempfile
+import threading
 import time
 from datetime import datetime, timedelta, timezone, tzinfo
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -448,7 +451,8 @@ def test_what_a_plugin_answers_is_used_and_asked_for_anew_before_it_ends(tmp_pat
     assert access.configuration.api_key[credentials.KEY] == "Bearer me1"
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
-    assert access.configuration.auth_settings()["BearerToken"]["value"] == "Bearer me2"
+    assert access.login is not None
+    assert access.login.current().token == "me2"
 
 
 @pytest.mark.parametrize(
@@ -475,7 +479,8 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     }
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **run)))
     now[0] += timedelta(seconds=passed)
-    access.configuration.auth_settings()
+    assert access.login is not None
+    access.login.current()
     assert len((tmp_path / "asked").read_text().splitlines()) == asked
 
 
@@ -526,6 +531,115 @@ def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> N
         kubeconfig.load(
             Cluster(kubeconfig=written(tmp_path, **answering(clientCertificateData="x", clientKeyData="y")))
         )
+
+
+def answering_in_turn(folder: Path, *statuses: dict[str, str]) -> dict[str, object]:
+    """A user whose plugin answers so, another each time; `asked` has a line for each."""
+    for number, status in enumerate(statuses, 1):
+        answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+        (folder / f"{number}.json").write_text(json.dumps(answer))
+    return plugin("/bin/sh", "-c", f'cd {folder}; echo >>asked; cat "$(wc -l <asked | tr -d " ").json"')
+
+
+class Telling(BaseHTTPRequestHandler):
+    """An API server whose version is who asks: certificate and token. It accepts nobody twice where `strict`."""
+
+    protocol_version = "HTTP/1.1"
+    strict: ClassVar[bool]
+    seen: ClassVar[list[str]]
+
+    def do_GET(self) -> None:
+        connection: Any = self.connection
+        who = fingerprint(connection.getpeercert(True)) + (self.headers["authorization"] or "")
+        accepted = not self.strict or who not in self.seen
+        self.seen.append(who)
+        data = json.dumps({"gitVersion": who} if accepted else {"code": 401, "message": "Unauthorized"})
+        self.send_response(200 if accepted else 401)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def fingerprint(certificate: bytes | None) -> str:
+    return hashlib.sha256(certificate).hexdigest() if certificate else ""
+
+
+@pytest.mark.parametrize("cause", ["ends", "is refused"])
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path: Path, kind: str, cause: str) -> None:
+    """As it ends, and once the API server refuses it; a certificate with connections of its own."""
+    (context, authority), *clients = (tls.server(tmp_path / f"{n}.pem") for n in range(3))
+    context.verify_mode = ssl.CERT_OPTIONAL
+    pems = [pem for _, pem in clients]
+    context.load_verify_locations(cadata="".join(pems))
+    keys = [(tmp_path / f"{n}.pem").read_text() for n in (1, 2)]
+    statuses = [{"token": "t1"}, {"token": "t2"}]
+    if kind == "certificate":
+        statuses = [
+            {"clientCertificateData": pem, "clientKeyData": key} for pem, key in zip(pems, keys, strict=True)
+        ]
+    if cause == "ends":
+        statuses[0]["expirationTimestamp"] = "2020-01-01T00:00:00Z"
+    handler = type("Handler", (Telling,), {"strict": cause != "ends", "seen": []})
+    server = ThreadingHTTPServer((tls.ADDRESS, 0), handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"https://{tls.ADDRESS}:{server.server_port}"
+    cluster = {"server": address, "certificate-authority-data": base64_of(authority)}
+    changes = answering_in_turn(tmp_path, *statuses) | {"clusters": [{"name": "c", "cluster": cluster}]}
+    try:
+        api = connect(Cluster(kubeconfig=written(tmp_path, **changes)))
+        api.version()
+        last = api.version()
+        api.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    wanted = fingerprint(ssl.PEM_cert_to_DER_cert(pems[1])) if kind == "certificate" else "Bearer t2"
+    assert last == wanted
+    assert len((tmp_path / "asked").read_text().splitlines()) == 2
+
+
+def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path: Path) -> None:
+    """It is named with its command."""
+    _, pem = tls.server(tmp_path / "client.pem")
+    good = {"clientCertificateData": pem, "clientKeyData": (tmp_path / "client.pem").read_text()}
+    changes = answering_in_turn(tmp_path, good, {"clientCertificateData": "x", "clientKeyData": "y"})
+    login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes))).login
+    assert login is not None
+    with pytest.raises(ClusterError, match="a certificate or key of its answer cannot be read"):
+        login.current(refused=login.current())
+
+
+def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path: Path) -> None:
+    """As client-go gives them: never the file's name. What the kubeconfig has as data counts before a file."""
+    script = f'printf %s "$KUBERNETES_EXEC_INFO" >{tmp_path}/info; echo "$0"'
+    changes = answering(token="t")
+    users: Any = changes["users"]
+    answer = users[0]["user"]["exec"]["args"][0]
+    users[0]["user"]["exec"] |= {
+        "command": "/bin/sh",
+        "args": ["-c", script, answer],
+        "provideClusterInfo": True,
+    }
+    _, pem = tls.server(tmp_path / "server.pem")
+    (tmp_path / "ca.crt").write_text(pem)
+    server = {"server": "https://10.0.0.1:6443"}
+    for cluster, data in (
+        ({"certificate-authority": "ca.crt"}, pem),
+        ({"certificate-authority": "away.crt", "certificate-authority-data": base64_of(pem)}, pem),
+    ):
+        changes["clusters"] = [{"name": "c", "cluster": {**server, **cluster}}]
+        kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
+        spec = json.loads((tmp_path / "info").read_text())["spec"]
+        assert spec["cluster"] == {**server, "certificate-authority-data": base64_of(data)}
+    changes["clusters"] = [{"name": "c", "cluster": {**server, "certificate-authority": "away.crt"}}]
+    assert "cluster `c`: its certificate-authority away.crt cannot be read: no such file" in refused(
+        written(tmp_path, **changes)
+    )
 
 
 def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""The HTTP connections to one API server: whose they are, and what of a request is tried again."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from gpunode.cluster.api.exec_plugin import Credential
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.kubeconfig import Access
+
+CONNECT = 5.0
+MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
+AT_ONCE = 16  # requests that are made side by side; so many connections are kept
+
+
+class Connection:
+    """All that one program keeps to a cluster's API server. Safe to use from several threads."""
+
+    def __init__(self, access: Access) -> None:
+        from kubernetes.client.rest import RESTClientObject
+        from urllib3.exceptions import InsecureRequestWarning
+
+        self._access = access
+        access.configuration.connection_pool_maxsize = AT_ONCE
+        self.pool = RESTClientObject(access.configuration).pool_manager
+        self._lock = threading.Lock()
+        if access.tls is not None:
+            self.pool.connection_pool_kw["ssl_context"] = access.tls
+            if access.tls.verify_mode is ssl.CERT_NONE:
+                # The kubeconfig says so (insecure-skip-tls-verify); urllib3 would say it again at every request.
+                warnings.simplefilter("ignore", InsecureRequestWarning)
+
+    def send(
+        self,
+        method: str,
+        where: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        content: str,
+        read: float,
+    ) -> Any:
+        """The answer, of whatever status, its body not read yet. Credentials that a plugin answered are renewed as they end, and once
+        they are refused (401). Raises the HTTP client's exceptions, and ClusterError for a plugin that fails."""
+        shown = self._shown()
+        answer = self._request(method, where, query, body, content, read, shown)
+        if answer.status == 401 and shown is not None:
+            other = self._shown(refused=shown)
+            if other != shown:
+                answer.drain_conn()
+                answer = self._request(method, where, query, body, content, read, other)
+        return answer
+
+    def _shown(self, refused: Credential | None = None) -> Credential | None:
+        """What a plugin answered, with connections that show its certificate; None where there is no plugin."""
+        login = self._access.login
+        if login is None:
+            return None
+        with self._lock:
+            credential = login.current(refused)
+            if login.tls is not self.pool.connection_pool_kw.get("ssl_context"):
+                self.pool.connection_pool_kw["ssl_context"] = login.tls
+                self.pool.clear()  # those in use end with their request
+            return credential
+
+    def _headers(self, shown: Credential | None) -> dict[str, str]:
+        if shown is not None:
+            return {"authorization": f"Bearer {shown.token}"} if shown.token else {}
+        return {one["key"]: one["value"] for one in self._access.configuration.auth_settings().values()}
+
+    def _request(
+        self,
+        method: str,
+        where: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        content: str,
+        read: float,
+        shown: Credential | None,
+    ) -> Any:
+        from urllib3 import Timeout
+        from urllib3.exceptions import ProtocolError
+
+        headers = {"Accept": "application/json", "User-Agent": MANAGER, **self._headers(shown)}
+        if body is not None:
+            headers["Content-Type"] = content
+        asked = urlencode({key: value for key, value in query.items() if value})
+        # A kept connection may have been closed at the other end meanwhile; what can be asked twice is.
+        for last in (method == "POST", True):
+            try:
+                return self.pool.request(
+                    method,
+                    f"{self._access.server}{where}{'?' if asked else ''}{asked}",
+                    body=None if body is None else json.dumps(body).encode(),
+                    headers=headers,
+                    timeout=Timeout(connect=CONNECT, read=read),
+                    retries=False,
+                    preload_content=False,
+                )
+            except ProtocolError:
+                if last:
+                    raise
+        return None

@@ -1,0 +1,37 @@
+"""TLS with one API server."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the API server proves itself by. `authorities`: PEM; None: those that this machine trusts."""
+
+    verified: bool
+    authorities: bytes | None
+
+    def context(self, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
+        """A context that shows this client certificate, where there is one. Raises OSError or ValueError for parts that are no PEM.
+
+        Python reads a key from files alone: they are deleted at once.
+        """
+        from urllib3.util.ssl_ import create_urllib3_context
+
+        context = create_urllib3_context(cert_reqs=None if self.verified else ssl.CERT_NONE)
+        with TemporaryDirectory(prefix="gpunode-") as folder:
+            path = Path(folder)
+            if self.authorities is None:
+                context.load_default_certs()
+            else:
+                (path / "ca").write_bytes(self.authorities)
+                context.load_verify_locations(path / "ca")
+            if certificate:
+                (path / "certificate").write_bytes(certificate)
+                (path / "key").write_bytes(key)
+                context.load_cert_chain(path / "certificate", path / "key" if key else None)
+        return context
