@@ -16,6 +16,11 @@ from gpunode.wording import Advice, Command
 ELSEWHERE = (
     "or let the pods run in another namespace (`cluster.namespace`, or --namespace where a command has it)"
 )
+QUOTA = "quota-exceeded"  # code
+RAISE = (
+    "The ResourceQuota `{name}` does not allow so much: see `kubectl describe resourcequota {name}` in that namespace and raise "
+    f"it, {ELSEWHERE}."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,7 @@ def _rule(code: str, pattern: str, fix: str) -> Rule:
 
 
 ADMISSION = (
-    _rule(
-        "quota-exceeded",
-        r"exceeded quota: (?P<name>[^,\s]+)",
-        "The ResourceQuota `{name}` does not allow so much: see `kubectl describe resourcequota {name}` in that namespace and raise "
-        f"it, {ELSEWHERE}.",
-    ),
+    _rule(QUOTA, r"exceeded quota: (?P<name>[^,\s]+)", RAISE),
     _rule(
         "quota-values",
         r"failed quota: (?P<name>[^:\s]+): must specify (?P<what>.+)",

@@ -6,10 +6,10 @@ controller's, so what counts by user (PodSecurityPolicies, exemptions) may diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpunode.cluster import obstacles
+from gpunode.cluster import obstacles, quota
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.refusal import HttpError
@@ -31,26 +31,45 @@ class Trial:
 
 
 def tried(
-    api: Api, manifests: Sequence[Object], would: Sequence[Difference], pods: Sequence[Object]
+    api: Api,
+    manifests: Sequence[Object],
+    would: Sequence[Difference],
+    pods: Sequence[Object],
+    *,
+    counts: Callable[[], Mapping[str, int]] = dict,
 ) -> tuple[Trial, ...]:
     """Those that would be refused, or could not be tried: a pod of each DaemonSet among the manifests that changes, and these pods.
-    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label."""
+    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label.
+    `counts`: by name, how many new pods there will be of each; asked where there are quotas, which must have room for all."""
     actions = {one.what: one.action for one in would}
     if not api.served.dry_run or any(
         one["kind"] == "Namespace" and actions.get(title(one)) == "created" for one in manifests
     ):
         return ()
+    places = {
+        one["metadata"]["namespace"] for one in (*manifests, *pods) if one["kind"] in ("DaemonSet", "Pod")
+    }
+    quotas = [one for place in places for one in quota.read(api, place)]
+    many = counts() if quotas else {}
     found: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
-    for pod in (*_templates(manifests, actions), *pods):
-        one = _try(api, pod, actions)
+    wanted = []
+    for pod in (*_templates(manifests, actions, many), *pods):
+        one, admitted = _try(api, pod, actions)
         if one.reason is not None or one.untried:
             found.setdefault((one.reason.code if one.reason else "", one.untried), one)
+        elif admitted:
+            wanted.append(quota.Wanted(one.what, admitted, many.get(pod["metadata"]["name"], 0)))
+    for what, reason in quota.short(quotas, wanted):
+        found.setdefault((reason.code, ""), Trial(what, reason))
     return tuple(found.values())
 
 
-def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Iterator[Object]:
+def _templates(
+    manifests: Sequence[Object], actions: Mapping[str, str], many: Mapping[str, int]
+) -> Iterator[Object]:
     for one in manifests:
-        if one["kind"] == "DaemonSet" and actions.get(title(one)) in ("created", "changed"):
+        new = actions.get(title(one)) in ("created", "changed") or many.get(one["metadata"]["name"])
+        if one["kind"] == "DaemonSet" and new:
             template, meta = one["spec"]["template"], one["metadata"]
             yield {
                 "apiVersion": "v1",
@@ -60,7 +79,8 @@ def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Itera
             }
 
 
-def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
+def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Object | None]:
+    """The trial, and the pod as it was admitted."""
     meta = {key: value for key, value in pod["metadata"].items() if key != "name"}
     name, namespace = pod["metadata"]["name"], meta["namespace"]
     spec = {
@@ -71,17 +91,16 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
     wished = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
     what = f"pods like {namespace}/{name}"
     try:
-        api.create(api.served.fitted(wished) or wished, dry_run=True)
+        return Trial(what, None), api.create(api.served.fitted(wished) or wished, dry_run=True)
     except HttpError as error:
         if error.untried:
-            return Trial(what, None, error.untried if error.code == 400 else "")
+            return Trial(what, None, error.untried if error.code == 400 else ""), None
         if error.code in BUSY:
-            return Trial(what, None, error.message)
+            return Trial(what, None, error.message), None
         reason = obstacles.admission(error.message) or Reason(UNKNOWN, error.message, fix=error.hint)
         if _passes(reason.code, name, namespace, actions):
-            return Trial(what, None)
-        return Trial(what, reason)
-    return Trial(what, None)
+            return Trial(what, None), None
+        return Trial(what, reason), None
 
 
 def _named(actions: Mapping[str, str], kind: str, name: str) -> bool:
@@ -94,4 +113,4 @@ def _passes(code: str, name: str, namespace: str, actions: Mapping[str, str]) ->
     """What the manifests themselves put right: the namespace's level, and the place of the pods that a DaemonSet's new ones take."""
     if code == "pod-security":
         return actions.get(f"Namespace {namespace}") == "changed"
-    return code == "quota-exceeded" and actions.get(f"DaemonSet {namespace}/{name}") == "changed"
+    return code == obstacles.QUOTA and actions.get(f"DaemonSet {namespace}/{name}") == "changed"

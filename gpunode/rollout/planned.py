@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from gpunode.cluster.nodes import labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import deployed, expected, images, sharing
+from gpunode.cluster.plugin import daemonset, deployed, expected, images, sharing
 from gpunode.cluster.reason import of
 from gpunode.cluster.vectoradd import manifest as vectoradd
 from gpunode.errors import ClusterError, Obstacle
@@ -25,6 +25,7 @@ from gpunode.wording import Advice, Command, few
 
 FEW = 2  # objects that a note names
 NAMED = 5  # nodes that it names
+PROOF = "vectoradd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +158,11 @@ def _obstacles(
     node = next((one.node for one in members if one.node), None)
     request = expected.memory(spec.config, node.labels if node else {}) or pods.GPU, 1
     prove = (
-        [vectoradd.pod("vectoradd", node, request, namespace=spec.namespace, image=spec.image, seconds=60.0)]
+        [vectoradd.pod(PROOF, node, request, namespace=spec.namespace, image=spec.image, seconds=60.0)]
         if node
         else []
     )
-    found = trial.tried(api, spec.manifests, objects, prove)
+    found = trial.tried(api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members))
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.words}"
@@ -171,6 +172,18 @@ def _obstacles(
                 f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
             )
     return any(one.reason for one in found)
+
+
+def _new_pods(api: Api, spec: plugin.Spec, members: Sequence[Member]) -> Mapping[str, int]:
+    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a node."""
+    wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
+    after = {
+        name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
+    }
+    there = daemonset.every_pod(api, spec.namespace)
+    sets = [one for one in spec.manifests if one["kind"] == "DaemonSet"]
+    counts = {one["metadata"]["name"]: daemonset.missing(one, there, after) for one in sets}
+    return {**counts, PROOF: max((len(one.gpus) for one in members if one.node), default=0)}
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

@@ -52,6 +52,7 @@ KINDS = {
     "ConfigMap": Kind("v1", "configmaps", True),
     "Secret": Kind("v1", "secrets", True),
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
+    "ResourceQuota": Kind("v1", "resourcequotas", True),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets", True),
     "Lease": Kind("coordination.k8s.io/v1", "leases", True),
     "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", False),

@@ -16,7 +16,7 @@ from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
 from gpunode.rollout import planned
 from gpunode.rollout.member import Member
 
-from .conftest import NS, add_node
+from .conftest import DAEMONSET, GPU_NODE, NS, add_node, pod
 from .fake import FakeApi, Fault
 
 IMAGE, NEWER = PluginImage("plugin:1"), PluginImage("plugin:2")
@@ -140,6 +140,45 @@ def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
         (line,) = shown(api, capsys, image)
         assert line["error"].startswith(f"pods like {NS}/vectoradd would")
         assert len(created(fake)) == tried
+
+
+def quota(fake: FakeApi, hard: dict[str, str]) -> None:
+    meta = {"name": "few", "namespace": NS}
+    fake.put({"kind": "ResourceQuota", "metadata": meta, "spec": {}, "status": {"hard": hard}})
+
+
+def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By how many pods: of nodes that have none yet, whatever becomes of the others, and for the GPUs of a host at a time."""
+    there(api, fake)
+    for name in ("n2", "n3"):
+        add_node(fake, name, 1, labels=GPU_NODE)
+    apply.apply(api, Spec(NS, IMAGE).manifests)
+    labels = {"app.kubernetes.io/name": DAEMONSET, "gpunode.dev/runtime": "default"}
+    fake.put(pod("there", node="n3", labels=labels))
+    quota(fake, {"pods": "1"})
+    (line,) = shown(api, capsys)
+    assert line["code"] == "quota-exceeded"
+    assert line["error"] == (
+        f"1 of 2 pods like {NS}/gpunode-device-plugin would not be admitted: the ResourceQuota `few` has room for 1: its pods is 1, "
+        "of which 0 are used"
+    )
+    assert line["hint"].startswith("The ResourceQuota `few` does not allow so much")
+    quota(fake, {"pods": "2"})
+    assert shown(api, capsys) == []
+
+
+def test_quotas_that_may_not_be_read_are_met_as_they_refuse(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One pod of each kind is tried all the same."""
+    there(api, fake, "Namespace")
+    quota(fake, {"pods": "0"})
+    where = f"/api/v1/namespaces/{NS}/resourcequotas"
+    fake.refused["GET", where] = Fault(403, "Forbidden", "resourcequotas is forbidden")
+    assert shown(api, capsys) == []
+    assert len(created(fake)) == 3
 
 
 def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeApi) -> None:
