@@ -10,9 +10,10 @@ import yaml
 
 from gpunode import compat, kubelets
 from gpunode.compat import upgrades
+from gpunode.desired import distributions
 from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, File, Host, KubeletStart
-from gpunode.planning import microk8s, services
+from gpunode.planning import microk8s
 from gpunode.versions import numbers
 
 SCHEDULER = "kube-scheduler"
@@ -22,6 +23,7 @@ FILES = (
     "/etc/kubernetes/*scheduler*.y*ml",
     "/etc/kubernetes/scheduler/*.y*ml",
     f"{microk8s.ARGS}kube-*",
+    *distributions.MICROSHIFT,
 )
 
 
@@ -38,17 +40,13 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
-    for unit, name in compat.distributions().items():
-        if (
-            services.is_loaded(facts, unit) and unit != microk8s.UNIT
-        ):  # which keeps the components' own arguments
-            return (_unjudged(f"it is a node of {name}", f"See the release notes of {name}."),)
     now = compat.minor(facts.kubelet.version) if facts.kubelet else None
     if facts.kubelet is None or now is None:
         return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
     if now > target:
         return ()
-    start = kubelets.read(facts)
+    start = distributions.kubelet(facts, kubelets.read(facts))
+    brings = start.place.brings  # a runtime, or Kubernetes whole
     return (
         *(
             [Finding("unreadable", start.problem, "Fix the file: the kubelet reads it too.")]
@@ -57,17 +55,22 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
         ),
         *_gates(host, start, target),
         *_flags(start, target),
-        *(
-            () if microk8s.is_node(facts) else _runtime(facts, start, now, target)
-        ),  # its snap brings containerd
+        *(() if brings else _runtime(facts, start, now, target)),
         *_cgroup(facts, start, target),
-        *_config(start, target),
-        *_control_plane(facts, target),
+        *(() if brings else _config(start, target)),
+        *_control_plane(facts, start, target),
+        *_profile(facts, start),
     )
 
 
 def _unjudged(cause: str, fix: str) -> Finding:
     return Finding("not-judged", cause, fix)
+
+
+def _profile(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
+    if name := distributions.profile(facts, start):
+        cause = f"its kubelet's worker profile {name} is kept by the cluster"
+        yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
 
 
 def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Finding]:
@@ -141,7 +144,9 @@ def _config(start: KubeletStart, target: int) -> Iterator[Finding]:
         yield Finding("kubelet-config", cause, f"Write it as {wanted} before the upgrade.")
 
 
-def _control_plane(facts: Facts, target: int) -> Iterator[Finding]:
+def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Finding]:
+    for path, words in distributions.components(facts, start):
+        yield from _component(path, words, target)
     if microk8s.is_server(facts):
         for path, file in sorted(facts.files.items()):
             if path.startswith(f"{microk8s.ARGS}kube-") and file.exists:

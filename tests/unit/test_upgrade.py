@@ -122,7 +122,6 @@ def test_a_schedulers_configuration_of_an_old_version_is_found(version: str, gon
         (MODERN, {"files": {MANIFEST: "a: [\n"}}, 37, []),
         (MODERN, {"files": {MANIFEST: "spec: {containers: null}\n"}}, 37, []),
         (MODERN, {"kubelet": None}, 37, ["not-judged"]),
-        (MODERN, {"units": {"k3s.service": "active"}}, 37, ["not-judged"]),
         (MODERN, {"errors": {"kubelet": "no answer within 60 seconds"}}, 37, ["not-judged"]),
     ],
 )
@@ -158,6 +157,122 @@ def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
     made = upgrade.findings(HOST, cases.facts("microk8s", over), 36)
     assert [one.code for one in made] == codes
     assert all(ARGS in one.cause or "kubelet" in one.cause for one in made)
+
+
+UNIT = "# /etc/systemd/system/node.service\n[Service]\nExecStart="
+K3S, DROP_INS = "/etc/rancher/k3s/config.yaml", "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"
+OWN_GATES = f"{DROP_INS}/00-k3s-defaults.conf"
+GATES = "featureGates: {RuntimeClass: true}\n"
+
+
+def node(unit: str, command: str, version: str, files: dict[str, str]) -> dict[str, Any]:
+    """Of another distribution, on k3s' host."""
+    kubelet = {"version": version, "unit_text": f"{UNIT}{command}\n"}
+    there = {K3S: False, OWN_GATES: False, **files}
+    return {"units": {"k3s-agent.service": "not-found", unit: "active"}, "kubelet": kubelet, "files": there}
+
+
+def k0s(command: str, config: str = "") -> dict[str, Any]:
+    unit = "k0scontroller.service" if config else "k0sworker.service"
+    return node(
+        unit, f"/usr/local/bin/k0s {command}", "1.33.1+k0s.0", {"/etc/k0s/k0s.yaml": config} if config else {}
+    )
+
+
+def microshift(**files: str) -> dict[str, Any]:
+    named = {f"/etc/microshift/{name.replace('__', '.d/')}.yaml": text for name, text in files.items()}
+    made = {"/var/lib/microshift/resources/kubelet/config/config.yaml": GATES}  # its own, of this release
+    return node("microshift.service", "/usr/bin/microshift run", "4.18.4", {**named, **made})
+
+
+@pytest.mark.parametrize(
+    ("over", "codes", "words"),
+    [
+        ({}, [], ""),
+        (
+            {"files": {K3S: "kubelet-arg: [feature-gates=RuntimeClass=true]\n"}},
+            ["gate"],
+            "it is set in its arguments",
+        ),
+        (
+            {"files": {K3S: "kubelet-arg+: [pod-infra-container-image=a]\n"}},
+            ["flag"],
+            "--pod-infra-container-image is gone",
+        ),
+        ({"files": {f"{DROP_INS}/50-mine.conf": GATES}}, ["gate"], "it is set in its configuration"),
+        ({"files": {OWN_GATES: GATES}}, [], ""),  # its next release writes its own
+        ({"files": {K3S: "kubelet-arg: [\n"}}, ["unreadable"], f"{K3S}:"),
+        ({"cgroup": "v1"}, ["cgroup-v1"], "a kubelet 1.37 refuses cgroup v1"),
+        ({"containerd": {"version": "1.5.13"}}, [], ""),  # it brings another
+        (
+            {"files": {K3S: "kube-apiserver-arg: [feature-gates=RuntimeClass=true]\n"}},
+            ["gate"],
+            f"{K3S} sets it",
+        ),
+        (
+            {"files": {K3S: "kube-scheduler-arg: [policy-config-file=/p]\n"}},
+            ["scheduler"],
+            "--policy-config-file",
+        ),
+        (k0s("worker"), [], ""),
+        (k0s("worker --kubelet-extra-args=--feature-gates=RuntimeClass=true"), ["gate"], "its arguments"),
+        (k0s("worker --profile=mine"), ["not-judged"], "worker profile mine is kept by the cluster"),
+        (
+            k0s(
+                "controller --enable-worker --profile=mine",
+                f"spec: {{workerProfiles: [{{name: mine, values: {{{GATES.strip()}}}}}]}}\n",
+            ),
+            ["gate"],
+            "/etc/k0s/k0s.yaml sets it",
+        ),
+        (
+            k0s("controller", "spec: {api: {extraArgs: {feature-gates: RuntimeClass=true}}}\n"),
+            ["gate"],
+            "a kube-apiserver does",
+        ),
+        (
+            k0s("controller", "spec: {scheduler: {extraArgs: {policy-config-file: /p}}}\n"),
+            ["scheduler"],
+            "/etc/k0s/k0s.yaml",
+        ),
+        (
+            k0s(
+                "controller",
+                "spec: {featureGates: [{name: RuntimeClass, enabled: true, components: [kubelet]}]}\n",
+            ),
+            ["gate"],
+            "a kubelet does not start",
+        ),
+        (k0s("controller", "spec: [1]\n"), [], ""),
+        (microshift(), [], ""),
+        (microshift(config=f"kubelet: {{{GATES.strip()}}}\n"), ["gate"], "its configuration"),
+        (microshift(config__10=f"kubelet: {{{GATES.strip()}}}\n"), ["gate"], "its configuration"),
+        (microshift(config="kubelet: [\n"), ["unreadable"], "/etc/microshift/config.yaml:"),
+        (
+            microshift(config="apiServer: {featureGates: {customNoUpgrade: {enabled: [RuntimeClass]}}}\n"),
+            ["gate"],
+            "/etc/microshift/config.yaml sets it",
+        ),
+    ],
+)
+def test_nodes_of_distributions_are_judged_by_what_their_users_pass(
+    over: dict[str, Any], codes: list[str], words: str
+) -> None:
+    """Each in its own way; what a release of theirs sets itself is its own."""
+    made = upgrade.findings(HOST, cases.facts("k3s", over), 37)
+    assert [one.code for one in made] == codes
+    assert all(words in one.cause for one in made)
+
+
+def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:
+    """No file of kubeadm's."""
+    for over, where in (
+        ({}, "a file in /var/lib/rancher/k3s/agent/etc/kubelet.conf.d"),
+        (k0s("worker"), "its worker profile"),
+        (microshift(), "`kubelet` of /etc/microshift/config.yaml"),
+    ):
+        (made,) = upgrade.findings(HOST, cases.facts("k3s", {**over, "cgroup": "v1"}), 37)
+        assert f"set `failCgroupV1: false` in {where}." in made.fix
 
 
 def test_a_gate_of_the_inventory_is_found() -> None:
