@@ -17,14 +17,13 @@ from gpunode.wording import few
 WRITTEN = "/run/cdi/nvidia.yaml"  # by the toolkit's unit and gpunode's, whatever else is there
 FOLDERS = ("/run/cdi/", "/etc/cdi/")  # the first wins
 KIND = re.compile(r"""\bkind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(,|}|$)""", re.MULTILINE)
+UVM = re.compile(r"/dev/nvidia-uvm(?![-\w])")
 DRIVER = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+(?:\.\d+)+)")
 
 
 def wrong(facts: Facts) -> str:
     """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
-    found, there = _of_gpus(facts), _files(facts)
-    if WRITTEN in found:
-        found = {WRITTEN: found[WRITTEN]}
+    found, there = _counting(facts), _files(facts)
     unread = [facts.files[path] for path in there if facts.files[path].content is None]
     if not found and unread:
         why = unread[0].error or "it is no text"
@@ -34,11 +33,18 @@ def wrong(facts: Facts) -> str:
     path, text = next(iter(found.items()))
     if old := _older(facts, text):
         return f"{path} is older than the driver: {old}"
+    if lacks_uvm(facts):
+        return f"{path} does not have /dev/nvidia-uvm, without which no CUDA program starts: it was written before that was made"
     uuids = [part.uuid for gpu in facts.gpus for part in ((gpu.mig or ()) if gpu.mig_on else (gpu,))]
     missing = [uuid for uuid in uuids if uuid not in text]
     if missing and re.search(r"\b(GPU|MIG)-", text):  # before toolkit 1.15 it names devices by number alone
         return f"{path} does not have {', '.join(missing[:4])}: it was written before the GPUs changed"
     return ""
+
+
+def lacks_uvm(facts: Facts) -> bool:
+    """Whether the specification has files that programs share, as nvidia-ctk found them, and not the one of nvidia_uvm."""
+    return any("/dev/nvidiactl" in text and not UVM.search(text) for text in _counting(facts).values())
 
 
 def beside(facts: Facts) -> Iterator[str]:
@@ -74,6 +80,12 @@ def _files(facts: Facts) -> list[str]:
         for path, file in facts.files.items()
         if path.startswith(folder) and file.exists
     ]
+
+
+def _counting(facts: Facts) -> dict[str, str]:
+    """The one that the units write, else those of others."""
+    found = _of_gpus(facts)
+    return {WRITTEN: found[WRITTEN]} if WRITTEN in found else found
 
 
 def _of_gpus(facts: Facts) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The toolkit's CDI specification: there, and of the driver and the GPUs that the host has.
 
 The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
-unit skips itself, gpunode has a unit that udev starts with the driver. source: NVIDIA/nvidia-container-toolkit deployments/systemd,
+unit skips itself, gpunode has a unit that udev starts with the driver. Up to 1.20.0 the toolkit's unit makes no device files, and
+nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing (pull request 1979). source: NVIDIA/nvidia-container-toolkit deployments/systemd,
 deployments/udev.
 """
 
@@ -21,6 +22,7 @@ UNIT, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"  # the tool
 OWN = "gpunode-cdi.service"
 FILE = f"/etc/systemd/system/{OWN}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{OWN}"
+DROP_IN = f"/etc/systemd/system/{UNIT}.d/gpunode.conf"
 RULE = "/etc/udev/rules.d/99-gpunode-cdi.rules"
 NOTE = "no container is touched"
 WATCH = Watch(
@@ -28,6 +30,7 @@ WATCH = Watch(
         FILE,
         LINK,
         RULE,
+        DROP_IN,
         *(f"{folder}*.{kind}" for folder in specifications.FOLDERS for kind in ("yaml", "json")),
     ),
     units=(UNIT, PATH, OWN),
@@ -44,9 +47,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     skipped = skips(facts, desired) if has else ""
     theirs, reason = has and not skipped, f"{desired.cdi}{skipped and f'; {skipped}'}"
     written: tuple[WriteFile, ...] = ()
-    for path in () if theirs else (FILE, RULE):
+    bare = specifications.lacks_uvm(facts) or files.text(facts, DROP_IN) is not None
+    for path in ((DROP_IN,) if bare else ()) if theirs else (FILE, RULE):
         written += files.write(facts, path, template(path.lstrip("/")), reason)
-    before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts)) if theirs else written
+    before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts), *written) if theirs else written
     name = UNIT if theirs else OWN
     after, unit, fault = (
         driver.module_after(facts, desired),
