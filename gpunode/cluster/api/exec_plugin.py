@@ -167,10 +167,10 @@ class Login:
         """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does."""
         due = self._due is not None and self._due <= datetime.now(timezone.utc)
         if due or refused is self._credential:
-            before, self._credential = self._credential, self._plugin.run()
-            self._due = _due(self._credential)
-            if self._trust and before.pair != self._credential.pair:
-                self.tls = self._plugin.context(self._trust, self._credential)
+            after = self._plugin.run()
+            if self._trust and after.pair != self._credential.pair:
+                self.tls = self._plugin.context(self._trust, after)
+            self._credential, self._due = after, _due(after)
         return self._credential
 
 

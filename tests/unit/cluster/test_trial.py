@@ -15,6 +15,7 @@ from gpunode.cluster.plugin import Spec
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
 from gpunode.rollout import planned
 from gpunode.rollout.member import Member
+from tests import cases
 
 from .conftest import DAEMONSET, GPU_NODE, NS, add_node, pod
 from .fake import FakeApi, Fault
@@ -31,9 +32,15 @@ RIGHTS = (
 BLIND = 'admission webhook "owner.example.com" does not support dry run'
 
 
-def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE) -> list[dict[str, Any]]:
-    """The lines of a plan's JSON that are errors and notes."""
-    members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right"))]
+def shown(
+    api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE, *, gpus: int = 0
+) -> list[dict[str, Any]]:
+    """The lines of a plan's JSON that are errors and notes. `gpus`: of the host."""
+    there = [
+        {"index": n, "uuid": f"GPU-{n}", "name": "A", "pci": f"{n}", "memory_mib": 1} for n in range(gpus)
+    ]
+    facts = cases.facts("modern", {"gpus": there, "hostname": "n1"}) if gpus else None
+    members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right", facts=facts))]
     listener = report.make(json=True, quiet=True)
     planned.plan(api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -167,6 +174,10 @@ def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
     assert line["hint"].startswith("The ResourceQuota `few` does not allow so much")
     quota(fake, {"pods": "2"})
     assert shown(api, capsys) == []
+    quota(fake, {"pods": "4"})
+    (line,) = shown(api, capsys, gpus=3)
+    assert line["error"].startswith(f"1 of 3 pods like {NS}/vectoradd would not be admitted: ")
+    assert line["error"].endswith("and other pods of this plan come first")
 
 
 def test_quotas_that_may_not_be_read_are_met_as_they_refuse(
