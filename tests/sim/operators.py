@@ -156,13 +156,13 @@ HOOKS: dict[str, Callable[[State], None]] = {
 def main(settings: dict[str, Any], words: list[str]) -> None:
     from gpunode import wire
     from gpunode.cli import main as gpunode
-    from gpunode.cluster.api import Api
+    from gpunode.cluster.api.connection import Connection
     from gpunode.rollout.record import Record
 
     for where, value in settings["values"].items():
         module, _, name = where.rpartition(".")
         setattr(importlib.import_module(module), name, value)
-    apply_job, write, send = wire.apply_job, Record._write, Api._send
+    apply_job, write, send = wire.apply_job, Record._write, Connection.send
 
     def soon(*arguments: Any) -> dict[str, Any]:
         return {**apply_job(*arguments), "settle": SETTLE}
@@ -179,7 +179,7 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
         if settings.get("die") in found:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def asked(self: Api, method: str, where: str, query: dict[str, str], *rest: Any) -> Any:
+    def asked(self: Connection, method: str, where: str, query: dict[str, str], *rest: Any) -> Any:
         with Path(settings["asked"]).open("a") as file:
             file.write(f"{'WATCH' if query.get('watch') else method} {where}\n")
         return send(self, method, where, query, *rest)
@@ -189,14 +189,14 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
     if "after" in settings:
         _steps(*settings["after"])
     if "asked" in settings:
-        Api._send = asked  # type: ignore[method-assign]
+        Connection.send = asked  # type: ignore[method-assign]
     sys.argv = ["gpunode", *words]
     gpunode()
 
 
 def _steps(since: str, count: int) -> None:
     """Let this process be killed at a step."""
-    from gpunode.cluster.api import Api
+    from gpunode.cluster.api.connection import Connection
     from gpunode.rollout.record import Record
     from gpunode.visit import Visit
 
@@ -217,7 +217,7 @@ def _steps(since: str, count: int) -> None:
 
         setattr(owner, name, step)
 
-    for owner, name in ((Api, "_send"), (Visit, "ask"), (Record, "_write")):
+    for owner, name in ((Connection, "send"), (Visit, "ask"), (Record, "_write")):
         counted(owner, name)
 
 
