@@ -40,10 +40,10 @@ class Credential:
     ends: datetime | None
 
     @property
-    def pair(self) -> tuple[bytes, bytes]:
-        """Certificate and key; both empty where one is missing."""
+    def pair(self) -> tuple[bytes, bytes] | tuple[None, None]:
+        """Certificate and key; None where one is missing."""
         both = self.certificate and self.key
-        return (self.certificate.encode(), self.key.encode()) if both else (b"", b"")
+        return (self.certificate.encode(), self.key.encode()) if both else (None, None)
 
     @property
     def user(self) -> dict[str, str]:

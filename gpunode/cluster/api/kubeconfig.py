@@ -181,12 +181,12 @@ def _trust(configuration: Any) -> Trust | None:
     return Trust(configuration.verify_ssl, Path(file).read_bytes() if file else None)
 
 
-def _pair(configuration: Any) -> Iterator[bytes]:
+def _pair(configuration: Any) -> Iterator[bytes | None]:
     """The client's certificate and key; removes the files' names from the configuration."""
     for name in ("cert_file", "key_file"):
         file = getattr(configuration, name)
         setattr(configuration, name, None)
-        yield Path(file).read_bytes() if file else b""
+        yield Path(file).read_bytes() if file else None
 
 
 def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:

@@ -15,7 +15,7 @@ class Trust:
     verified: bool
     authorities: bytes | None
 
-    def context(self, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
+    def context(self, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
         """A context that shows this client certificate, where there is one. Raises OSError or ValueError for parts that are no PEM.
 
         Python reads a key from files alone: they are deleted at once.
@@ -30,8 +30,8 @@ class Trust:
             else:
                 (path / "ca").write_bytes(self.authorities)
                 context.load_verify_locations(path / "ca")
-            if certificate:
+            if certificate is not None:
                 (path / "certificate").write_bytes(certificate)
-                (path / "key").write_bytes(key)
-                context.load_cert_chain(path / "certificate", path / "key" if key else None)
+                (path / "key").write_bytes(key or b"")
+                context.load_cert_chain(path / "certificate", None if key is None else path / "key")
         return context
