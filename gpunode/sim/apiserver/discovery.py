@@ -7,7 +7,7 @@ from gpunode.sim.apiserver.store import KINDS, Object
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 SHORT = {"Namespace": "ns", "Node": "no", "Pod": "po", "Event": "ev", "ConfigMap": "cm", "DaemonSet": "ds",
          "Deployment": "deploy", "Service": "svc",
-         "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc"}  # fmt: skip
+         "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc", "ResourceQuota": "quota"}  # fmt: skip
 ALL = {"Pod", "DaemonSet", "Deployment", "Job", "Service"}  # shown by `kubectl get all`
 PARTS: list[Object] = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},

@@ -47,6 +47,7 @@ KINDS = {
     "Job": Kind("batch/v1", "jobs"),
     "Service": Kind("v1", "services"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
+    "ResourceQuota": Kind("v1", "resourcequotas"),  # nothing counts by it
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
 }
