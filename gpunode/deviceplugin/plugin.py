@@ -63,11 +63,7 @@ async def serve(
     servers: dict[str, ResourceServer] = {}
     mps = Follower(mps_paths.status(config.mps_root), state) if config.mps else None
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
-    reclaim = (
-        Reclaim(pods, state, pod_resources, kubelet, promised.named if promised else dict)
-        if config.pod_resources_socket
-        else None
-    )
+    reclaim = Reclaim(pods, state, pod_resources, kubelet) if config.pod_resources_socket else None
     readiness = Readiness(state, servers)
     watches = GpuWatches(nvml, state, config, xid_policy, metrics, health)
     discovery = Discovery(nvml, state, config, watches, specs, mps, reclaim)

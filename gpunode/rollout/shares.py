@@ -117,17 +117,20 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
             one.promised,
             one.total,
             one.used,
+            one.unit,
             _pods(one),
         )
         for one in found
     ]
-    listener.rows("share", ("node", "gpu", "device", "resource", "promised", "total", "used", "pods"), table)
+    listener.rows(
+        "share", ("node", "gpu", "device", "resource", "promised", "total", "used", "unit", "pods"), table
+    )
     if details:
         listener.rows(
             "use",
-            ("node", "gpu", "resource", "pod", "container", "promised", "used"),
+            ("node", "gpu", "resource", "pod", "container", "promised", "used", "unit"),
             [
-                (one.node, one.gpu, one.resource, use.pod, use.container, use.promised, use.used)
+                (one.node, one.gpu, one.resource, use.pod, use.container, use.promised, use.used, one.unit)
                 for one in found
                 for use in one.uses
             ],

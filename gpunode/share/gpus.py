@@ -56,6 +56,15 @@ def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
     return tuple(replace(gpu, lost=gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus)
 
 
+def unit(node: Mapping[str, Any], resource: str) -> int:
+    """MiB of a unit of the resource; 0 where the node does not publish it."""
+    if not isinstance(of(node, resource), tuple):
+        return 0
+    text = ((node["metadata"].get("annotations")) or {}).get(ANNOTATION)
+    mib = json.loads(text).get("mib", 0) if text else 0
+    return mib if isinstance(mib, int) and mib > 0 else 0
+
+
 def moved(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
     """What containers have by the kubelet's record, by their pod's UID: those pods that the node publishes as being on other
     GPUs than noted; {} where it cannot be read."""

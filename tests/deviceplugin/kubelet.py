@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,11 +61,13 @@ class Entry(NamedTuple):
     container: str
     resource: str
     ids: list[str]
+    envs: Mapping[str, str] | None = None  # of the plugin's answer
 
     def json(self) -> dict[str, Any]:
         devices = {"-1": self.ids}  # by NUMA node; -1: of none
         whose = {"PodUID": self.pod, "ContainerName": self.container, "ResourceName": self.resource}
-        return {**whose, "DeviceIDs": devices}
+        answer = api.ContainerAllocateResponse(envs=self.envs).SerializeToString()
+        return {**whose, "DeviceIDs": devices, "AllocResp": base64.b64encode(answer).decode()}
 
 
 class FakeKubelet:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 
+from gpunode.deviceplugin.kubelet import v1beta1_pb2
 from gpunode.deviceplugin.kubelet.checkpoint import Entry, entries, pod_names, unreported
 from gpunode.deviceplugin.offer.reservations import ContainerDevices
 from gpunode.deviceplugin.status import Pod
@@ -43,6 +45,30 @@ def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
     """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.23 and 1.36."""
     written(tmp_path / "file", devices)
     assert entries(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
+
+
+@pytest.mark.parametrize(
+    ("envs", "index"),
+    [
+        (
+            {"ALIYUN_COM_GPU_MEM_DEV": "16", "ALIYUN_COM_GPU_MEM_IDX": "12", "NVIDIA_VISIBLE_DEVICES": "12"},
+            "12",
+        ),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "-1"}, "-1"),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "3" * 200}, ""),
+        ({"ALIYUN_COM_GPU_MEM_POD": "4"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index) -> None:
+    """gpushare's ids do not say which; the kubelet keeps the answer as it came."""
+    answer = v1beta1_pb2.ContainerAllocateResponse(envs=envs)
+    answer.mounts.add(container_path="/a", host_path="/b")
+    written(tmp_path / "file", {"0": ["GPU-a-_-0"]})
+    text = (tmp_path / "file").read_text()
+    kept = base64.b64encode(answer.SerializeToString()).decode()
+    (tmp_path / "file").write_text(text.replace("CgA=", kept))
+    assert [one.index for one in entries(tmp_path / "file")] == [index]
 
 
 def test_a_kubelet_before_1_20_is_not_believed(tmp_path) -> None:

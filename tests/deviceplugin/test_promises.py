@@ -19,15 +19,7 @@ from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.kubelet import podresources_pb2, promised
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.deviceplugin.promises.placement import (
-    ALLOCATION,
-    ASSIGNED,
-    ASSUMED,
-    INDEX,
-    OWN,
-    POD,
-    Part,
-)
+from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, Part
 from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, MemorySharing
 from gpunode.deviceplugin.status import ANNOTATION as STATUS
 from gpunode.share import gpus as extenders
@@ -158,6 +150,18 @@ def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(scene:
     scene(api, act)
 
 
+def test_uneven_parts_that_an_annotation_names_are_not_given(scene: Any) -> None:
+    """One limit holds on each GPU: 3 units of one and 1 of the other would be 3 of each. Its memory is one GPU's then."""
+    api = Bound(pod("wide", 4, on="n", **{ALLOCATION: '{"0":{"0":3,"1":1}}'}))
+
+    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+        assert await chosen(kubelet, 4) == {"GPU-a": 4}
+        with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
+            await kubelet.allocate(*(f"GPU-a:1024:{n}" for n in range(3)), "GPU-b:1024:0", resource=GPU_MEM)
+
+    scene(api, act)
+
+
 def test_memory_of_several_gpus_that_nobody_promised_is_refused(scene: Any) -> None:
     """Here the promised GPU has no room left: a limit that holds on each GPU would give more than was asked for."""
     api = Bound(pod("a", 6, on="n", **{INDEX: "1"}))
@@ -275,77 +279,6 @@ def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted
         publisher.close()
     (event,) = [one for one in server.events if one["reason"] == "GPUElsewhere"]
     assert "Container c0 of pod default/a has memory of GPU 1 " in event["message"]
-
-
-THEIRS = {INDEX: "1", POD: "4", ASSIGNED: "true", ASSUMED: str(10**18)}
-PLACED: list[tuple[str, list[Object], dict[str, set[str]]]] = [
-    ("assigned", [pod("a", 4, on="n", **THEIRS)], {"a": {"1"}}),
-    # The flag of another pod of its size may have been set in its place; who holds units has been given some.
-    ("assumed", [pod("a", 4, on="n", **{**THEIRS, ASSIGNED: "false"})], {"a": {"1"}}),
-    ("ACK's, by container", [pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"2":2}}'})], {"a": {"0", "2"}}),
-    ("no GPU was found", [pod("a", 4, on="n", **{**THEIRS, INDEX: "-1"})], {}),
-    ("no number", [pod("a", 4, on="n", **{**THEIRS, INDEX: "GPU-a"})], {}),
-    ("nobody placed it", [pod("a", 4, on="n")], {}),
-    ("units that are not its spec's", [pod("a", 4, on="n", **{ALLOCATION: '{"0":{"1":3}}'})], {}),
-    (
-        "two of a size",
-        [pod("a", 4, on="n", **THEIRS), pod("b", 4, on="n", **{**THEIRS, INDEX: "0"})],
-        {"a": {"0", "1"}, "b": {"0", "1"}},
-    ),
-    (
-        "one of its size has ended",
-        [pod("a", 4, on="n", **THEIRS), pod("b", 4, on="n", phase="Succeeded", **{**THEIRS, INDEX: "0"})],
-        {"a": {"0", "1"}, "b": {"0", "1"}},
-    ),
-    (
-        "two sizes",
-        [pod("a", 4, on="n", **THEIRS), pod("b", 2, on="n", **{**THEIRS, INDEX: "0"})],
-        {"a": {"1"}, "b": {"0"}},
-    ),
-    (
-        "gpunode's own of its size",
-        [pod("a", 4, on="n", **THEIRS), pod("b", 4, on="n", **{OWN: "{}", INDEX: "0"})],
-        {"a": {"1"}},
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("pods", "named"), [one[1:] for one in PLACED], ids=[one[0] for one in PLACED])
-def test_where_gpushare_put_its_pods_is_read_from_its_annotations(
-    pods: list[Object], named: dict[str, set[str]]
-) -> None:
-    """Its plugin gives a container the GPU of whichever assumed pod asks for so much in all, the longest waiting first."""
-    bound = BoundPods("n", GPU_MEM)
-    for one in pods:
-        bound.kind.seen(one)
-    assert bound.named() == {f"default/{name}": gpus for name, gpus in named.items()}
-    if len(pods) > 1:
-        before = bound.named().get("default/a")
-        bound.kind.gone("uid-b")  # what it was placed on may be what `a` has
-        assert bound.named() == {"default/a": before}
-        bound.kind.seen(pods[0])  # its status changes
-        assert bound.named() == {"default/a": before}
-
-
-def test_only_the_gpu_that_gpushare_named_is_reserved(scene: Any) -> None:
-    """Where it named none, all are."""
-    api = Bound(pod("a", 4, on="n", **THEIRS))
-
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
-        def offered() -> set[str]:
-            return {
-                one.partition(":")[0]
-                for one, health in kubelet.devices(GPU_MEM).items()
-                if health == "Healthy"
-            }
-
-        await kubelet.until(lambda: offered() == {"GPU-a"})
-        api.bind(pod("a", 4, on="n"))
-        await kubelet.until(lambda: not offered())
-        lister.pods = []
-        await kubelet.until(lambda: offered() == {"GPU-a", "GPU-b"})
-
-    scene(api, act, Lister(holding("a", "c0", *(f"GPU-a-_-{number}" for number in range(4)))))
 
 
 def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:

@@ -91,6 +91,28 @@ def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(play
     play(scene)
 
 
+@pytest.mark.parametrize(
+    ("envs", "reserved"), [({"ALIYUN_COM_GPU_MEM_IDX": "1"}, {"GPU-b"}), ({}, {"GPU-a", "GPU-b"})]
+)
+def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(play, after, envs, reserved) -> None:
+    """Its plugin gives equal pods each other's GPUs, so their annotations do not say which; the kubelet keeps its answer."""
+    ids = ["GPU-a-_-0", "GPU-a-_-1"]
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        kubelet.given = [Entry("uid", "main", GPU_MEM, ids, envs)]
+        kubelet.write_down()
+        theirs = pod("theirs", gpu=ids)
+        theirs.containers[0].devices[0].resource_name = GPU_MEM
+        async with after(theirs, **BY_MEMORY) as lister:
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert {one.partition(":")[0] for one in sick(kubelet)} == reserved
+            kubelet.given = []
+            lister.pods.remove(theirs)
+            await kubelet.until(lambda: not sick(kubelet))
+
+    play(scene)
+
+
 def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monkeypatch, caplog) -> None:
     """Before anything is offered: it would not come again. The first list has it."""
     ask = PodResources.ask

@@ -91,20 +91,19 @@ CROSSED = tuple(replace(one, nodes=(f"/dev/nvidia{minor}",)) for one, minor in (
 
 
 @pytest.mark.parametrize(
-    ("named", "devices", "gpus"),
+    ("index", "devices", "gpus"),
     [
-        ({}, (A, B), {"GPU-a", "GPU-b"}),
-        ({"ml/theirs": {"1"}}, (A, B), {"GPU-b"}),
-        ({"ml/theirs": {"0", "1"}}, (A, B), {"GPU-a", "GPU-b"}),
-        ({"ml/other": {"1"}}, (A, B), {"GPU-a", "GPU-b"}),
-        ({"ml/theirs": {"7"}}, (A, B), {"GPU-a", "GPU-b"}),  # counted otherwise, as after a GPU was lost
-        ({"ml/theirs": {"1"}}, CROSSED, {"GPU-a"}),  # gpushare counts by /dev/nvidiaN, not as NVML does
+        ("1", (A, B), {"GPU-b"}),
+        ("1", CROSSED, {"GPU-a"}),  # gpushare counts by /dev/nvidiaN, not as NVML does
+        ("", (A, B), {"GPU-a", "GPU-b"}),
+        ("-1", (A, B), {"GPU-a", "GPU-b"}),  # its plugin found none
+        ("7", (A, B), {"GPU-a", "GPU-b"}),  # counted otherwise, as after a GPU was lost
+        ("0,1", (A, B), {"GPU-a", "GPU-b"}),
     ],
 )
-def test_a_pod_of_gpushare_reserves_the_gpu_that_is_named_or_all(named, devices, gpus) -> None:
+def test_a_pod_of_gpushare_reserves_the_gpu_that_its_plugin_gave_or_all(index, devices, gpus) -> None:
     """As a whole: how much a unit of gpushare's was is not known."""
-    there = {pod: frozenset(some) for pod, some in named.items()}
-    found = reservations(offered(GIBS, *devices), devices, [GPUSHARES], (), there)
+    found = reservations(offered(GIBS, *devices), devices, [replace(GPUSHARES, index=index)])
     assert {one.device for one in found} == gpus
     assert all(len(one.ids) == 2 for one in found)
 

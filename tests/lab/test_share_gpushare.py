@@ -164,7 +164,7 @@ def test_over_from_gpushare_and_back_with_pods_running(
     plugin = theirs(lab, made)
     old = [placed(lab, made, "old-0", 1, 6), placed(lab, made, "old-1", 0, 9)]
     before = [container(made, name) for name in old]
-    assert shown() == {"0": (9, 16, 0), "1": (6, 16, 0), "?": (0, None, 15)}  # its ids do not say which GPU
+    assert shown() == {"0": (9, 16, 9), "1": (6, 16, 6)}  # by its plugin's answer, which the kubelet keeps
     assert rows("fsck", "fsck") == []
 
     made.delete(plugin)
@@ -176,7 +176,7 @@ def test_over_from_gpushare_and_back_with_pods_running(
     assert ran.of("summary")[-1]["asking"] == 1
     wait("every GPU to be reserved", lambda: allocatable(lab, NODE) == 0, 120)
     assert [container(made, name) for name in old] == before
-    assert shown() == {"0": (9, 16, 0), "1": (6, 16, 0), "?": (0, None, 15)}
+    assert shown() == {"0": (9, 16, 9), "1": (6, 16, 6)}
     assert rows("fsck", "fsck") == []
     waits = made.make("waits", NODE, 4, MEM)
     assert f"Insufficient {MEM}" in made.unschedulable(waits)

@@ -49,7 +49,7 @@ def table(rows: Any) -> list[tuple[Any, ...]]:
 
 
 def test_promise_and_use_stand_side_by_side() -> None:
-    """By GPU; a pod that is on another GPU than noted is on both, and one that nobody noted is on none that is known."""
+    """By GPU; a pod that is on another GPU than noted is on both, and one that nobody noted is where the kubelet put it."""
     pods = [
         pod("a", 4, on="n", **{INDEX: "0"}),
         pod("b", 3, on="n", **{INDEX: "0"}),
@@ -70,9 +70,10 @@ def test_promise_and_use_stand_side_by_side() -> None:
     ]
     assert table(picture.rows([memory()], pods, MEM, {"n": Real(entries)})) == [
         ("n", "0", 10, 7, 4, [("default/a", 4, 4), ("default/b", 3, 0)]),
-        ("n", "1", 10, 0, 5, [("default/b", 0, 3), ("default/c", 0, 2)]),
-        ("n", "?", None, 2, 0, [("default/c", 2, 0)]),
+        ("n", "1", 10, 2, 5, [("default/b", 0, 3), ("default/c", 2, 2)]),
     ]
+    late = picture.rows([memory()], pods, MEM, {"n": Real(entries[:2])})[-1]
+    assert table([late]) == [("n", "?", None, 2, 0, [("default/c", 2, 0)])]  # it has nothing yet
 
 
 def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
@@ -85,32 +86,29 @@ def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
     real = {"n": picture.of_plugin(answer, pods)}
     alike, unlike = node("n", 10, 10), node("n", 10, 20)
     unlike["status"]["capacity"][MEM] = "31"  # of two GPUs: nobody knows each one's size
-    noted = ("n", "?", None, 7, 0, [("default/a", 4, 0), ("default/b", 3, 0)])
     assert table(picture.rows([alike], pods, MEM, real)) == [
-        ("n", "0", 10, 0, 4, [("default/a", 0, 4)]),
-        ("n", "1", 10, 0, 3, [("default/b", 0, 3)]),
-        noted,
+        ("n", "0", 10, 4, 4, [("default/a", 4, 4)]),
+        ("n", "1", 10, 3, 3, [("default/b", 3, 3)]),
     ]
     assert table(picture.rows([unlike], pods, MEM, real)) == [
-        ("n", "0", None, 0, 4, [("default/a", 0, 4)]),
-        ("n", "1", None, 0, 3, [("default/b", 0, 3)]),
-        noted,
+        ("n", "0", None, 4, 4, [("default/a", 4, 4)]),
+        ("n", "1", None, 3, 3, [("default/b", 3, 3)]),
     ]
     silent = (replace(answer[0], users=None), answer[1])
     assert picture.of_plugin(silent, pods) == Real()  # the kubelet does not report pods' devices
 
 
 @pytest.mark.parametrize(
-    ("resource", "unit", "gpu"),
+    ("resource", "unit", "gpu", "what"),
     [
-        ("nvidia.com/gpu", "GPU-a", "0"),
-        ("nvidia.com/gpu.shared", "GPU-a::3", "0"),
-        ("nvidia.com/gpu", "GPU-a::mps-1", "0"),
-        ("nvidia.com/mig-1g.10gb", "MIG-7", "MIG-7"),
+        ("nvidia.com/gpu", "GPU-a", "0", "GPU"),
+        ("nvidia.com/gpu.shared", "GPU-a::3", "0", "share"),
+        ("nvidia.com/gpu", "GPU-a::mps-1", "0", "share"),
+        ("nvidia.com/mig-1g.10gb", "MIG-7", "MIG-7", "MIG device"),
     ],
     ids=["whole", "time-slicing", "MPS", "MIG"],
 )
-def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str) -> None:
+def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str, what: str) -> None:
     """The scheduler knows a number; the kubelet which device."""
     other = {
         "metadata": {"name": "m"},
@@ -125,6 +123,7 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
         ("m", gpu, None, 1, 1, [("default/a", 1, 1)]),
         ("m", "?", 3, 0, 0, []),
     ]
+    assert {row.unit for row in picture.rows([other], [one], MEM, real)} == {what}
     late = table(picture.rows([other], [one], MEM, {"m": Real(())}))
     assert late == [("m", "?", 4, 1, 0, [("default/a", 1, 0)])]
     gone = {
@@ -132,6 +131,44 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
         "status": {"capacity": {resource: "4"}, "allocatable": {resource: "0"}},
     }
     assert picture.rows([gone], [], MEM, {}) == ()
+
+
+GPUSHARES = Entry("uid-a", "c0", MEM, frozenset(f"GPU-n-0-_-{n}" for n in range(4)), index="1")
+
+
+def test_a_pod_of_gpushare_is_where_its_plugin_put_it() -> None:
+    """Which the kubelet's record has, whatever the ids and the annotation say; its unit it does not."""
+    (first, second) = picture.rows(
+        [node("n", 10, 10)], [pod("a", 4, on="n", **{INDEX: "0"})], MEM, {"n": Real((GPUSHARES,))}
+    )
+    assert table([first]) == [("n", "0", 10, 4, 0, [("default/a", 4, 0)])]
+    assert table([second]) == [("n", "1", 10, 0, 4, [("default/a", 0, 4)])]
+    assert first.unit == picture.UNIT
+
+
+@pytest.mark.parametrize(
+    ("ids", "published", "unit"),
+    [
+        (["GPU-a:1024:0"], 0, "GiB"),
+        (["GPU-a:1:0"], 0, "MiB"),
+        (["GPU-a:256:0", "GPU-a:256:1"], 0, "256 MiB"),
+        (["GPU-a:256:0", "GPU-a:1024:0"], 0, "unit"),  # of two configurations
+        (["GPU-a-_-3"], 0, "unit"),
+        ([], 0, "unit"),
+        ([], 512, "512 MiB"),
+        ([], -1, "unit"),
+    ],
+)
+def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
+    ids: list[str], published: int, unit: str
+) -> None:
+    """Whoever reads `4` is to know of what."""
+    there = node("n", 10, published=True)
+    document = json.loads(there["metadata"]["annotations"][ANNOTATION]) | {"mib": published}
+    there["metadata"]["annotations"][ANNOTATION] = json.dumps(document)
+    entries = tuple(Entry("uid-a", "c0", MEM, frozenset([one])) for one in ids)
+    rows = picture.rows([there], [], MEM, {"n": Real(entries)} if ids else {})
+    assert {one.unit for one in rows} == {unit}
 
 
 CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]]]] = [

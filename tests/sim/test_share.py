@@ -149,12 +149,12 @@ def test_from_enable_to_disable(demo: Demo) -> None:
         assert api.ask("POST", JOBS, pod)[0] == 201
         done = gpunode(demo, "share inspect", "--json")
         shown = {
-            row["gpu"]: (row["promised"], row["pods"])
+            row["gpu"]: (row["promised"], row["used"], row["unit"], row["pods"])
             for row in rows(done, "share")
             if row["resource"] == MEM
         }
-        assert shown["?"] == (4, "default/past")
-        assert set(shown) > {"0", "?"}
+        assert (4, 4, "GiB", "default/past") in shown.values()
+        assert "?" not in shown
         done = gpunode(demo, "share fsck", "--json")
         assert (done.returncode, [row["code"] for row in rows(done, "fsck")]) == (1, ["not-noted"])
         until(lambda: "default/past" in str(rows(gpunode(demo, "status", "--json"), "gpu")))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.deviceplugin.kubelet.checkpoint import Entry
 from gpunode.deviceplugin.offer import ids
+from gpunode.deviceplugin.offer.memory import size
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.demand import Malformed
 from gpunode.deviceplugin.promises.quantity import whole
 from gpunode.deviceplugin.usage import Gpu
+from gpunode.share import gpus
 from gpunode.share.ledger import ENDED, Ledger
 
 UNKNOWN = "?"  # a GPU that nobody noted
+UNIT = "unit"  # one of which nobody says what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Real:
 
     entries: tuple[Entry, ...] | None = None
     indexes: Mapping[str, str] = field(default_factory=dict)
+    counted: bool = False  # the ids only count units
 
 
 NOTHING = Real()
@@ -46,7 +50,7 @@ def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
         for user in one.users or ()
         if user.pod in uids
     )
-    return Real(entries, {one.uuid: one.index for one in gpus})
+    return Real(entries, {one.uuid: one.index for one in gpus}, counted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Row:
     promised: int
     used: int | None
     uses: tuple[Use, ...]
+    unit: str = UNIT
 
 
 def rows(
@@ -91,11 +96,33 @@ def rows(
         # A kubelet forgets the resource of a plugin that is gone only after 5 minutes: nothing of it is allocatable.
         can = status.get("allocatable") or {}
         for one, count in sorted((status.get("capacity") or {}).items()):
+            unit = _unit(one, node, host)
             if one == resource and whole(count):
-                found += _memory(name, here, ledger, host)
+                found += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
             elif one.startswith("nvidia.com/"):
-                found += _others(name, here, one, whole(can.get(one, "0")), host)
+                others = _others(name, here, one, whole(can.get(one, "0")), host)
+                found += [replace(row, unit=unit) for row in others]
     return tuple(found)
+
+
+def _unit(resource: str, node: Object, host: Real) -> str:
+    """What one is: as the ids of those in use say, or what the node publishes."""
+    known = () if host.counted else host.entries or ()
+    found = {_of_id(one) for entry in known if entry.resource == resource for one in entry.ids}
+    return found.pop() if len(found) == 1 else _of_memory(gpus.unit(node, resource))
+
+
+def _of_id(unit: str) -> str:
+    claim = ids.read(unit)
+    if claim is None or claim.way == ids.GPUSHARE:
+        return UNIT
+    if claim.way == ids.WHOLE:
+        return "MIG device" if claim.device.startswith("MIG-") else "GPU"
+    return _of_memory(claim.mib) if claim.way == ids.MEMORY else "share"
+
+
+def _of_memory(mib: int) -> str:
+    return {0: UNIT, 1: "MiB", 1024: "GiB"}.get(mib) or size(mib)
 
 
 def names(pods: Iterable[Object]) -> dict[str, str]:
@@ -111,14 +138,15 @@ def names(pods: Iterable[Object]) -> dict[str, str]:
 def allocated(
     pods: Sequence[Object], resource: str, entries: Iterable[Entry]
 ) -> Counter[tuple[str, str, str]]:
-    """Units by pod, container and device (UUID; "" where the id does not say), of pods that live."""
+    """Units by pod, container and device, of pods that live: its UUID, the index that gpushare's plugin gave, or ""."""
     known, found = names(pods), Counter[tuple[str, str, str]]()
     for entry in entries:
         if entry.resource == resource and entry.pod in known:
             for unit in entry.ids:
                 claim = ids.read(unit)
-                gpushare = claim is not None and claim.way == ids.GPUSHARE  # such an id does not name its GPU
-                device = "" if gpushare else claim.device if claim else unit
+                device = claim.device if claim else unit
+                if claim is not None and claim.way == ids.GPUSHARE:  # such an id does not name its GPU
+                    device = entry.index if entry.index.isdecimal() else ""
                 found[known[entry.pod], entry.container, device] += 1
     return found
 
@@ -128,32 +156,36 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
     if book is None:
         return []
     promised: dict[tuple[str, str, str], int] = {}
-    gpus = {gpu.index: gpu for gpu in book.gpus}
+    here = {gpu.index: gpu for gpu in book.gpus}
     by_uuid = {gpu.uuid: gpu for gpu in book.gpus if gpu.uuid}
     for promise in ledger.promises(node).values():
         for part in promise.parts:
-            gpu = by_uuid.get(part.uuid) or gpus.get(part.index)
+            gpu = by_uuid.get(part.uuid) or here.get(part.index)
             where = gpu.index if gpu else UNKNOWN
             key = promise.pod, part.container, where
             promised[key] = promised.get(key, 0) + part.units
-        if not promise.parts:
-            promised[promise.pod, "", UNKNOWN] = promise.units
     index = {gpu.uuid: gpu.index for gpu in book.gpus} | dict(host.indexes) | {"": UNKNOWN}
     used: dict[tuple[str, str, str], int] | None = None
     if host.entries is not None:
         real = allocated(pods, ledger.resource, host.entries)
         used = {(pod, box, index.get(device, device)): count for (pod, box, device), count in real.items()}
+    for promise in (one for one in ledger.promises(node).values() if not one.parts):
+        # Nobody noted where: what the kubelet gave it was promised there, and the rest of a GPU that nobody knows.
+        has = {key: count for key, count in (used or {}).items() if key[0] == promise.pod}
+        promised |= has
+        if (rest := promise.units - sum(has.values())) > 0:
+            promised[promise.pod, "", UNKNOWN] = rest
     made = []
     for gpu in book.gpus:
         uses = _uses(gpu.index, promised, used)
         size = gpu.units + gpu.reserved
         made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, size, *_sums(uses, used), uses))
     devices = {place: uuid for uuid, place in index.items()}
-    for place in sorted({key[2] for key in (*promised, *(used or ()))} - {*gpus, UNKNOWN}):
+    for place in sorted({key[2] for key in (*promised, *(used or ()))} - {*here, UNKNOWN}):
         uses = _uses(place, promised, used)  # the node publishes no sizes
         made.append(Row(node, place, devices.get(place, ""), ledger.resource, None, *_sums(uses, used), uses))
-    if rest := _uses(UNKNOWN, promised, used):
-        made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(rest, used), rest))
+    if others := _uses(UNKNOWN, promised, used):
+        made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(others, used), others))
     return made
 
 

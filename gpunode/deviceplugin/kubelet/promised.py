@@ -47,10 +47,6 @@ class Promised:
         finally:
             self._stop.set()
 
-    def named(self) -> dict[str, frozenset[str]]:
-        """Minor numbers of GPUs by pod: where gpushare may have put those that its annotations place."""
-        return self._bound.named()
-
     async def _compare(self) -> None:
         """Compare what pods have with what they were promised: when pods change, and until all is as noted."""
         version, pause, left = -1, TICK, 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -39,14 +40,11 @@ class Reclaim:
         state: NodeState,
         pod_resources: Path,
         kubelet: Path,
-        named: Callable[[], Mapping[str, frozenset[str]]] = dict,
     ) -> None:
-        """`named`: where gpushare put pods, as far as that is known (see `reservations`)."""
         self._pods = pods
         self._state = state
         self._sockets = (pod_resources, kubelet)
         self._record = kubelet.parent / FILE_NAME
-        self._named = named
         self._checking = asyncio.Lock()
         self._open = asyncio.Event()  # a check is due
         # Those of the last check of new offers.
@@ -80,9 +78,7 @@ class Reclaim:
         silent = reported is None and self._never()
         holders = () if silent else tuple(await self._holders(reported))
         before = self._state.reservations
-        found = await asyncio.to_thread(
-            reservations, offers, self._state.devices, holders, before, self._named()
-        )
+        found = await asyncio.to_thread(reservations, offers, self._state.devices, holders, before)
         _log_changes(before, found)
         self._state.reserve(found)
         if found and self._unreported:
@@ -123,8 +119,13 @@ class Reclaim:
         self._names = {uid: name for uid, name in names.items() if uid in pods}
         before, self._unreported = self._unreported, unreported(found, self._reported)
         self._pause = POLL if confirmed and self._unreported == before else SOON
+        # The kubelet reports ids alone.
+        index = {(one.container, one.resource, one.ids): one.index for one in found}
         return chain(
-            self._reported,
+            (
+                replace(one, index=index.get((one.container, one.resource, frozenset(one.ids)), ""))
+                for one in self._reported
+            ),
             (_container_devices(one, self._names, confirmed=confirmed) for one in self._unreported),
         )
 
@@ -138,7 +139,7 @@ class Reclaim:
 def _container_devices(one: Entry, names: Mapping[str, str], *, confirmed: bool) -> ContainerDevices:
     """The entry in the form of the kubelet's answer."""
     pod = Pod(names[one.pod]) if one.pod in names else Pod(uid=one.pod)
-    return ContainerDevices(pod, one.container, one.resource, tuple(sorted(one.ids)), confirmed)
+    return ContainerDevices(pod, one.container, one.resource, tuple(sorted(one.ids)), confirmed, one.index)
 
 
 def _log_changes(before: tuple[Reservation, ...], after: tuple[Reservation, ...]) -> None:

@@ -24,6 +24,7 @@ class ContainerDevices:
     resource: str
     ids: tuple[str, ...]
     confirmed: bool = True  # False: from an old record; the container may have ended
+    index: str = ""  # N of /dev/nvidiaN that gpushare's plugin gave it; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,9 @@ def reservations(
     devices: Collection[Device],
     holders: Iterable[ContainerDevices],
     before: Iterable[Reservation] = (),
-    named: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Reservation, ...]:
     """The units of `offers` to reserve. `devices` are all that NVML lists; among equal units, those reserved `before`
-    stay reserved. `named`: by pod the minor numbers of the GPUs that gpushare may have put it on; without it any.
+    stay reserved.
 
     A container that uses the device in the way it is shared now reserves as much as it has; one that uses it in
     another way reserves all of it.
@@ -74,11 +74,10 @@ def reservations(
     reserved = frozenset(unit_id for reservation in before for unit_id in reservation.ids)
     parents = {device.uuid: device.gpu for device in devices}
     minors = {device.uuid: _minor(device) for device in devices if device.profile is None}
-    theirs = {pod: gpus for pod, gpus in (named or {}).items() if gpus <= set(minors.values())}
     found = []
     for resource, units in offers.items():
         for uuid, group in _by_device(units).items():
-            here = [stake for stake in stakes if _overlap(stake, uuid, parents, minors, theirs)]
+            here = [stake for stake in stakes if _overlap(stake, uuid, parents, minors)]
             if here:
                 free = [unit.id for unit in group if unit.id not in used.get(resource, ())]
                 free.sort(key=lambda unit_id: unit_id not in reserved)
@@ -110,19 +109,15 @@ def _by_device(units: Iterable[Unit]) -> dict[str, list[Unit]]:
     return {uuid: group[::-1] for uuid, group in groups.items()}
 
 
-def _overlap(
-    stake: _Stake,
-    uuid: str,
-    parents: Mapping[str, str],
-    minors: Mapping[str, str],
-    theirs: Mapping[str, frozenset[str]],
-) -> bool:
+def _overlap(stake: _Stake, uuid: str, parents: Mapping[str, str], minors: Mapping[str, str]) -> bool:
     """True if the container's device is this one, its parent GPU, or a part of it."""
     if stake.device not in parents:
         return False  # it is not on this node
     if stake.way == ids.GPUSHARE:
-        gpus = theirs.get(stake.holder.pod.name)
-        return gpus is None or minors.get(parents[uuid]) in gpus  # None: any GPU may be the one
+        known = stake.holder.index in minors.values()
+        return (
+            not known or minors.get(parents[uuid]) == stake.holder.index
+        )  # not known: any GPU may be the one
     return uuid == stake.device or parents[uuid] == stake.device or parents[stake.device] == uuid
 
 

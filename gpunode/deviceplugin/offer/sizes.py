@@ -8,7 +8,7 @@ from collections import Counter
 from . import elsewhere
 from .state import NodeState
 
-# Fields: version; gpus: [index, uuid, units, reserved, lost]; elsewhere: [uid, container, gpus]. A pod's annotation of this
+# Fields: version; mib: of a unit; gpus: [index, uuid, units, reserved, lost]; elsewhere: [uid, container, gpus]. A pod's annotation of this
 # name says where it is.
 ANNOTATION = "gpunode.dev/gpu-memory"
 VERSION = 1
@@ -35,7 +35,7 @@ def document(state: NodeState, resource: str) -> str | None:
         }
         for device in dict.fromkeys(unit.device for unit in units)
     ]
-    found = {"version": VERSION, "gpus": gpus}
+    found = {"version": VERSION, "mib": units[0].mib, "gpus": gpus}
     if state.elsewhere:
         found[elsewhere.KEY] = elsewhere.fields(state.elsewhere)
     return json.dumps(found, sort_keys=True, separators=(",", ":"))

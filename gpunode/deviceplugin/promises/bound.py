@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote
 
@@ -13,7 +13,6 @@ from ..cluster.apiserver import Object
 from ..cluster.follow import Kind
 from ..offer.elsewhere import Elsewhere
 from ..offer.prefer import Place
-from ..settings.config import GPU_MEM
 from . import demand, placement
 from .demand import Malformed
 from .placement import Part
@@ -35,16 +34,6 @@ class Wanted:
     alone: bool = True  # no init container of its pod asks, too, whose units the kubelet does not report
 
 
-@dataclass(frozen=True, slots=True)
-class Theirs:
-    """A pod that gpushare's extender placed. `gpus`: minor numbers of those that its plugin may have given it: it matches pods
-    by their size alone, so of equal ones each may have another's."""
-
-    pod: str  # namespace/name
-    units: int
-    gpus: frozenset[str]
-
-
 class BoundPods:
     """This node's pods that want the resource, as the API server has them. Safe to use from several threads."""
 
@@ -55,7 +44,6 @@ class BoundPods:
         self._had: set[tuple[str, str]] = set()  # containers (by UID of the pod) that were seen to hold units
         self._changed = threading.Condition()
         self.version = 0  # grows with every change
-        self._theirs: dict[str, Theirs] = {}  # by UID
 
     @property
     def kind(self) -> Kind:
@@ -73,11 +61,6 @@ class BoundPods:
         with self._changed:
             self._changed.wait_for(lambda: self._find(size, held, index) is not None, seconds)
             return self._find(size, held, index) or []
-
-    def named(self) -> dict[str, frozenset[str]]:
-        """Minor numbers of GPUs by pod: where gpushare may have put those that its annotations place."""
-        with self._changed:
-            return {one.pod: one.gpus for one in self._theirs.values()}
 
     def compared(self, held: Held, index: Mapping[str, str]) -> tuple[tuple[Elsewhere, ...], bool]:
         """The containers that hold other GPUs than are noted, all of a pod's where one does; and whether some still wait.
@@ -138,9 +121,8 @@ class BoundPods:
 
     def _seen(self, pod: Object) -> None:
         ended = (pod.get("status") or {}).get("phase") in ENDED
-        wanted, theirs = () if ended else self._read(pod), self._of_gpushare(pod)
+        wanted = () if ended else self._read(pod)
         with self._changed:
-            self._group(str(pod["metadata"]["uid"]), theirs)
             self.version += self._pods.get(str(pod["metadata"]["uid"])) != wanted
             self._pods[str(pod["metadata"]["uid"])] = wanted
             self._changed.notify_all()
@@ -148,36 +130,12 @@ class BoundPods:
     def _gone(self, uid: str) -> None:
         with self._changed:
             self._pods.pop(uid, None)
-            self._theirs.pop(uid, None)
             self.version += 1
             self._had = {one for one in self._had if one[0] != uid}
 
     def _known(self) -> set[str]:
         with self._changed:
             return set(self._pods)
-
-    def _of_gpushare(self, pod: Object) -> Theirs | None:
-        """None where gpunode placed it, or nobody did."""
-        try:
-            held = demand.held(pod, GPU_MEM)
-        except Malformed:
-            return None
-        own = placement.OWN in (pod["metadata"].get("annotations") or {})
-        parts = None if own else placement.read(pod, self._node, held)
-        return Theirs(_name(pod), held.units, frozenset(part.index for part in parts)) if parts else None
-
-    def _group(self, uid: str, theirs: Theirs | None) -> None:
-        """Remember it with those of its size, also once they have gone: it may have what they were placed on."""
-        if theirs is None:
-            self._theirs.pop(uid, None)
-            return
-        before = self._theirs.get(uid)
-        if before is not None and before.units == theirs.units:
-            theirs = replace(theirs, gpus=theirs.gpus | before.gpus)
-        self._theirs[uid] = theirs
-        equal = {other: one for other, one in self._theirs.items() if one.units == theirs.units}
-        gpus = frozenset[str]().union(*(one.gpus for one in equal.values()))
-        self._theirs |= {other: replace(one, gpus=gpus) for other, one in equal.items()}
 
     def _read(self, pod: Object) -> tuple[Wanted, ...]:
         try:

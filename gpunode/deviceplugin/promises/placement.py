@@ -64,8 +64,8 @@ def _allocation(text: str, _node: str, demand: Demand) -> tuple[Part, ...]:
     for ask in demand.asks:
         gpus = document[str(ask.position)]
         found = [Part(ask.container, index, whole(units)) for index, units in sorted(gpus.items())]
-        if sum(part.units for part in found) != ask.units:
-            raise ValueError("other units")
+        if sum(part.units for part in found) != ask.units or len({part.units for part in found}) > 1:
+            raise ValueError("other units, or uneven ones: a memory limit is the same on each GPU")
         parts += found
     return tuple(parts)
 

@@ -17,6 +17,9 @@ class Share(TypedDict):
     promised: Annotated[int, "units that pods were promised"]
     total: Annotated[int | None, "units that it has; null: not known"]
     used: Annotated[int | None, "units by the kubelet's record; null: it was not read"]
+    unit: Annotated[
+        str, "what one is: `GiB`, `MiB`, `256 MiB`, `GPU`, `share`, `MIG device`; `unit`: not known"
+    ]
     pods: Annotated[str, "their names, with `, ` between them"]
 
 
@@ -30,6 +33,7 @@ class Use(TypedDict):
     container: Annotated[str, "its name"]
     promised: Annotated[int, "units"]
     used: Annotated[int | None, "as of a `share` line"]
+    unit: Annotated[str, "as of a `share` line"]
 
 
 class Fsck(TypedDict):

@@ -1,12 +1,15 @@
 """The kubelet's device manager: registers device plugins and allocates devices to containers.
 
 It speaks the device plugin protocol v1beta1 as kubelets since 1.26 do: a plugin that registers is called back before it
-gets its answer. On its other socket, as in kubelets since 1.20, it serves the PodResources API.
+gets its answer. On its other socket, as in kubelets since 1.20, it serves the PodResources API. Its checkpoint is written at
+each allocation and each list, not when a pod ends.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +21,7 @@ import grpc
 
 from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.sim.apiserver.store import Object
 from gpunode.sim.host.endpoints import Endpoints
 
@@ -82,6 +86,7 @@ class Allocation(NamedTuple):
     container: str
     resource: str
     ids: tuple[str, ...]
+    answer: bytes  # the plugin's
 
 
 class DeviceManager:
@@ -115,7 +120,7 @@ class DeviceManager:
         """
         self._known = dict.fromkeys(self._known, 0)
         for path in self._folder.iterdir():
-            if not path.is_dir():
+            if not path.is_dir() and path.name != FILE_NAME:
                 path.unlink()
         register = grpc.unary_unary_rpc_method_handler(
             self._register,
@@ -171,15 +176,41 @@ class DeviceManager:
             except grpc.RpcError as error:
                 words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
                 raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
+            (given,) = answer.container_responses
+            made = Allocation(container, resource, tuple(ids), given.SerializeToString())
             with self._lock:
-                self._allocated.setdefault(pod, []).append(Allocation(container, resource, tuple(ids)))
-            environment |= dict(answer.container_responses[0].envs)
+                self._allocated.setdefault(pod, []).append(made)
+            self._write()
+            environment |= dict(given.envs)
         return environment
 
     def free(self, pod: str) -> None:
         """Free the devices of a pod (its uid)."""
         with self._lock:
             self._allocated.pop(pod, None)
+
+    def _listed(self) -> None:
+        self._write()
+        self._changed()
+
+    def _write(self) -> None:
+        """Write the checkpoint (pkg/kubelet/cm/devicemanager/checkpoint): units by NUMA node since 1.20, and before as one list."""
+        with self._lock:
+            entries = [
+                {
+                    "PodUID": pod,
+                    "ContainerName": one.container,
+                    "ResourceName": one.resource,
+                    "DeviceIDs": one.ids if self._pods is None else {"-1": one.ids},
+                    "AllocResp": base64.b64encode(one.answer).decode(),
+                }
+                for pod, given in self._allocated.items()
+                for one in given
+            ]
+            data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {}}
+            new = self._folder / f".{FILE_NAME}"
+            new.write_text(json.dumps({"Data": data, "Checksum": 0}))
+            new.replace(self._folder / FILE_NAME)
 
     def _held(self, resource: str) -> set[str]:
         return {
@@ -223,7 +254,7 @@ class DeviceManager:
                 'Supported version is "v1beta1"',
             )
         try:
-            plugin = Plugin(self._folder / request.endpoint, self._changed)
+            plugin = Plugin(self._folder / request.endpoint, self._listed)
         except grpc.RpcError as error:
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to connect to the plugin: {error.details()}")
             raise  # not reached: abort raises
