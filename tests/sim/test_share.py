@@ -52,8 +52,9 @@ class Played(threading.Thread):
             if code == 200 and not found.get("status", {}).get("readyReplicas"):
                 done = {"observedGeneration": found["metadata"].get("generation", 1), "readyReplicas": 1}
                 done |= {"replicas": 2, "updatedReplicas": 2}
-                self._api.ask("PATCH", OWN, {"status": done}, MERGE)
-                self._api.ask("PATCH", SERVICE, {"spec": {"clusterIP": "10.96.0.15"}}, MERGE)
+                address = {"spec": {"clusterIP": "10.96.0.15"}}  # before it leads: enable reads it then
+                if self._api.ask("PATCH", SERVICE, address, MERGE)[0] == 200:
+                    self._api.ask("PATCH", OWN, {"status": done}, MERGE)
 
     def _start(self, text: str) -> None:
         spec = yaml.safe_load(text)["spec"]
