@@ -207,9 +207,8 @@ class DeviceManager:
                 for pod, given in self._allocated.items()
                 for one in given
             ]
-            data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {}}
             new = self._folder / f".{FILE_NAME}"
-            new.write_text(json.dumps({"Data": data, "Checksum": 0}))
+            new.write_text(json.dumps({"Data": {"PodDeviceEntries": entries or None}, "Checksum": 0}))
             new.replace(self._folder / FILE_NAME)
 
     def _held(self, resource: str) -> set[str]:
