@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,23 +169,25 @@ def containerd_running() -> dict[str, Any]:
             if "containerd successfully booted" in said or process.popen.poll() is not None:
                 break
             time.sleep(0.02)
-        with suppress(grpc.RpcError), grpc.insecure_channel(f"unix://{SOCKET}") as channel:
-            for version in ("v1", "v1alpha2"):  # 1.5 and older have the latter alone
-                call = channel.unary_unary(
-                    f"/runtime.{version}.RuntimeService/Status",
-                    request_serializer=bytes,
-                    response_deserializer=bytes,
-                )
-                answer = status(call, process)
-                config = json.JSONDecoder().raw_decode(
-                    answer[answer.index(b'{"containerd":') :].decode(errors="replace")
-                )[0]
-                found["cri"] = config["containerd"]
-                break
+        try:
+            found["cri"] = containerd_configuration(process)
+        except grpc.RpcError as error:
+            found["error"] = str(error)
         found["log"] = [
             line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
         ][-8:]
     return found
+
+
+def containerd_configuration(process: Any) -> Any:
+    """What the CRI plugin has for runtimes. Raises grpc.RpcError."""
+    with grpc.insecure_channel(f"unix://{SOCKET}") as channel:
+        call = channel.unary_unary(
+            "/runtime.v1.RuntimeService/Status", request_serializer=bytes, response_deserializer=bytes
+        )
+        answer = status(call, process)
+    configuration = answer[answer.index(b'{"containerd":') :].decode(errors="replace")
+    return json.JSONDecoder().raw_decode(configuration)[0]["containerd"]
 
 
 def status(call: Any, process: Any) -> bytes:
@@ -194,9 +196,7 @@ def status(call: Any, process: Any) -> bytes:
         try:
             return bytes(call(b"\x08\x01", timeout=SECONDS, wait_for_ready=process.popen.poll() is None))
         except grpc.RpcError as error:
-            begins = error.code() is grpc.StatusCode.UNAVAILABLE and "not initialized" in (
-                error.details() or ""
-            )
+            begins = "not initialized" in (error.details() or "")  # UNAVAILABLE in 2.x, UNKNOWN before
             if not begins or process.popen.poll() is not None or time.monotonic() > process.deadline:
                 raise
         time.sleep(0.02)

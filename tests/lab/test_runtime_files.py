@@ -170,7 +170,7 @@ def test_containerd_has_what_was_wanted_and_all_else_as_before(
     assert (before["cri"] is None) == (by in down), before["log"]
     if before["cri"] is None and after["cri"] is None:
         return
-    assert after["cri"] is not None, after["log"]
+    assert after["cri"] is not None, (after.get("error"), after["log"])
     handlers = after["cri"]["runtimes"]
     assert {*(before["cri"]["runtimes"] if before["cri"] else ()), "nvidia", new.default} <= {
         *handlers,
