@@ -42,10 +42,12 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
     there, pods = api.find("Node")[0], api.find("Pod")[0]
     found = usage(api, wish.namespace, there, pods, only)
     resource = (wish.share or Share()).resource
+    # Without the extender nobody notes which GPU a pod has: it was promised what the plugin says.
+    known = {} if wish.share else {one.node: picture.of_plugin(one.gpus, pods) for one in found}
     promised = {
         (one.node, one.gpu): one
-        for one in picture.rows(there, pods, resource, {})
-        if one.resource == resource
+        for one in picture.rows(there, pods, resource, known)
+        if one.resource == resource and (wish.share or one.gpu != picture.UNKNOWN)
     }
     table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
     listener.rows("gpu", COLUMNS, table)

@@ -57,6 +57,11 @@ def fsck(session: Session, *, repair: bool, yes: bool) -> int:
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
     found = findings.findings(there, pods, share.resource, real, asks)
+    if session.inventory.cluster.share is None:
+        found = tuple(one for one in found if one.code != "not-noted")
+        listener.note(
+            "The inventory has no `cluster.share`: no extender notes which GPU a pod has, and none has to."
+        )
     listener.rows(
         "fsck",
         ("node", "pod", "code", "words", "repair"),
@@ -169,7 +174,7 @@ def _sentence(found: Sequence[Finding], fixed: int, *, repair: bool, compared: s
         return f"nothing is wrong; {checked}"
     fixable = sum(bool(one.repair) for one in found)
     if fixable == 0:
-        way = "none can be repaired by annotations: that takes what a kubelet allocated"
+        way = "none can be repaired by annotations"
     else:
         way = f"{fixed} repaired" if repair else f"--repair can fix {fixable}"
     return f"{len(found)} finding{'' if len(found) == 1 else 's'}; {way}; {checked}"

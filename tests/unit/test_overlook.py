@@ -13,12 +13,13 @@ from gpunode.cluster.extender.picture import Row, Use
 from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status, usage
-from gpunode.model import GpuUser, Host, Outcome, Ssh
+from gpunode.model import Cluster, GpuUser, Host, Inventory, Outcome, Share, Ssh
 from gpunode.report.human import Human
 from gpunode.report.lines import Lines
-from gpunode.rollout import processes
+from gpunode.rollout import overlook, processes
 from gpunode.rollout.member import Member
 from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, totals
+from tests.share.objects import node, pod
 
 GIB = 1024**3
 MEM = "aliyun.com/gpu-mem"
@@ -118,6 +119,27 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.Capture
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     keys = ("promised", "units", "allocated")
     assert [[one[key] for key in keys] for one in found] == [[9, 16, 4], [None, None, None]]
+
+
+@pytest.mark.parametrize(
+    ("share", "promised", "noted"),
+    [(Share(), 0, ["n: nobody noted which GPU default/a has"]), (None, 4, [])],
+)
+def test_without_the_extender_a_pod_was_promised_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, share: Share | None, promised: int, noted: list[str]
+) -> None:
+    """Nobody notes it there, and nobody misses it."""
+    api = SimpleNamespace(
+        find=lambda kind: ([node("n", 16)] if kind == "Node" else [pod("a", 4, on="n")], "")
+    )
+    monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
+    monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
+    listener = mock.Mock()
+    session = SimpleNamespace(listener=listener, inventory=Inventory("", (), Cluster(share=share)))
+    overlook.overlook(session, selected=False, hosts=False)  # type: ignore[arg-type]
+    (shown,) = listener.rows.call_args.args[2]
+    assert shown[COLUMNS.index("promised")] == promised
+    assert [call.args[0].rpartition(":")[0] for call in listener.note.call_args_list] == noted
 
 
 @pytest.mark.parametrize(

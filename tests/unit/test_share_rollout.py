@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares.findings, "findings", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
-    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster()), listener=listener)
+    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), listener=listener)
 
     shares.fsck(session, repair=repair, yes=True)
 
@@ -155,6 +156,21 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
         "n2",
         "n3, n4",
     ]
+
+
+@pytest.mark.parametrize(("share", "code"), [(Share(), 1), (None, 0)])
+def test_without_the_extender_no_pod_needs_a_note(
+    monkeypatch: pytest.MonkeyPatch, share: Share | None, code: int
+) -> None:
+    """There it is the plugin alone that chooses."""
+    monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
+    monkeypatch.setattr(shares, "_real", lambda *_: ({}, ()))
+    monkeypatch.setattr(shares, "_state", lambda _: ([memory_node("n1", 16)], [pod("a", 4, on="n1")]))
+    monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
+    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=share)), listener=mock.Mock())
+    assert shares.fsck(session, repair=False, yes=False) == code
+    notes = str(session.listener.note.call_args_list)
+    assert ("The inventory has no `cluster.share`" in notes) == (share is None)
 
 
 def asking(name: str, *, scheduler: str = "", phase: str = "Running", units: int = 4) -> Any:
@@ -209,5 +225,5 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     )
     shares.inspect(session, details=False, selected=selected)
     used = [(one.node, one.gpu, one.used) for one in found]
-    assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4), ("n2", "?", 0)])
+    assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
