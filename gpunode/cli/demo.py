@@ -139,7 +139,8 @@ def _known(fault: str, option: str) -> None:
 
     if fault not in faults.FAULTS:
         what = f"{option}{fault}: there is no such break" if fault else "what to break is not named"
-        raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.")
+        where = " Its host is named by --host, where you choose it." if option == "break " else ""
+        raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.{where}")
 
 
 def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:

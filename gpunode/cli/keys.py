@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -40,14 +42,20 @@ def keys(
     Example: gpunode keys debian12
     """
     from gpunode import compat, report
+    from gpunode.image import MACHINES
     from gpunode.keys import key
 
+    if arch not in MACHINES:
+        raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")
+    if not to.is_dir():
+        raise UsageError(f"--to {to}: no such folder", hint="Make it, or name another.")
     try:
         sources = compat.signed(system, arch)
     except LookupError as error:
+        near = get_close_matches(re.sub(r"[^a-z0-9]", "", system.lower()), str(error).split(", "), 1)
         raise UsageError(
             f"{system}: the keys of this system are not known" if system else "no system is named",
-            hint=f"Choose one of {error}.",
+            hint=f"Did you mean {near[0]}? Known are {error}." if near else f"Choose one of {error}.",
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
     texts = {

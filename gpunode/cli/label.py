@@ -53,7 +53,9 @@ def label(
         raise typer.Exit(code)
     if not accelerator:
         raise UsageError(
-            "no label is chosen", hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`."
+            "no label is chosen",
+            hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`. Others are written by `labels:` in the "
+            "inventory, or `kubectl label node`.",
         )
     if common.alone:
         loaded(

@@ -30,13 +30,18 @@ def lint(
     Example: gpunode lint --target 1.36 inventory.yaml
     """
     from gpunode import compat
+    from gpunode.cluster.api.served import FLOOR
     from gpunode.errors import UsageError
     from gpunode.rollout.lint import lint as linted
 
     minor = compat.minor(target)
-    if minor is None:
-        wrong = f"--target {target}: not a version of Kubernetes" if target else "--target is missing"
-        raise UsageError(wrong, hint="Name the version to upgrade to: `--target 1.36`.")
+    if minor is None or minor < FLOOR:
+        wrong = (
+            f"--target {target}: not a version of Kubernetes that gpunode knows"
+            if target
+            else "--target is missing"
+        )
+        raise UsageError(wrong, hint=f"Name the version to upgrade to, from 1.{FLOOR} on: `--target 1.36`.")
     with session(common) as work:
         code = linted(work, minor)
     raise typer.Exit(code)

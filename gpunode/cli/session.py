@@ -139,11 +139,14 @@ def _page(listener: Listener, path: Path, inventory: Inventory) -> Page:
 
 def _password() -> Password:
     import getpass
+    import warnings
 
     from gpunode.password import Password
 
     try:
-        text = getpass.getpass("sudo password on the hosts: ")
+        with warnings.catch_warnings():  # of a terminal that is none: getpass says so itself
+            warnings.simplefilter("ignore", getpass.GetPassWarning)
+            text = getpass.getpass("sudo password on the hosts: ")
     except EOFError:
         text = ""
     if not text:

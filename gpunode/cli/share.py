@@ -120,7 +120,8 @@ def simulate(
     words = memory.split(",")
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
         raise UsageError(
-            f"--memory {memory}: expected units as 4, or 8,4", hint="One number for each container."
+            f"--memory {memory}: expected units as 4, or 8,4",
+            hint="A number for each container, of the units that the device plugin offers: 8 are 8 GiB where its unit is GiB.",
         )
     units = [int(word) for word in words]
     known, listener = loaded(inventory), report.make(json=json, quiet=quiet)

@@ -19,6 +19,7 @@ UPGRADE = (
     'Name it in the inventory, such as `driver: "580"` for a group, then `gpunode plan` and `gpunode provision`: '
     "docs/howto/upgrade-a-driver.md."
 )
+VERSION = "`gpunode --version` shows it."
 DEPLOY = "`gpunode plugin deploy` does it, and replaces an older plugin; `gpunode provision` includes it."
 ENABLE, DISABLE = "`gpunode share enable` does it.", "`gpunode share disable` takes it back."
 # By group, "" for gpunode itself: a word, and what to say.
@@ -36,6 +37,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             ("doctor", "test", "validate"), "`gpunode verify` follows the chain to the broken link."
         ),
+        "help": "`gpunode --help` lists the commands, `gpunode COMMAND --help` has a command's options.",
+        "version": VERSION,
         "rollback": "gpunode puts files back by itself where a restart fails: docs/failures.md.",
         **dict.fromkeys(
             ("notebook", "vectoradd", "nvidia-smi", "manifest"),
@@ -87,6 +90,17 @@ OPTIONS = (
         "inventory",
         "The inventory is an argument: `gpunode {name} inventory.yaml`.",
     ),
+    ({"-v", "-V"}, "--version", VERSION),
+    ({"--driver", "--driver-version"}, "inventory", UPGRADE),
+    (
+        {"--image", "--archive"},
+        "inventory",
+        "The inventory names the plugin's image: `cluster: {{plugin: {{image: NAME}}}}`, or `archive: FILE`.",
+    ),
+    ({"--fix", "--repair"}, "--run", "`gpunode provision` repairs what it can, after it has shown it."),
+    ({"--no-pods", "--no-verify", "--skip-verify"}, "--no-run", "`--no-run` starts no pods."),
+    ({"--all"}, "--limit", "Without `--limit` it is about all hosts."),
+    ({"-t", "--tag"}, "--name", "`--name NAME:TAG` names the image."),
     (
         {"--host", "--hosts", "--node", "--nodes", "--selector", "--groups", "--group"},
         "--limit",
@@ -144,6 +158,12 @@ class Group(TyperGroup):
 class Root(Group):
     """gpunode's commands, and the options of all of them."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            raise _answered(error) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -183,7 +203,11 @@ def _name(where: Any) -> str:
 
 def _has(where: Any) -> set[str]:
     """The command's arguments and options."""
-    return {one for parameter in where.command.params for one in (parameter.name, *parameter.opts)}
+    return {
+        one
+        for parameter in where.command.params
+        for one in (parameter.name, *parameter.opts, *parameter.secondary_opts)
+    }
 
 
 def _hint(option: str, where: Any) -> str:

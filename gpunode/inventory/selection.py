@@ -11,6 +11,8 @@ from gpunode.inventory.expand import RANGE, names
 from gpunode.model import Host, Inventory
 from gpunode.wording import few
 
+NAMED = 3  # missing hosts of a range
+
 
 def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[Host, ...]:
     """The hosts in `limit` (default: all) without those in `exclude`, in the inventory's order.
@@ -47,6 +49,7 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
         except ValueError as error:
             problems.append(f"{option} {pattern}: {error}")
             continue
+        missing = []
         for part in parts:
             hosts = {
                 host.name
@@ -54,6 +57,8 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
                 if part == host.name or part in host.groups or fnmatchcase(host.name, part)
             }
             if not hosts:
+                missing.append(part)
+            if not hosts and len(missing) <= NAMED:
                 glob = any(character in part for character in "*?[")  # a similar name would not match it
                 near = [] if glob else difflib.get_close_matches(part, known, n=1)
                 advice = (
@@ -61,6 +66,8 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
                 )
                 problems.append(f"{option} {part}: no such host or group{advice}")
             found |= hosts
+        if more := missing[NAMED:]:
+            problems.append(f"{option} {pattern}: {len(more)} more of this range are no hosts")
     return found
 
 

@@ -60,7 +60,18 @@ def read(path: Path) -> Source:
     if not isinstance(source.data, dict):
         source.problem((), f"expected `groups:` and the like at the top, got {kind(source.data)}")
         source.stop()
+    if other := _other(source.data):
+        raise InventoryError([f"{path}: {other}; `gpunode init` writes an inventory"])
     return source
+
+
+def _other(data: dict[str, object]) -> str:
+    """What the file is where it is another tool's; "" where it may be an inventory."""
+    if {"apiVersion", "kind"} <= data.keys() and "groups" not in data:
+        if data["kind"] == "Config":
+            return "this is a kubeconfig, which an inventory names: `cluster: {kubeconfig: FILE}`"
+        return f"this is a manifest of kind {data['kind']}"
+    return "this is an inventory of Ansible's" if "all" in data and "groups" not in data else ""
 
 
 def content(path: Path) -> bytes:
@@ -72,7 +83,10 @@ def content(path: Path) -> bytes:
         there = f"; in it: {', '.join(inside[:5])}" if inside else ""
         raise InventoryError([f"{path}: is a directory, expected a YAML file{there}"]) from None
     except FileNotFoundError:
-        raise InventoryError([f"{path}: no such file{near_file(path)}"]) from None
+        near = near_file(path)
+        if not near and not path.suffix:  # perhaps a host's name
+            near = "; the argument is the inventory's file, `--limit` chooses hosts"
+        raise InventoryError([f"{path}: no such file{near}"]) from None
     except OSError as error:
         raise InventoryError([f"{path}: cannot be read: {error.strerror}"]) from None
 

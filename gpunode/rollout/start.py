@@ -40,7 +40,7 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
     except OSError as error:
         raise UsageError(
             f"{file} cannot be read: {error.strerror}",
-            hint="Name another with `--from FILE`, or the hosts with --hosts.",
+            hint="`--from cluster` takes a kubeconfig's nodes, `--from FILE` another ssh configuration, --hosts names.",
         ) from error
     own = file.expanduser().absolute() == SSH_CONFIG.expanduser()
     return Starter(

@@ -161,6 +161,7 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
         (("--from", "ssh", "--hosts", "a"), "exclude each other"),
         (("--from", "ssh", "--limit", "zzz*"), "none of 5 hosts matches --limit"),
         (("--from", "gone"), "gone cannot be read: No such file"),
+        (("--from", "kubeconfig"), "`--from cluster` takes a kubeconfig's nodes"),
         (("--hosts", "gpu-[4:1]"), "ends before it starts"),
         (("--hosts", "a_ b!"), "inventory.yaml as it would be:"),
     ],

@@ -69,6 +69,18 @@ SYNTAX = {
     "utf-16": ("groups: {}".encode("utf-16"), "1:1: byte 0xff is not UTF-8; save the file as UTF-8"),
     "empty": ("", "the file is empty; it needs `groups` with `hosts`"),
     "comments only": ("# groups:\n", "the file is empty; it needs `groups` with `hosts`"),
+    "a kubeconfig": (
+        "apiVersion: v1\nkind: Config\nclusters: []\n",
+        "this is a kubeconfig, which an inventory names: `cluster: {kubeconfig: FILE}`; `gpunode init` writes an inventory",
+    ),
+    "another manifest": (
+        "apiVersion: k0sctl.k0sproject.io/v1beta1\nkind: Cluster\nspec: {}\n",
+        "this is a manifest of kind Cluster; `gpunode init` writes an inventory",
+    ),
+    "Ansible's": (
+        "all: {hosts: {gpu-01: }}\n",
+        "this is an inventory of Ansible's; `gpunode init` writes an inventory",
+    ),
     "a list": ("- gpu-01\n", "1:1: expected `groups:` and the like at the top, got a list"),
     "a word": ("gpu-01\n", '1:1: expected `groups:` and the like at the top, got the text "gpu-01"'),
 }
@@ -498,6 +510,8 @@ def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
         == "T/inventroy.yaml: no such file; did you mean T/inventory.yaml?"
     )
     assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
+    host = problem(tmp_path / "gpu-01")
+    assert host == "T/gpu-01: no such file; the argument is the inventory's file, `--limit` chooses hosts"
     assert problem(tmp_path / "inventory.yaml/x") == "T/inventory.yaml/x: cannot be read: Not a directory"
 
 

@@ -69,6 +69,13 @@ def test_everything_unknown_is_named_at_once_with_what_is_near():
     ]
 
 
+def test_a_range_that_goes_too_far_is_summed_up():
+    with pytest.raises(InventoryError) as caught:
+        select(INVENTORY, ["gpu-[02:99]"])
+    *named, last = caught.value.problems
+    assert (len(named), last) == (3, "--limit gpu-[02:99]: 92 more of this range are no hosts")
+
+
 def test_an_empty_limit_is_not_all_hosts():
     """`--limit "$UNSET"` in a script must not reach the whole fleet."""
     with pytest.raises(InventoryError, match="--limit is empty"):

@@ -98,9 +98,15 @@ def test_a_place_without_a_key_is_named(mirror: str, place: str, words: str) -> 
 
 
 def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> None:
-    error = CliRunner().invoke(app, ["keys", "ubuntu2604"]).exception
-    assert isinstance(error, UsageError)
-    assert "debian12, debian13" in error.hint
+    for words, hint in (
+        (["ubuntu2604"], "debian12, debian13"),
+        (["Ubuntu-22.04"], "Did you mean ubuntu2204?"),
+        (["debian12", "--arch", "x86_64"], "Choose one of amd64, arm64."),
+        (["debian12", "--to", "no/where"], "Make it"),
+    ):
+        error = CliRunner().invoke(app, ["keys", *words]).exception
+        assert isinstance(error, UsageError)
+        assert hint in error.hint
 
 
 @pytest.mark.parametrize(

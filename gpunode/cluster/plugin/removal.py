@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gpunode.cluster import nodes, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import OURS, Object, title
+from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.plugin import annotation, daemonset
 from gpunode.cluster.plugin.manifests import everything
+from gpunode.errors import UsageError
 
+DAEMONSETS = {f"{name}{suffix}" for name in daemonset.NAMES for suffix in ("", "-class")}
 EXTENDER = "gpunode-share"  # has pods of its own
 
 OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
 
 
 def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
-    """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
+    """Titles of what `remove` would delete now; `tell` gets what would stay and why. Raises UsageError where the plugin is in
+    other namespaces, and not in this one: what is the whole cluster's would be taken from under it."""
+    if places := _elsewhere(api, namespace):
+        raise UsageError(
+            f"namespace {namespace} has no device plugin of gpunode's: it is in {', '.join(places)}",
+            hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
+        )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(annotation.title(node) for node in annotation.left(api))
     objects = apply.removable(api, everything(namespace), tell=tell)
@@ -45,6 +56,15 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
         labels.write(api, node, kept)
     titles = tuple(_label(node) for node in marked)
     return tuple(title(pod) for pod in left) + removed + annotations + titles
+
+
+def _elsewhere(api: Api, namespace: str) -> list[str]:
+    """The namespaces that have the plugin's DaemonSets, if this one has none."""
+    with suppress(HttpError):  # who may see one namespace only names that one
+        found = api.find("DaemonSet", labels=f"{OURS}=gpunode")[0]
+        places = {one["metadata"]["namespace"] for one in found if one["metadata"]["name"] in DAEMONSETS}
+        return [] if namespace in places else sorted(places)
+    return []
 
 
 def _labelled(api: Api) -> list[Node]:

@@ -130,6 +130,8 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
     command("plugin", "deploy", "--yes")
+    elsewhere = command("plugin", "remove", "--yes", "--namespace", "typo")
+    assert "namespace typo has no device plugin of gpunode's: it is in gpunode" in str(elsewhere.exception)
     declined = command("plugin", "remove")
     assert declined.exit_code != 0
     assert "DaemonSet gpunode/gpunode-device-plugin" in declined.output
