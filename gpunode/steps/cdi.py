@@ -2,13 +2,14 @@
 
 The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
 unit skips itself, gpunode has a unit that udev starts with the driver. Up to 1.20.0 the toolkit's unit makes no device files, and
-nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing (pull request 1979). source: NVIDIA/nvidia-container-toolkit deployments/systemd,
-deployments/udev.
+nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing.
+source: NVIDIA/nvidia-container-toolkit deployments/systemd, deployments/udev, pull request 1979.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from gpunode import compat
 from gpunode.desired.devices import JUST_IN_TIME
@@ -47,9 +48,14 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     skipped = skips(facts, desired) if has else ""
     theirs, reason = has and not skipped, f"{desired.cdi}{skipped and f'; {skipped}'}"
     written: tuple[WriteFile, ...] = ()
-    bare = specifications.lacks_uvm(facts) or files.text(facts, DROP_IN) is not None
-    for path in ((DROP_IN,) if bare else ()) if theirs else (FILE, RULE):
+    for path in () if theirs else (FILE, RULE):
         written += files.write(facts, path, template(path.lstrip("/")), reason)
+    if theirs and (specifications.lacks_uvm(facts) or files.text(facts, DROP_IN) is not None):
+        why = "the unit of some toolkits lists device files only where something has made them"
+        made = files.write(facts, DROP_IN, template(DROP_IN.lstrip("/")), why)
+        written += tuple(
+            replace(change, fault="") for change in made
+        )  # the specification's is that of the start
     before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts), *written) if theirs else written
     name = UNIT if theirs else OWN
     after, unit, fault = (
