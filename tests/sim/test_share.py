@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
+from gpunode.deviceplugin.promises.placement import INDEX
 from gpunode.schedulers import manifest
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
@@ -162,6 +163,12 @@ def test_from_enable_to_disable(demo: Demo) -> None:
         told = gpunode(demo, "status")
         assert "PROMISED" in told.stdout
         assert "nobody noted which GPU default/past has" in told.stderr
+
+        done = gpunode(demo, "share fsck", "--repair", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        noted = api.ask("GET", f"{JOBS}/past")[1]["metadata"]["annotations"]
+        assert shown[noted[INDEX]][3] == "default/past"
+        assert rows(gpunode(demo, "share fsck", "--json"), "fsck") == []
 
         done = gpunode(demo, "share disable", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
