@@ -41,9 +41,14 @@ def start(services: List[str]) -> None:
 
 def reload_modules(change: Message) -> None:
     for name in change["unload"]:
-        if not os.path.isdir(below("/sys/module/" + name.replace("-", "_"))):
+        loaded = below("/sys/module/" + name.replace("-", "_"))
+        if not os.path.isdir(loaded):
             continue
         answer = run("modprobe", "-r", name, timeout=120)
+        # By the file's name, nvidia_384 of Ubuntu's own, modprobe finds nothing loaded, which it takes for done.
+        # source: kmod's tools/modprobe.c, rmmod_do_module
+        if not answer.status and os.path.isdir(loaded):
+            answer = run("rmmod", name, timeout=120)
         if answer.status and re.search(r"in use|busy", answer.words):
             users = ["%s (pid %d)" % (user["command"], user["pid"]) for user in read_gpu_users()]
             sentence = "the kernel module %s is in use%s" % (

@@ -185,9 +185,14 @@ def test_a_unit_that_is_not_there_is_said_at_once(host: Host) -> None:
     assert failed["code"] == "unit-failed"
 
 
+def modprobe(host: Host) -> str:
+    """One that unloads."""
+    return f'if [ "$1" = -r ]; then /bin/rmdir "{host.path("/sys/module")}/$2"; fi'
+
+
 def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host) -> None:
     """A module that is not loaded needs no unloading."""
-    host.program("modprobe", "")
+    host.program("modprobe", modprobe(host))
     for name in ("nvidia", "nvidia_uvm"):
         host.path(f"/sys/module/{name}").mkdir(parents=True)
     change = KernelModule("why", load=("nvidia", "nvidia_uvm"), unload=("nvidia_uvm", "nvidia-drm", "nvidia"))
@@ -198,6 +203,15 @@ def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host) -> None:
         "modprobe nvidia",
         "modprobe nvidia_uvm",
     ]
+
+
+def test_a_module_of_another_file_name_is_unloaded(host: Host) -> None:
+    """Ubuntu's nvidia_384.ko is the module nvidia: kmod 30 looks for nvidia_384 in the kernel, and ends with 0."""
+    host.program("modprobe", "")
+    host.program("rmmod", "")
+    host.path("/sys/module/nvidia").mkdir(parents=True)
+    host.apply(KernelModule("why", unload=("nvidia",)))
+    assert host.calls()[-2:] == ["modprobe -r nvidia", "rmmod nvidia"]
 
 
 def test_who_keeps_a_module_is_named(host: Host) -> None:
@@ -212,9 +226,9 @@ def test_who_keeps_a_module_is_named(host: Host) -> None:
     assert failed["error"] == "the kernel module nvidia is in use by nvidia-persistenced (pid 77)"
 
 
-def stopping(host: Host, modprobe: str) -> list[str]:
+def stopping(host: Host, program: str) -> list[str]:
     """The calls that matter of a reload with the driver's daemon stopped."""
-    host.program("modprobe", modprobe)
+    host.program("modprobe", program)
     host.program("systemctl", 'case "$*" in "is-active gone.service") exit 3;; esac')
     host.path("/sys/module/nvidia").mkdir(parents=True)
     units = ("nvidia-persistenced.service", "gone.service")
@@ -225,7 +239,7 @@ def stopping(host: Host, modprobe: str) -> list[str]:
 
 def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -> None:
     """In between they would load the old modules again."""
-    host.program("modprobe", "")
+    host.program("modprobe", modprobe(host))
     host.program("systemctl", "")
     host.path("/sys/module/nvidia").mkdir(parents=True)
     units = ("nvidia-persistenced.service",)
@@ -242,7 +256,7 @@ def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -
 
 def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:
     """And started again, those that ran."""
-    assert stopping(host, "") == [
+    assert stopping(host, modprobe(host)) == [
         "systemctl stop nvidia-persistenced.service",
         "modprobe -r nvidia",
         "modprobe nvidia",
@@ -289,7 +303,7 @@ def test_no_daemon_is_stopped_where_somebody_began_to_use_the_gpus(
 ) -> None:
     """Without the fabric manager CUDA's jobs abort, and their modules would not be unloaded anyway."""
     use_gpu(host, command)
-    assert len(stopping(host, "")) == calls
+    assert len(stopping(host, modprobe(host))) == calls
 
 
 def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host) -> None:
