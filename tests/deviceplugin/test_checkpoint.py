@@ -13,6 +13,11 @@ from gpunode.deviceplugin.offer.reservations import ContainerDevices
 from gpunode.deviceplugin.status import Pod
 
 GPU = "nvidia.com/gpu"
+GPUSHARES = {
+    "ALIYUN_COM_GPU_MEM_POD": "4",
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
+    "ALIYUN_COM_GPU_MEM_DEV": "16",
+}
 
 
 def has(container: str, *ids: str, pod: str = "1-2-3") -> Entry:
@@ -50,18 +55,23 @@ def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
 @pytest.mark.parametrize(
     ("envs", "index"),
     [
+        (GPUSHARES | {"ALIYUN_COM_GPU_MEM_IDX": "1", "NVIDIA_VISIBLE_DEVICES": "1"}, "1"),
         (
-            {"ALIYUN_COM_GPU_MEM_DEV": "16", "ALIYUN_COM_GPU_MEM_IDX": "12", "NVIDIA_VISIBLE_DEVICES": "12"},
-            "12",
+            GPUSHARES | {"ALIYUN_COM_GPU_MEM_IDX": "-1", "NVIDIA_VISIBLE_DEVICES": "no-gpu-has-4GiB-to-run"},
+            "-1",
         ),
-        ({"ALIYUN_COM_GPU_MEM_IDX": "-1"}, "-1"),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "12"}, "12"),
         ({"ALIYUN_COM_GPU_MEM_IDX": "3" * 200}, ""),
-        ({"ALIYUN_COM_GPU_MEM_POD": "4"}, ""),
+        (GPUSHARES, ""),
         ({}, ""),
     ],
 )
 def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index) -> None:
-    """gpushare's ids do not say which; the kubelet keeps the answer as it came."""
+    """gpushare's ids do not say which; the kubelet keeps the answer as it came.
+
+    The first two are its real plugin's (commit 45fb8b8): the kubelet asked for a pod that its annotation places on GPU 0, and the
+    plugin gave it the 1 of an equal pod that had waited longer.
+    """
     answer = v1beta1_pb2.ContainerAllocateResponse(envs=envs)
     answer.mounts.add(container_path="/a", host_path="/b")
     written(tmp_path / "file", {"0": ["GPU-a-_-0"]})
