@@ -244,4 +244,5 @@ def _pods(one: Row) -> str:
 
 
 def _why(why: Mapping[str, int] | None) -> str:
-    return "; ".join(f"{count} {words}" for words, count in (why or {}).items())
+    found = (why or {}).items()
+    return "; ".join(f"{count} node{'s' * (count > 1)}: {words}" for words, count in found)

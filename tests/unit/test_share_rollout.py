@@ -227,3 +227,9 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     used = [(one.node, one.gpu, one.used) for one in found]
     assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
+
+
+def test_why_a_pod_fits_nowhere_counts_nodes() -> None:
+    assert (
+        shares._why({"it offers no x": 2, "it is full": 1}) == "2 nodes: it offers no x; 1 node: it is full"
+    )
