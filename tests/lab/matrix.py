@@ -174,7 +174,7 @@ def run(rows: Sequence[Row], labs: int) -> Mapping[str, Result]:
             "loadfile",
             "--no-loadscope-reorder",
         ]
-        words += ["-m", "lab", "-k", chosen, "--timeout", str(SECONDS), "--junitxml", str(report)]
+        words += ["-v", "-m", "lab", "-k", chosen, "--timeout", str(SECONDS), "--junitxml", str(report)]
         subprocess.run([*words, *map(str, files)], cwd=ROOT, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))
     return {row.name: result(row, cases, of) for row in rows}
