@@ -15,7 +15,7 @@ from gpunode.cluster import control_plane, lease, plugin, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment as extender
 from gpunode.cluster.lease import Held
-from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused
+from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused, UsageError
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.planning.cannot_plan import CannotPlan
 from gpunode.rollout import bring_up, exit_codes, nodes, restart, second, strays
@@ -119,7 +119,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
 
 def _wish(inventory: Inventory) -> Share:
     if inventory.cluster.share is None:
-        raise ClusterError(
+        raise UsageError(
             f"{inventory.path} says nothing of a scheduler extender",
             hint="Add `share: {}` below `cluster`: the device plugin then follows what the extender promises.",
         )

@@ -10,7 +10,9 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster.extender.picture import Row, Use
+from gpunode.cluster.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.cluster.plugin.usage import NodeUsage
+from gpunode.cluster.plugin.usage import usage as of_cluster
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status, usage
 from gpunode.model import Cluster, GpuUser, Host, Inventory, Outcome, Share, Ssh
@@ -169,3 +171,20 @@ def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
     assert numbers == {"nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unhealthy": 1}
     assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
+
+
+def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
+    """`-n` of another one: nobody should deploy a second plugin beside it."""
+    there = node("gpu-01", 8)
+    there["metadata"]["uid"] = "1"
+    there["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    plugin = pod("plugin-x", on="gpu-01", phase="Running")
+    meta = {"namespace": "gpunode", "labels": {NAME_LABEL: NAME}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    plugin["metadata"] |= meta
+    (found,) = of_cluster(mock.Mock(), "typo", [there], [plugin])
+    assert found.reason is not None
+    assert (found.reason.code, str(found.reason.words)) == (
+        "no-plugin",
+        "its device plugin is in namespace gpunode, not in typo",
+    )
+    assert "-n gpunode" in str(found.reason.fix)

@@ -40,7 +40,9 @@ def usage(
 ) -> tuple[NodeUsage, ...]:
     """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
     these, by name."""
-    plugins = daemonset.by_node(_of_plugin(found, namespace))
+    everywhere = _of_plugin(found)
+    own = [one for one in everywhere if one["metadata"]["namespace"] == namespace]
+    plugins = daemonset.by_node(everywhere) | daemonset.by_node(own)
     known = [
         node
         for node in map(nodes.parse, there)
@@ -48,33 +50,38 @@ def usage(
     ]
     holders = _holders(found)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = pool.map(lambda node: _of(api, node, plugins.get(node.name), holders), known)
+        made = pool.map(lambda node: _of(api, node, plugins.get(node.name), namespace, holders), known)
         return tuple(sorted(made, key=lambda one: one.node))
 
 
-def _of_plugin(found: Iterable[Object], namespace: str) -> list[Object]:
-    here = [one for one in found if one["metadata"].get("namespace") == namespace]
+def _of_plugin(found: Iterable[Object]) -> list[Object]:
     return [
         one
-        for one in here
+        for one in found
         if (one["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) == daemonset.NAME
     ]
 
 
-def _of(api: Api, node: Node, pod: Object | None, holders: dict[str, tuple[str, ...]]) -> NodeUsage:
+def _of(
+    api: Api, node: Node, pod: Object | None, namespace: str, holders: dict[str, tuple[str, ...]]
+) -> NodeUsage:
     here = holders.get(node.name, ())
-    asked = _asked(api, node, pod)
+    asked = _asked(api, node, pod, namespace)
     if isinstance(asked, Reason):
         return NodeUsage(node.name, reason=asked, holders=here)
     return NodeUsage(node.name, asked, holders=here)
 
 
-def _asked(api: Api, node: Node, pod: Object | None) -> tuple[Gpu, ...] | Reason:
+def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Reason:
     """What the plugin answers, or why there is no answer."""
     if not node.ready:
         return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if pod is None:
         return Reason("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
+    there = pod["metadata"]["namespace"]
+    if there != namespace:
+        fix = f"`-n {there}` asks it; in the inventory, `cluster.namespace: {there}`."
+        return Reason("no-plugin", f"its device plugin is in namespace {there}, not in {namespace}", fix=fix)
     problem = pods.problem(pod)
     if problem or not pods.running(pod):
         return Reason(
