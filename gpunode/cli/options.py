@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -18,6 +19,14 @@ INVENTORY = Path(completion.USUAL)
 VARIABLE = completion.VARIABLE  # names the usual inventory in the place of ./inventory.yaml
 DEFAULT, ENVIRONMENT = "DEFAULT", "ENVIRONMENT"  # click's names of where a value comes from
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
+
+
+def namespaced(value: str | None) -> str | None:
+    """As Kubernetes has names of namespaces (RFC 1123 labels)."""
+    if value is not None and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value):
+        raise typer.BadParameter(f"{value}: a namespace has at most 63 of a-z, 0-9 and -")
+    return value
+
 
 InventoryPath = Annotated[
     Path,
@@ -34,7 +43,12 @@ Context = Annotated[
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="The device plugin's namespace, in the place of the inventory's."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="The device plugin's namespace, in the place of the inventory's.",
+        callback=namespaced,
+    ),
 ]
 Limit = Annotated[
     list[str] | None,

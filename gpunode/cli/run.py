@@ -108,7 +108,10 @@ def manifest(
             show_default=False,
         ),
     ] = "",
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where its objects go.")] = "default",
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", help="Where its objects go.", callback=options.namespaced),
+    ] = "default",
     image: Annotated[str, typer.Option(help="Another image than the usual one; cuda needs yours.")] = "",
     node_selector: Annotated[
         list[str] | None,

@@ -124,6 +124,8 @@ def test_kubectl_inspect_gpunode_answers_other_words_too(
     ("words", "told"),
     [
         ("plann", "Did you mean 'plan'?"),
+        ("status -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
+        ("run manifest vectoradd -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
         ("plan --limits x", "--limit"),
         ("label --dryrun", "--dry-run"),
         ("init --dry-run", "No such option: --dry-run"),
