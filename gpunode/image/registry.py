@@ -137,7 +137,8 @@ class _Registry:
         except HTTPError as error:
             challenge = error.headers.get("WWW-Authenticate", "")
             kind = challenge.partition(" ")[0].lower()
-            if error.code != 401 or kind not in ("bearer", "basic"):
+            # What a registry redirects to names any address for tokens: the login is not for that.
+            if error.code != 401 or kind not in ("bearer", "basic") or error.url != address:
                 raise
             error.close()
             known = login(self._wanted.host)

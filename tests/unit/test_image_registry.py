@@ -33,6 +33,7 @@ class Registry(ThreadingHTTPServer):
     login = ""  # which alone gets a token, or (`basic`) the image
     basic = False
     more = ""  # of the address where tokens are
+    asking = False  # the storage asks for a login, too
 
     @property
     def host(self) -> str:
@@ -55,6 +56,9 @@ class Answer(BaseHTTPRequestHandler):
             and token == self.server.login
         ):
             return self._send(200, b'{"token": "for-everybody"}')
+        if self.path.startswith("/storage/") and self.server.asking:
+            realm = f'Bearer realm="https://{self.server.host}/elsewhere"'
+            return self._send(401, b"", **{"WWW-Authenticate": realm})
         if self.path.startswith("/storage/"):
             return self._blob(self.path.rsplit("/", 1)[1].removesuffix("?Signature=x"))
         if self.server.basic and token != self.server.login:
@@ -178,6 +182,17 @@ def test_the_login_of_docker_or_podman_is_used(
 
     assert written.platform == "linux/arm64"
     assert {right for path, right in server.asked if path.startswith("/storage/")} == {""}
+
+
+def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path: Path) -> None:
+    """It may name any address for it."""
+    server.login, server.asking = f"Basic {LOGIN}", True
+    (tmp_path / "docker").mkdir()
+    known = {"auths": {server.host: {"auth": LOGIN}}}
+    (tmp_path / "docker/config.json").write_text(json.dumps(known), encoding="utf-8")
+
+    assert "/storage/" in refusal(server.reference(), tmp_path).message
+    assert not [path for path, _ in server.asked if path.startswith("/elsewhere")]
 
 
 @pytest.mark.parametrize(
