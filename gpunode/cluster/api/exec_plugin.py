@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ SKEW = timedelta(
 class Credential:
     """What a plugin answered. `ends`: None where it does not say."""
 
-    token: str
+    token: str = field(repr=False)
     certificate: str
-    key: str
+    key: str = field(repr=False)
     ends: datetime | None
 
     @property
@@ -164,13 +164,21 @@ class Login:
         self._due = _due(credential)
 
     def current(self, refused: Credential | None = None) -> Credential:
-        """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does."""
+        """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does, but keeps
+        what has not ended: it asks again after half of the time that is left."""
         due = self._due is not None and self._due <= datetime.now(timezone.utc)
         if due or refused is self._credential:
-            after = self._plugin.run()
-            if self._trust and after.pair != self._credential.pair:
-                self.tls = self._plugin.context(self._trust, after)
-            self._credential, self._due = after, _due(after)
+            try:
+                after = self._plugin.run()
+                if self._trust and after.pair != self._credential.pair:
+                    self.tls = self._plugin.context(self._trust, after)
+            except ClusterError:
+                ends = self._credential.ends
+                if refused is self._credential or ends is None or ends <= datetime.now(timezone.utc):
+                    raise
+                self._due = _due(self._credential)
+            else:
+                self._credential, self._due = after, _due(after)
         return self._credential
 
 

@@ -455,6 +455,19 @@ def test_what_a_plugin_answers_is_used_and_asked_for_anew_before_it_ends(tmp_pat
     assert access.login.current().token == "me2"
 
 
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """The time that plugins' answers are judged by."""
+    now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return now[0]  # type: ignore[return-value]
+
+    monkeypatch.setattr(exec_plugin, "datetime", Clock)
+    return now
+
+
 @pytest.mark.parametrize(
     ("left", "passed", "asked"),
     [(3600, 3000, 1), (3600, 3301, 2), (240, 100, 1), (240, 121, 2), (-5, 0, 2)],
@@ -463,15 +476,8 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, passed: int, asked: int
 ) -> None:
     """Five minutes before its end there is another; one that lives for less is not asked for with every request."""
-    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    now = [start]
-
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Clock:
-            return now[0]  # type: ignore[return-value]
-
-    monkeypatch.setattr(exec_plugin, "datetime", Clock)
+    now = clock(monkeypatch)
+    start = now[0]
     run: Any = answering(token="t", expirationTimestamp=(start + timedelta(seconds=left)).isoformat())
     run["users"][0]["user"]["exec"] |= {
         "command": "/bin/sh",
@@ -482,6 +488,29 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     assert access.login is not None
     access.login.current()
     assert len((tmp_path / "asked").read_text().splitlines()) == asked
+
+
+def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a run fails before that: it is asked again meanwhile."""
+    now = clock(monkeypatch)
+    first = {"token": "t", "expirationTimestamp": (now[0] + timedelta(seconds=240)).isoformat()}
+    login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering_in_turn(tmp_path, first)))).login
+    assert login is not None
+    for passed, asked in ((121, 2), (30, 2), (30, 3)):
+        now[0] += timedelta(seconds=passed)
+        assert login.current().token == "t"
+        assert len((tmp_path / "asked").read_text().splitlines()) == asked
+    with pytest.raises(ClusterError, match="its credential plugin failed"):
+        login.current(refused=login.current())
+    now[0] += timedelta(seconds=60)
+    with pytest.raises(ClusterError, match="its credential plugin failed"):
+        login.current()
+
+
+def test_what_a_plugin_answers_is_a_secret() -> None:
+    assert "hunter2" not in repr(exec_plugin.Credential("hunter2", "", "hunter2", None))
 
 
 def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Path) -> None:
