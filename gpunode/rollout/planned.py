@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -162,7 +163,9 @@ def _obstacles(
         if node
         else []
     )
-    found = trial.tried(api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members))
+    found = trial.tried(
+        api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members, request[0])
+    )
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.words}"
@@ -174,16 +177,21 @@ def _obstacles(
     return any(one.reason for one in found)
 
 
-def _new_pods(api: Api, spec: plugin.Spec, members: Sequence[Member]) -> Mapping[str, int]:
-    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a node."""
+def _new_pods(api: Api, spec: plugin.Spec, members: Sequence[Member], resource: str) -> Mapping[str, int]:
+    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a node, less what pods
+    of the namespace have of the `resource`."""
     wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
     after = {
         name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
     }
-    there = daemonset.every_pod(api, spec.namespace)
+    there = api.find("Pod", spec.namespace)[0]
     sets = [one for one in spec.manifests if one["kind"] == "DaemonSet"]
     counts = {one["metadata"]["name"]: daemonset.missing(one, there, after) for one in sets}
-    return {**counts, PROOF: max((len(one.gpus) for one in members if one.node), default=0)}
+    used = Counter[str]()
+    for pod in there:
+        used[daemonset.place(pod)] += pods.holds(pod, resource)
+    free = (len(one.gpus) - used[one.node.name] for one in members if one.node)
+    return {**counts, PROOF: max((0, *free))}
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

@@ -178,6 +178,8 @@ def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
     (line,) = shown(api, capsys, gpus=3)
     assert line["error"].startswith(f"1 of 3 pods like {NS}/vectoradd would not be admitted: ")
     assert line["error"].endswith("and other pods of this plan come first")
+    fake.put(pod("mine", node="n1", gpus=1))
+    assert shown(api, capsys, gpus=3) == []  # its GPU is not free
 
 
 def test_quotas_that_may_not_be_read_are_met_as_they_refuse(
