@@ -50,7 +50,7 @@ def components(facts: Facts, start: KubeletStart) -> Components:
     elif start.place.unit == microshift.UNIT:
         custom = _mapping(_microshift(facts)[0], "apiServer", "featureGates", "customNoUpgrade")
         gates = [
-            f"{name}={key == 'enabled'}" for key in ("enabled", "disabled") for name in custom.get(key) or ()
+            f"{name}={key == 'enabled'}" for key in ("enabled", "disabled") for name in _list(custom.get(key))
         ]
         yield microshift.CONFIG, (CONTROL_PLANE[0], f"--feature-gates={','.join(gates)}")
 
@@ -63,6 +63,14 @@ def profile(facts: Facts, start: KubeletStart) -> str:
     name = arguments.flag(words, "profile") or ""
     known = {str(one.get("name")) for one in _profiles(_k0s_spec(facts, words))}
     return "" if name in known else name
+
+
+def unread(facts: Facts, start: KubeletStart) -> str:
+    """The configuration of a k0s that no probe reads, as one behind `-c`; "" for none."""
+    if start.place.brings != "k0s":
+        return ""
+    path = _k0s_file(starts.read(facts, start.place).words)
+    return "" if path in (*facts.files, k0s.PLACES[0].config) else path
 
 
 def _rancher(facts: Facts, start: KubeletStart) -> Components:
@@ -86,7 +94,7 @@ def _k0s(facts: Facts, start: KubeletStart) -> Components:
         gates = [
             f"{one.get('name')}={one.get('enabled')}"
             for one in _mappings(spec.get("featureGates"))
-            if name in (one.get("components") or (name,))
+            if name in (_list(one.get("components")) or (name,))
         ]
         yield (
             path,
@@ -129,4 +137,8 @@ def _mapping(data: Any, *keys: str) -> Mapping[str, Any]:
 
 
 def _mappings(data: Any) -> list[Mapping[str, Any]]:
-    return [one for one in data if isinstance(one, Mapping)] if isinstance(data, list) else []
+    return [one for one in _list(data) if isinstance(one, Mapping)]
+
+
+def _list(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else []

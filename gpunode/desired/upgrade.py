@@ -59,7 +59,7 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
         *_cgroup(facts, start, target),
         *(() if brings else _config(start, target)),
         *_control_plane(facts, start, target),
-        *_profile(facts, start),
+        *_not_here(facts, start),
     )
 
 
@@ -67,7 +67,9 @@ def _unjudged(cause: str, fix: str) -> Finding:
     return Finding("not-judged", cause, fix)
 
 
-def _profile(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
+def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
+    if path := distributions.unread(facts, start):
+        yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
     if name := distributions.profile(facts, start):
         cause = f"its kubelet's worker profile {name} is kept by the cluster"
         yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
