@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 from gpunode.cluster.api.exec_plugin import Credential
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
+from gpunode.errors import ClusterError
 
 CONNECT = 5.0
 MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
@@ -30,6 +32,7 @@ class Connection:
         access.configuration.connection_pool_maxsize = AT_ONCE
         self.pool = RESTClientObject(access.configuration).pool_manager
         self._lock = threading.Lock()
+        self._failed: tuple[float, ClusterError] | None = None  # a plugin, and when
         if access.tls is not None:
             self.pool.connection_pool_kw["ssl_context"] = access.tls
             if access.tls.verify_mode is ssl.CERT_NONE:
@@ -58,11 +61,17 @@ class Connection:
 
     def _shown(self, refused: Credential | None = None) -> Credential | None:
         """What a plugin answered, with connections that show its certificate; None where there is no plugin."""
-        login = self._access.login
+        began, login = time.monotonic(), self._access.login
         if login is None:
             return None
         with self._lock:
-            credential = login.current(refused)
+            if self._failed is not None and self._failed[0] >= began:
+                raise self._failed[1]  # of another thread: a plugin that hangs is not waited for by each
+            try:
+                credential = login.current(refused)
+            except ClusterError as error:
+                self._failed = time.monotonic(), error
+                raise
             if login.tls is not self.pool.connection_pool_kw.get("ssl_context"):
                 self.pool.connection_pool_kw["ssl_context"] = login.tls
                 self.pool.clear()  # those in use end with their request

@@ -11,14 +11,17 @@ import ssl
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone, tzinfo
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from kubernetes.client import Configuration
 
 from gpunode.cluster.api import connect, credentials, exec_plugin, kubeconfig, refusal
+from gpunode.cluster.api.connection import Connection
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -507,6 +510,34 @@ def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(
     now[0] += timedelta(seconds=60)
     with pytest.raises(ClusterError, match="its credential plugin failed"):
         login.current()
+
+
+def test_a_plugin_that_fails_is_waited_for_once() -> None:
+    """By all threads that want its answer."""
+    waiting, asked = threading.Barrier(3), list[object]()
+
+    class Hung:
+        tls = None
+
+        def current(self, _refused: object = None) -> None:
+            asked.append(self)
+            if len(asked) == 1:
+                waiting.wait(60)
+            raise ClusterError("hung")
+
+    class Both:
+        tls, configuration, known = None, Configuration(), Hung()
+
+        @property
+        def login(self) -> Hung:
+            threading.Thread(target=waiting.wait, args=(60,), daemon=True).start()
+            return self.known
+
+    connection: Any = Connection(Both())  # type: ignore[arg-type]
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(connection.send, "GET", "/", {}, None, "", 1.0) for _ in range(2)]
+        assert [str(one.exception()) for one in made] == ["hung", "hung"]
+    assert len(asked) == 1
 
 
 def test_what_a_plugin_answers_is_a_secret() -> None:
