@@ -30,7 +30,7 @@ class Login:
 
 def login(host: str) -> Login | None:
     """The login at this registry; None where nobody has logged in. Raises UnusableBase for one that cannot be read."""
-    for place in filter(Path.exists, _places()):
+    for place in filter(os.path.exists, _places()):
         try:
             found = _kept(json.loads(place.read_text(encoding="utf-8")), host)
         except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:

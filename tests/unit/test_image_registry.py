@@ -210,6 +210,15 @@ def test_a_login_that_cannot_be_read_is_named_and_not_shown(
     assert "hunter2" not in said
 
 
+def test_a_place_that_cannot_be_looked_at_has_no_login(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another user's, whose environment `su` keeps."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", f"/{'x' * 300}")
+    written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
+    assert written.platform == "linux/arm64"
+
+
 def test_a_login_is_a_secret() -> None:
     """In a file's text, and in a header's."""
     for text in (f'{{"auths": {{"a.example": {{"auth": "{LOGIN}"}}}}}}', f"Authorization: Basic {LOGIN}"):
