@@ -95,7 +95,7 @@ def _usage(pod: Object) -> Mapping[str, Decimal]:
 
 
 def _sum(spec: Mapping[str, Any], kind: str) -> Mapping[str, Decimal]:
-    """Of all containers that run together, or of the largest that runs before them; and the RuntimeClass's overhead."""
+    """Of all containers that run together, sidecars too, or of those that run before them; and the RuntimeClass's overhead."""
 
     def of(container: Mapping[str, Any], name: str) -> Decimal:
         return _value(((container.get("resources") or {}).get(kind) or {}).get(name, "0"))
@@ -105,8 +105,12 @@ def _sum(spec: Mapping[str, Any], kind: str) -> Mapping[str, Decimal]:
     overhead = spec.get("overhead") or {}
     found = {}
     for name in names | (set(overhead) if kind == "requests" else set()):
-        together = sum((of(one, name) for one in containers), Decimal(0))
-        found[name] = max([together, *(of(one, name) for one in before)]) + _value(overhead.get(name, "0"))
+        sidecars = most = Decimal(0)
+        for one in before:  # one that is no sidecar runs alone with those before it
+            most = max(most, sidecars + of(one, name))
+            sidecars += of(one, name) * (one.get("restartPolicy") == "Always")
+        together = sidecars + sum(of(one, name) for one in containers)
+        found[name] = max(most, together) + _value(overhead.get(name, "0"))
     return found
 
 

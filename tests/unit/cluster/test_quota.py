@@ -36,6 +36,7 @@ def by_class(operator: str, *values: str) -> dict[str, Any]:
 
 
 BIG = [{"resources": {"requests": {"cpu": "1"}}}]
+SIDECAR = [{**BIG[0], "restartPolicy": "Always"}]
 CLASS = "system-node-critical"
 
 
@@ -60,6 +61,9 @@ CLASS = "system-node-critical"
         (limited({"limits.cpu": "0"}), pod(), 5),  # it has none
         (limited({"services": "0", "requests.storage": "0"}), pod(), 5),
         (limited({"requests.cpu": "2"}), pod(initContainers=BIG), 2),
+        (limited({"requests.cpu": "2"}), pod(initContainers=SIDECAR), 1),  # it stays
+        (limited({"requests.cpu": "3"}), pod(initContainers=[*SIDECAR, *BIG]), 1),
+        (limited({"requests.cpu": "3"}), pod(initContainers=[*BIG, *SIDECAR]), 2),
         (limited({"requests.cpu": "40m"}), pod(overhead={"cpu": "10m"}), 2),
         (limited({"pods": "1"}), pod(namespace="other"), 5),
         (limited({"pods": "1"}, scopes=["Terminating"]), pod(), 5),
