@@ -83,7 +83,7 @@ def stand_in(name: str) -> str:
 def node(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     """A GPU node that has the images; afterwards its plugin is as the inventory has it."""
     ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", NODE)
-    assert ran.code == 0, ran
+    assert ran.code == 0, str(ran)
     base = Pods(lab).image
     docker(lab.slot, "load", "-i", lab.table["images"]["plugin_archive"])
     with tempfile.TemporaryDirectory() as folder:
