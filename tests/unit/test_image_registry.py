@@ -286,3 +286,8 @@ def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> No
     """Nothing is asked."""
     refused = refusal(f"docker.io/library/python@sha256:{'0' * 64}", tmp_path)
     assert "Docker Hub answers under another name than docker.io" in str(refused)
+
+
+def test_half_a_digest_is_not_looked_for_among_files() -> None:
+    with pytest.raises(UnusableBase, match="has no whole digest"):
+        registry.reference("registry.example.org/python@sha256:abc")
