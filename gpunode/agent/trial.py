@@ -108,7 +108,7 @@ def seen(text: str) -> Message:
     devices = re.findall(r"(?m)^(/dev/nvidia\S*)$", text)
     targets = [line.split()[1] for line in text.splitlines() if re.match(r"\S+ /\S+ \S+ \S+ \d \d$", line)]
     return {
-        "uuids": sorted(set(re.findall(r"GPU-[0-9a-f-]+", text))),
+        "uuids": sorted(set(re.findall(r"UUID: (GPU-[0-9a-f-]+)", text))),
         "devices": sorted(one for one in set(devices) if one != "/dev/nvidia-caps"),
         "mounts": sorted(one for one in set(targets) if re.search(DRIVER, one) and one not in devices),
     }

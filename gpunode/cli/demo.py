@@ -117,8 +117,11 @@ def add(
     from gpunode.sim import kept
 
     one = kept.one(name)
-    names = kept.grown(one, hosts)
-    typer.echo(f"added {', '.join(names)}. In {one.folder}: `gpunode provision inventory.yaml`.")
+    group, names = kept.grown(one, hosts)
+    typer.echo(
+        f"added {', '.join(names)} as group {group}. "
+        f"In {one.folder}: `gpunode provision inventory.yaml --limit {group}`."
+    )
 
 
 @app.command("stop")

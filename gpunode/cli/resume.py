@@ -32,6 +32,8 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
         )
     if not run.not_done:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
+        if more := record.earlier(common.inventory):
+            typer.echo(str(more), err=True)
         return
     wish = provision.Wish.again(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]

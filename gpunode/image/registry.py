@@ -52,8 +52,10 @@ class Reference:
 
 
 def reference(text: str) -> Reference | None:
-    """The reference that `text` is, None where it names no registry."""
+    """The reference that `text` is, None where it names no registry. Raises UnusableBase for half a digest."""
     found = REFERENCE.fullmatch(text)
+    if found is None and "@sha256:" in text:
+        raise UnusableBase(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
     return Reference(**found.groupdict()) if found else None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.wording import Advice, Command, few
 
 FORMAT = 1
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -167,15 +168,35 @@ def read(path: Path) -> RecordedRun:
 
 def last(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
     """The newest run of this inventory; None if there is none. Records that cannot be read are passed over."""
-    there = sorted((folder or runs()).glob("*.jsonl"), reverse=True)
-    for path in there:
+    return next(_newest_first(inventory, folder), None)
+
+
+def left_before(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
+    """Hosts that runs before the last one have not finished, and that no later run has taken up."""
+    left, later = list[str](), set[str]()
+    for number, run in enumerate(_newest_first(inventory, folder)):
+        left += [host for host in run.not_done if number and host not in later]
+        later |= run.hosts.keys()
+    return tuple(left)
+
+
+def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
+    """Which hosts runs before the last one left, and what goes on with them; empty where they left none."""
+    left = left_before(inventory, folder=folder)
+    if not left:
+        return ""
+    limit = f"--limit {','.join(left)}"
+    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` goes on there.")
+
+
+def _newest_first(inventory: Path, folder: Path | None) -> Iterator[RecordedRun]:
+    for path in sorted((folder or runs()).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
         except GpunodeError:
             continue
         if run.inventory == str(inventory.resolve()):
-            return run
-    return None
+            yield run
 
 
 def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
@@ -201,7 +222,8 @@ def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) 
         hosts = run.having(*BAD) if part == "@failed" else run.not_done
         if not hosts:
             raise UsageError(
-                f"--limit {part}: run {run.id} has no such host", hint="There is nothing to go on with."
+                f"--limit {part}: run {run.id}, the last one, has no such host",
+                hint=earlier(inventory, folder=folder) or "There is nothing to go on with.",
             )
         found += hosts
     return found

@@ -89,8 +89,8 @@ def broken(kept: Kept, fault: str, host: str | None = None) -> str:
         ) from error
 
 
-def grown(kept: Kept, count: int) -> tuple[str, ...]:
-    """Add bare hosts, which join the cluster, and their group to the inventory; returns their names."""
+def grown(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
+    """Add bare hosts, which join the cluster, and their group to the inventory; returns its name and theirs."""
     with (kept.folder / "add.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: names, folders and the inventory are the demo's
         there = {state.folder.name for state in kept.states}
@@ -104,8 +104,9 @@ def grown(kept: Kept, count: int) -> tuple[str, ...]:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
             time.sleep(0.05)
-        _listed(kept.folder / "inventory.yaml", f"{GROUP}{number}", names, _served(kept)["ports"])
-    return tuple(names)
+        group = f"{GROUP}{number}"
+        _listed(kept.folder / "inventory.yaml", group, names, _served(kept)["ports"])
+    return group, tuple(names)
 
 
 def stop(name: str | None = None) -> tuple[Path, ...]:

@@ -104,7 +104,7 @@ def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in stopped(facts)]
     if others:
-        return f"a reboot ends what uses the GPUs: {users.names(others)}"
+        return f"needed while these use the GPUs: {users.names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
     uvm, nvidia = facts.modules.get("nvidia_uvm"), facts.modules.get("nvidia")
     held = nvidia is not None and nvidia.refcnt > len(inner) and not facts.gpu_users

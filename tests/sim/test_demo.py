@@ -212,7 +212,7 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
         (demo.folder / "hosts/half").mkdir()  # as an add that was killed leaves it
         with ThreadPoolExecutor() as pool:
             added = list(pool.map(kept.grown, [one] * 3, [1] * 3))
-        assert sorted(added) == [("new1-01",), ("new2-01",), ("new3-01",)]
+        assert sorted(added) == [(f"added{n}", (f"new{n}-01",)) for n in (1, 2, 3)]
         assert demo.inventory.read_text().startswith("# mine\n")
         hosts_now = {host.name: host.ssh.port for host in inventory.load(demo.inventory).hosts}
         ports = json.loads((demo.folder / "demo.json").read_text())["ports"]

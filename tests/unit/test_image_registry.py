@@ -274,7 +274,6 @@ def test_a_registry_that_nobody_vouches_for_is_not_asked(
         ("library/python", None),
         ("/srv/python.tar", None),
         ("./images/python.tar", None),
-        (f"registry.example.com/python@sha256:{'g' * 64}", None),
     ],
 )
 def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) -> None:
@@ -286,3 +285,9 @@ def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> No
     """Nothing is asked."""
     refused = refusal(f"docker.io/library/python@sha256:{'0' * 64}", tmp_path)
     assert "Docker Hub answers under another name than docker.io" in str(refused)
+
+
+@pytest.mark.parametrize("digest", ["abc", "g" * 64])
+def test_half_a_digest_is_not_looked_for_among_files(digest: str) -> None:
+    with pytest.raises(UnusableBase, match="has no whole digest"):
+        registry.reference(f"registry.example.org/python@sha256:{digest}")

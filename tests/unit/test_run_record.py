@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, UsageError
 from gpunode.rollout import record
 from gpunode.rollout.batches import Size
 from gpunode.rollout.provision import Wish
@@ -127,3 +127,16 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         begun={"b": 600.0, "c": 900.0},
     )
     assert Wish.again(record.RecordedRun("x", "i", 0), yes=False, now=0) == Wish()
+
+
+def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> None:
+    """A later run of other hosts is the last one; only a host that a later run took up is its matter."""
+    folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
+    begun(tmp_path, "a", "b", "c").host("a", "proven")
+    begun(tmp_path, "c").host("c", "proven")
+    assert record.left_before(inventory, folder=folder) == ("b",)
+    with pytest.raises(UsageError) as error:
+        record.names(["@failed"], inventory, folder=folder)
+    assert "`gpunode provision --limit b` goes on there" in error.value.hint
+    begun(tmp_path, "b").host("b", "proven")
+    assert record.left_before(inventory, folder=folder) == ()
