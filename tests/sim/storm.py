@@ -73,6 +73,9 @@ def storm(
             if one.runtime == "docker":
                 (state.root / "etc/docker/daemon.json").write_text('{"log-driver": "journald"}\n')
                 continue
+            until(
+                lambda name=f"job-0-{one.name}": _phase(api, name) == "Succeeded", 60
+            )  # else the fault ends it
             with state.change() as now:
                 faults.FAULTS["nouveau"].act(state, one, now)
         with Watch(demo, api) as watch:
