@@ -178,7 +178,9 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         early = run("demo", "break", "toolkit")
         assert (early.returncode, "needs a provisioned host" in early.stderr) == (1, True)
         assert run("demo", "add").stdout.startswith("added new1-01 as group added1.")
-        assert run("demo", "add", "demo", "--hosts", "2").stdout.startswith("added new2-01, new2-02.")
+        assert run("demo", "add", "demo", "--hosts", "2").stdout.startswith(
+            "added new2-01, new2-02 as group added2."
+        )
         done = run("provision", "inventory.yaml", "--yes", "--batch", "100%", "--limit", "h100-1,added1")
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("vectoradd passed on each") == 2
