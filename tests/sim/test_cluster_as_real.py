@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.api.kinds import path
+from gpunode.cluster.api.kinds import Kind, path
 from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
@@ -276,9 +276,10 @@ def version(one: Object) -> tuple[str, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_are_alike(running: tuple[Api, Api, Cluster], kind: str) -> None:
     """Columns, and the row of every object of the lab, but for ages; descriptions of columns are not simulated."""
-    real = running[0]
-    objects = {version(one): one for one in real.find(kind)[0]}
-    theirs = as_table(real, "GET", path(kind))
+    real, one = running[0], KINDS[kind]
+    there = Kind(one.api, one.plural, one.namespaced)
+    objects = {version(one): one for one in real.find(there)[0]}
+    theirs = as_table(real, "GET", there.path())
     # An object may have changed between the two questions: those that did not are compared.
     theirs["rows"] = [row for row in theirs["rows"] if version(row["object"]) in objects]
     assert theirs["rows"] or not objects

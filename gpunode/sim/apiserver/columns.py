@@ -251,6 +251,16 @@ def _budget(item: Object) -> list[Any]:
     return [_name(item), *bounds, item.get("status", {}).get("disruptionsAllowed", 0), _age(item)]
 
 
+def _quota(item: Object) -> list[Any]:
+    """Limits in a column of their own."""
+    status = item.get("status", {})
+    hard, used = status.get("hard", {}), status.get("used", {})
+    bounds: dict[bool, list[str]] = {False: [], True: []}
+    for name in sorted(hard):
+        bounds[name.startswith("limits.")].append(f"{name}: {used.get(name, '0')}/{hard[name]}")
+    return [_name(item), *(", ".join(found) for found in bounds.values()), _age(item)]
+
+
 ENDED: Mapping[str, str] = MappingProxyType(
     {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
 )
@@ -295,6 +305,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
             "Name, Min Available, Max Unavailable, #Allowed Disruptions, Age",
             _budget,
         ),
+        "ResourceQuota": ("Name, Request, Limit, Age", _quota),
         "RuntimeClass": ("Name, Handler, Age", _class),
     }
 )
