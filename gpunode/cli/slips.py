@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -155,30 +156,33 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Errors of options and arguments leave as `_answered` has them."""
+    try:
+        yield
+    except typer.TyperException as error:
+        raise _answered(error) from None
+
+
 class Root(Group):
     """gpunode's commands, and the options of all of them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        try:
+        with _answering():
             return super().parse_args(ctx, args)
-        except typer.TyperException as error:
-            raise _answered(error) from None
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _answering():
             return super().invoke(ctx)
-        except typer.TyperException as error:
-            raise _answered(error) from None
 
 
 class Command(TyperCommand):
     """A command that is a program of its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        try:
+        with _answering():
             return super().parse_args(ctx, args)
-        except typer.TyperException as error:
-            raise _answered(error) from None
 
 
 def _answered(error: Exception) -> Exception:

@@ -51,12 +51,18 @@ class Connection:
         """The answer, of whatever status, its body not read yet. Credentials that a plugin answered are renewed as they end, and once
         they are refused (401). Raises the HTTP client's exceptions, and ClusterError for a plugin that fails."""
         shown = self._shown()
-        answer = self._request(method, where, query, body, content, read, shown)
+        asked = urlencode({key: value for key, value in query.items() if value})
+        url = f"{self._access.server}{where}{'?' if asked else ''}{asked}"
+        data = None if body is None else json.dumps(body).encode()
+        kept = {"Accept": "application/json", "User-Agent": MANAGER}
+        if body is not None:
+            kept["Content-Type"] = content
+        answer = self._request(method, url, data, kept | self._headers(shown), read)
         if answer.status == 401 and shown is not None:
             other = self._shown(refused=shown)
             if other != shown:
                 answer.drain_conn()
-                answer = self._request(method, where, query, body, content, read, other)
+                answer = self._request(method, url, data, kept | self._headers(other), read)
         return answer
 
     def _shown(self, refused: Credential | None = None) -> Credential | None:
@@ -83,29 +89,18 @@ class Connection:
         return {one["key"]: one["value"] for one in self._access.configuration.auth_settings().values()}
 
     def _request(
-        self,
-        method: str,
-        where: str,
-        query: Mapping[str, str],
-        body: Object | None,
-        content: str,
-        read: float,
-        shown: Credential | None,
+        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str], read: float
     ) -> Any:
         from urllib3 import Timeout
         from urllib3.exceptions import ProtocolError
 
-        headers = {"Accept": "application/json", "User-Agent": MANAGER, **self._headers(shown)}
-        if body is not None:
-            headers["Content-Type"] = content
-        asked = urlencode({key: value for key, value in query.items() if value})
         # A kept connection may have been closed at the other end meanwhile; what can be asked twice is.
         for last in (method == "POST", True):
             try:
                 return self.pool.request(
                     method,
-                    f"{self._access.server}{where}{'?' if asked else ''}{asked}",
-                    body=None if body is None else json.dumps(body).encode(),
+                    url,
+                    body=data,
                     headers=headers,
                     timeout=Timeout(connect=CONNECT, read=read),
                     retries=False,

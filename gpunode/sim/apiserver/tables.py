@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpunode.sim.apiserver.columns import DEFAULT, ENDED, SHOWN
+from gpunode.sim.apiserver.cells import ENDED
+from gpunode.sim.apiserver.columns import DEFAULT, SHOWN
 from gpunode.sim.apiserver.errors import status_error
 from gpunode.sim.apiserver.store import KINDS, Object
 
