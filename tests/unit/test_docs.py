@@ -222,6 +222,26 @@ def test_the_rooms_are_those_of_the_package() -> None:
     assert named == (package - {"__init__", "__main__"}) | {"templates"}
 
 
+def test_every_step_of_a_walk_is_a_room_that_holds_what_the_step_names() -> None:
+    """Five walks in docs/design.md, of at most eight steps."""
+    text = (ROOT / "docs/design.md").read_text().split("\n## Walks\n")[1].split("\n## ")[0]
+    walks = [" ".join(part.split()) for part in text.split("\n\n") if part.startswith("**")]
+    assert len(walks) == 5
+
+    for walk in walks:
+        steps = re.sub(r"^\*\*.*?\*\*.*?(?=`\w+/[\w/]*`:)", "", walk).split(" → ")
+        assert 5 <= len(steps) <= 8, walk
+        for step in steps:
+            room, *named = re.findall(r"`([^`]+)`", step)
+            assert step.startswith(f"`{room}`:"), step
+            place = ROOT / "gpunode" / room
+            files = [place.with_suffix(".py")] if place.with_suffix(".py").exists() else place.rglob("*.py")
+            code = "\n".join(file.read_text() for file in files)
+            words = [word.rsplit(".", 1)[-1] for word in named]
+            assert code, room
+            assert [word for word in words if not re.search(rf"\b{word}\b", code)] == [], step
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_make_target_that_a_document_names_is_there(document: Path) -> None:
     """In `code` or in a block of commands."""
