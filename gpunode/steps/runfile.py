@@ -59,7 +59,7 @@ def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Cha
         if modules.nouveau(facts):
             return  # after the reboot that is planned for nouveau
         raise CannotPlan(
-            f"{reason}; {held.removeprefix('a reboot ends ')}; an installer before 550.40.07 cannot work beside that",
+            f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
             hint="Stop what uses the GPUs, or reboot the host; then run again.",
         )
     if loaded and not beside:
