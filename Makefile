@@ -22,7 +22,7 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
 	@$(BIN)/python -m tests.lab test --labs $(LABS)
 
-# uv is ten times as fast, but only pip reads pip.conf.
+# uv is ten times as fast, but only pip reads pip.conf. pip does not read [tool.uv], so it takes the lock as it is.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 
@@ -112,7 +112,7 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock >$(VENV)/uv.lock
 	$(PIP) install --require-hashes -r $(VENV)/uv.lock
-	$(UV) install --require-hashes -r requirements-dev.lock || $(PIP) install --require-hashes -r requirements-dev.lock
+	$(UV) sync --require-hashes requirements-dev.lock || $(PIP) install --require-hashes --no-deps -r requirements-dev.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,12 @@ def merged(base: Any, over: Any) -> Any:
 
 def facts(base: str, over: Mapping[str, Any] | None = None) -> Facts:
     """The facts of a base host with some of them changed."""
-    text = (FOLDER / "base" / f"{base}.yaml").read_text(encoding="utf-8")
-    return build(merged(yaml.safe_load(text), dict(over or {})))
+    return build(merged(_base(base), dict(over or {})))
+
+
+@cache
+def _base(name: str) -> dict[str, Any]:
+    return dict(yaml.load((FOLDER / "base" / f"{name}.yaml").read_text(encoding="utf-8"), LOADER))
 
 
 def build(data: Mapping[str, Any]) -> Facts:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pytest
 
 from gpunode import desired, diff, pipeline, wire
 from gpunode.errors import Refused
-from gpunode.model import Facts, Host, Plan, PluginImage, Service, WriteFile
+from gpunode.model import Desired, Facts, Host, Plan, PluginImage, Service, WriteFile
 from tests import cases
 
 COMPONENTS = [step.name for step in pipeline.STEPS]
-ALL = [
-    pytest.param(folder, case, id=f"{folder}-{cases.ids(case)}")
-    for folder in ("host", "desired", *COMPONENTS)
-    for case in cases.cases(folder)
-]
-PLANNED = [p for p in ALL if "refused" not in p.values[1]]
-REFUSED = [p for p in ALL if "refused" in p.values[1]]
-
-
-def given(case: Mapping[str, Any]) -> tuple[Host, Facts, PluginImage | None]:
-    """The host of a case: bare, or `after` gpunode made it right, and then with the case's own facts over it."""
-    host = cases.host(case["base"], case.get("host"))
-    image = cases.image(case.get("image"))
-    seen = cases.facts(case["base"], case.get("facts"))
-    if case.get("after") == "right":
-        seen = cases.applied(seen, made(host, seen, image).changes)
-        seen = cases.overlaid(seen, case.get("then", {}))
-    return host, seen, image
 
 
 def made(host: Host, seen: Facts, image: PluginImage | None) -> Plan:
@@ -38,67 +22,105 @@ def made(host: Host, seen: Facts, image: PluginImage | None) -> Plan:
     return pipeline.plan(host, seen, desired.decide(host, seen, image))
 
 
-@pytest.mark.parametrize(("component", "case"), PLANNED)
-def test_the_plan_is_what_the_case_says(component: str, case: dict[str, Any]) -> None:
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A case of a component's folder. Its tests share what is computed of it, which is frozen."""
+
+    component: str
+    wish: Mapping[str, Any]
+
+    @cached_property
+    def given(self) -> tuple[Host, Facts, PluginImage | None]:
+        """The host: bare, or `after` gpunode made it right, and then with the case's own facts over it."""
+        host, image = (
+            cases.host(self.wish["base"], self.wish.get("host")),
+            cases.image(self.wish.get("image")),
+        )
+        seen = cases.facts(self.wish["base"], self.wish.get("facts"))
+        if self.wish.get("after") == "right":
+            seen = cases.applied(seen, made(host, seen, image).changes)
+            seen = cases.overlaid(seen, self.wish.get("then", {}))
+        return host, seen, image
+
+    @cached_property
+    def desired(self) -> Desired:
+        return desired.decide(*self.given)
+
+    @cached_property
+    def plan(self) -> Plan:
+        host, seen, _ = self.given
+        return pipeline.plan(host, seen, self.desired)
+
+
+ALL = [
+    pytest.param(Case(folder, case), id=f"{folder}-{cases.ids(case)}")
+    for folder in ("host", "desired", *COMPONENTS)
+    for case in cases.cases(folder)
+]
+PLANNED = [p for p in ALL if "refused" not in p.values[0].wish]
+REFUSED = [p for p in ALL if "refused" in p.values[0].wish]
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_the_plan_is_what_the_case_says(case: Case) -> None:
     """Headlines in order, words of `why` and notes, and the text of files."""
-    host, seen, image = given(case)
-    wish = desired.decide(host, seen, image)
-    for name, value in case.get("desired", {}).items():
+    wish, wished, plan = case.desired, case.wish, case.plan
+    for name, value in wished.get("desired", {}).items():
         found = getattr(wish.driver, name) if hasattr(wish.driver, name) else getattr(wish, name)
         found = [str(spec) for spec in found] if isinstance(found, tuple) else found
         assert found == value, name
-    plan = pipeline.plan(host, seen, wish)
     steps = {step.step: step.changes for step in plan.steps}
-    expected = case.get("changes", {})
+    expected = wished.get("changes", {})
     if not isinstance(expected, dict):
-        expected = {component: expected}
-    elif component == "host":
+        expected = {case.component: expected}
+    elif case.component == "host":
         assert {name for name, changes in steps.items() if changes} == {n for n, c in expected.items() if c}
     for name, headlines in expected.items():
         assert [diff.headline(change) for change in steps.get(name, ())] == headlines, name
-    for name in case.get("none", ()):
+    for name in wished.get("none", ()):
         assert not steps.get(name), name
     said = "\n".join(f"{change.why} {getattr(change, 'note', '')}" for change in plan.changes)
-    for words in case.get("says", ()):
+    for words in wished.get("says", ()):
         assert words in said
-    if "notes" in case:
-        assert len(wish.notes) == len(case["notes"]), wish.notes
-    for words in case.get("notes", ()):
+    if "notes" in wished:
+        assert len(wish.notes) == len(wished["notes"]), wish.notes
+    for words in wished.get("notes", ()):
         assert any(words in note for note in wish.notes)
     contents = {change.path: change.content for change in plan.changes if isinstance(change, WriteFile)}
-    for path, text in case.get("content", {}).items():
+    for path, text in wished.get("content", {}).items():
         assert contents[path] == text
-    for path, parts in case.get("contains", {}).items():
+    for path, parts in wished.get("contains", {}).items():
         for part in parts:
             assert part in contents[path]
 
 
-@pytest.mark.parametrize(("component", "case"), PLANNED)
-def test_a_host_is_right_when_its_plan_was_applied(component: str, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", PLANNED)
+def test_a_host_is_right_when_its_plan_was_applied(case: Case) -> None:
     """The second plan is empty; after a reboot or a change of modules at the latest the third."""
-    host, seen, image = given(case)
-    for _ in range(case.get("rounds", 1)):
+    host, seen, image = case.given
+    seen = cases.applied(seen, case.plan.changes)
+    for _ in range(case.wish.get("rounds", 1) - 1):
         seen = cases.applied(seen, made(host, seen, image).changes)
     again = made(host, seen, image)
     assert [diff.headline(change) for change in again.changes] == []
 
 
-@pytest.mark.parametrize(("component", "case"), REFUSED)
-def test_a_refusal_names_the_cause_and_the_way_out(component: str, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_names_the_cause_and_the_way_out(case: Case) -> None:
     """Nothing is planned for such a host."""
-    host, seen, image = given(case)
+    host, seen, image = case.given
     with pytest.raises(Refused) as refused:
         made(host, seen, image)
-    assert case["refused"] in refused.value.message
+    assert case.wish["refused"] in refused.value.message
     assert refused.value.host == host.name
     assert refused.value.hint
-    assert case.get("hint", "") in refused.value.hint
+    assert case.wish.get("hint", "") in refused.value.hint
 
 
-@pytest.mark.parametrize(("component", "case"), PLANNED)
-def test_a_restart_guards_every_file_that_was_written_for_it(component: str, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", PLANNED)
+def test_a_restart_guards_every_file_that_was_written_for_it(case: Case) -> None:
     """What is not guarded is not put back when the unit does not come up with it, new files least of all."""
-    for step in made(*given(case)).steps:
+    for step in case.plan.steps:
         written = {change.path for change in step.changes if isinstance(change, WriteFile)}
         for restart in (change for change in step.changes if isinstance(change, Service) and change.start):
             assert written <= set(restart.guards)
@@ -107,15 +129,14 @@ def test_a_restart_guards_every_file_that_was_written_for_it(component: str, cas
 def test_every_change_says_why() -> None:
     """The person who is asked to say yes is told, in a sentence."""
     for base in ("legacy", "modern"):
-        host, seen, image = given({"base": base})
-        for change in made(host, seen, image).changes:
+        for change in Case("host", {"base": base}).plan.changes:
             assert len(change.why) > 10, diff.headline(change)
 
 
 def test_the_agent_is_sent_no_words_for_people() -> None:
     """Neither why a change is made nor what is wrong without it."""
     for base in ("legacy", "modern"):
-        changes = made(*given({"base": base})).changes
+        changes = Case("host", {"base": base}).plan.changes
         assert any(change.fault for change in changes)
         assert not {"why", "fault", "note"} & {
             key for change in changes for key in wire.encode_change(change)
