@@ -86,14 +86,15 @@ def fsck(
     another GPU, or without devices, edited annotations, GPUs that are promised twice.
 
     --repair asks, and writes the annotations of pods as the kubelets have them; running containers are not touched. Exit
-    code 1 when something stays wrong.
+    code 1 when something stays wrong. With --limit only the nodes of these hosts count.
 
     Example: gpunode share fsck inventory.yaml --repair
     """
     from gpunode.rollout import shares
 
     with session(common) as work:
-        code = shares.fsck(work, repair=repair, yes=yes)
+        selected = bool(common.limit or common.exclude)
+        code = shares.fsck(work, repair=repair, yes=yes, selected=selected)
     raise typer.Exit(code)
 
 

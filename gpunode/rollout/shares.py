@@ -35,8 +35,7 @@ def inspect(session: Session, *, details: bool, selected: bool = False) -> int:
     real, placed = _real(session, api)
     there, pods = _state(api)
     if selected:
-        mine = {one.node.name for one in placed if one.node}
-        there = [one for one in there if one["metadata"]["name"] in mine]
+        there = _of(placed, there)
     others = [one for one in there if one["metadata"]["name"] not in real]
     asked = usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
     real = {**{one.node: picture.of_plugin(one.gpus, pods) for one in asked if one.reason is None}, **real}
@@ -49,11 +48,14 @@ def inspect(session: Session, *, details: bool, selected: bool = False) -> int:
     return 0
 
 
-def fsck(session: Session, *, repair: bool, yes: bool) -> int:
-    """Show what is wrong; with `repair` note on pods which GPUs they have. The exit code: 1 where something stays wrong."""
+def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -> int:
+    """Show what is wrong; with `repair` note on pods which GPUs they have. The exit code: 1 where something stays wrong.
+    `selected`: only on the session's nodes."""
     api, listener = nodes.connect(session.inventory), session.listener
     real, placed = _real(session, api)
     there, pods = _state(api)
+    if selected:
+        there = _of(placed, there)
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
     found = findings.findings(there, pods, share.resource, real, asks)
@@ -184,12 +186,19 @@ def _state(api: Api) -> tuple[list[Object], list[Object]]:
     return api.find("Node")[0], api.find("Pod")[0]
 
 
+def _of(placed: Sequence[Member], there: Sequence[Object]) -> list[Object]:
+    """Those of the nodes that are the members'."""
+    mine = {one.node.name for one in placed if one.node}
+    return [one for one in there if one["metadata"]["name"] in mine]
+
+
 def _share(inventory: Inventory) -> Share:
     return inventory.cluster.share or Share()
 
 
 def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
-    """What the kubelets of the session's hosts have allocated, by node, and the hosts that answered; others are told."""
+    """What the kubelets of the session's hosts have allocated, by node, and the hosts with their nodes; those that did not answer
+    are reported."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
@@ -197,17 +206,18 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
 
     members = session.probed(story)
     session.listener.failures(outcomes([one for one in members if one.facts is None]))
-    seen = [replace(one, reason=None) for one in members if one.facts]
-    placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
+    hoped = [replace(one, reason=None) for one in members]
+    placed = nodes.located(api, hoped, seconds=0, tell=session.listener.note)
     found = {one.node.name: real for one in placed if one.node and (real := _of_host(one, session.listener))}
     return found, placed
 
 
 def _untold(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
     """Why not every node is compared with its kubelet, but where that was a failure, which is told."""
-    seen = {one.node.name for one in placed if one.node}
-    reasons = [one.reason.words for one in placed if one.reason]
-    bare = [one.host.name for one in placed if one.node and not _record(one)]
+    answered = [one for one in placed if one.facts]
+    seen = {one.node.name for one in answered if one.node}
+    reasons = [one.reason.words for one in answered if one.reason]
+    bare = [one.host.name for one in answered if one.node and not _record(one)]
     if bare:
         reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
     if others := sorted({one["metadata"]["name"] for one in there} - seen):

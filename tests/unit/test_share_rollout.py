@@ -173,6 +173,31 @@ def test_without_the_extender_no_pod_needs_a_note(
     assert ("The inventory has no `cluster.share`" in notes) == (share is None)
 
 
+@pytest.mark.parametrize(("selected", "code"), [(False, 1), (True, 0)])
+def test_with_a_limit_findings_on_other_nodes_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, selected: bool, code: int
+) -> None:
+    """The note is missing on n1; n2 is the selected host's, whether it answers or not."""
+    host: Any = SimpleNamespace(name="n2")
+    there = [memory_node("n1", 16), memory_node("n2", 16)]
+    silent: Any = Member(host, Outcome("n2", "unreachable"))
+    node: Any = SimpleNamespace(name="n2")
+    monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
+    monkeypatch.setattr(
+        shares.nodes, "located", lambda _, members, **__: [replace(one, node=node) for one in members]
+    )
+    monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n1")]))
+    monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
+    listener = mock.Mock()
+    session: Any = SimpleNamespace(
+        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, probed=lambda _: [silent]
+    )
+
+    assert shares.fsck(session, repair=False, yes=False, selected=selected) == code
+
+    assert listener.total.call_args.args[1]["nodes"] == 2 - selected
+
+
 def asking(name: str, *, scheduler: str = "", phase: str = "Running", units: int = 4) -> Any:
     made = pod(name, units, on="n1", phase=phase)
     made["spec"] |= {"schedulerName": scheduler} if scheduler else {}
