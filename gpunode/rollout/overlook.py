@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.extender import picture
 from gpunode.cluster.extender.picture import Row
+from gpunode.cluster.nodes import parse
 from gpunode.cluster.plugin.usage import NodeUsage, usage
+from gpunode.cluster.pods import GPU, holds
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu
 from gpunode.model import Share
@@ -72,8 +76,8 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
             )
         )
     strays.note(session.inventory, pods, listener)
-    numbers = totals(found)
-    listener.total(sentence(numbers), numbers)
+    numbers, parts = totals(found), shares(found, there, pods, resource)
+    listener.total(sentence(numbers, parts), {**numbers, **({"shares": parts} if parts else {})})
     return 1 if missing or numbers["unhealthy"] or numbers["unknown"] else 0
 
 
@@ -115,15 +119,35 @@ def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
     }
 
 
-def sentence(numbers: dict[str, int]) -> str:
-    """The totals for people."""
+def shares(
+    found: Sequence[NodeUsage], there: Sequence[Object], pods: Sequence[Object], memory: str
+) -> dict[str, list[int]]:
+    """By resource that is a part of a GPU, MIG devices too: the units that no pod has, and all that pods can have. `memory`: the
+    resource of GPUs shared by it."""
+    gpus = {one.node: len(one.gpus) for one in found if one.reason is None}
+    sums: dict[str, list[int]] = {}
+    for node in (one for one in map(parse, there) if one.name in gpus):
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
+        for resource, count in node.units.items():
+            whole = resource == GPU and count <= gpus[node.name]
+            if count and not whole and (resource == memory or resource.startswith("nvidia.com/")):
+                both = sums.setdefault(resource, [0, 0])
+                both[0] += max(0, count - sum(holds(pod, resource) for pod in here))
+                both[1] += count
+    return sums
+
+
+def sentence(numbers: dict[str, int], parts: Mapping[str, Sequence[int]] = MappingProxyType({})) -> str:
+    """The totals for people; `parts`: `shares`."""
     if not numbers["nodes"]:
         return "No node has GPUs that the cluster knows of."
-    parts = [f"{numbers['used']} in use", f"{numbers['free']} free"]
-    parts += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
-    unknown = f"; {_count(numbers['unknown'], 'node')} not known" if numbers["unknown"] else ""
+    states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
+    states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
+    free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
+    more = f"; shares free: {free}" if free else ""
+    more += f"; {_count(numbers['unknown'], 'node')} not known" if numbers["unknown"] else ""
     return (
-        f"{_count(numbers['gpus'], 'GPU')} on {_count(numbers['nodes'], 'node')}: {', '.join(parts)}{unknown}"
+        f"{_count(numbers['gpus'], 'GPU')} on {_count(numbers['nodes'], 'node')}: {', '.join(states)}{more}"
     )
 
 

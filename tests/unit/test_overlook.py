@@ -20,7 +20,7 @@ from gpunode.report.human import Human
 from gpunode.report.lines import Lines
 from gpunode.rollout import overlook, processes
 from gpunode.rollout.member import Member
-from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, totals
+from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, shares, totals
 from tests.share.objects import node, pod
 
 GIB = 1024**3
@@ -131,9 +131,9 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     monkeypatch: pytest.MonkeyPatch, share: Share | None, promised: int, noted: list[str]
 ) -> None:
     """Nobody notes it there, and nobody misses it."""
-    api = SimpleNamespace(
-        find=lambda kind: ([node("n", 16)] if kind == "Node" else [pod("a", 4, on="n")], "")
-    )
+    there = node("n", 16)
+    there["metadata"]["uid"] = "n"
+    api = SimpleNamespace(find=lambda kind: ([there] if kind == "Node" else [pod("a", 4, on="n")], ""))
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
     monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
     listener = mock.Mock()
@@ -171,6 +171,32 @@ def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
     assert numbers == {"nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unhealthy": 1}
     assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
+
+
+def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
+    """Every GPU may be in use, and still have room; whole GPUs are counted already, and those of a node that is not known are not."""
+    offers = {
+        "slices": {"nvidia.com/gpu": "8"},
+        "memory": {MEM: "16", "aliyun.com/gpu-count": "1"},
+        "whole": {"nvidia.com/gpu": "1"},
+        "mig": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7"},
+        "silent": {"nvidia.com/gpu": "8"},
+    }
+    there = [
+        {"metadata": {"name": name, "uid": name}, "status": {"capacity": some, "allocatable": some}}
+        for name, some in offers.items()
+    ]
+    gpus = {"slices": (BUSY, BUSY), "memory": (BUSY,), "whole": (BUSY,), "mig": (BUSY, BUSY)}
+    found = [NodeUsage(name, one) for name, one in gpus.items()]
+    found.append(NodeUsage("silent", reason=Reason("no-plugin", "not there")))
+    slices = pod("s", on="slices")
+    slices["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+    running = [slices, pod("m", 4, 8, on="memory"), pod("over", 4, on="memory", phase="Succeeded")]
+    parts = shares(found, there, running, MEM)
+    assert parts == {"nvidia.com/gpu": [6, 8], MEM: [4, 16], "nvidia.com/mig-1g.10gb": [7, 7]}
+    assert sentence(totals(found[:2]), {MEM: [4, 16]}) == (
+        "3 GPUs on 2 nodes: 3 in use, 0 free; shares free: 4 of 16 aliyun.com/gpu-mem"
+    )
 
 
 def test_a_plugin_of_another_namespace_is_named_with_it() -> None:

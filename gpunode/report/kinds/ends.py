@@ -57,6 +57,10 @@ class SummaryMore(Summary, total=False):
     used: Annotated[int, "`status`: GPUs that pods have"]
     free: Annotated[int, "`status`: GPUs that work and that nobody has"]
     unhealthy: Annotated[int, "`status`: GPUs"]
+    shares: Annotated[
+        dict[str, list[int]],
+        "`status`, where GPUs are shared or have MIG devices: units that no pod has, and all, by resource",
+    ]
     inventory: Annotated[str, "`init`: the file"]
     repaired: Annotated[int, "`share fsck`: findings"]
     compared: Annotated[int, "`share fsck`: nodes whose kubelets were read"]
