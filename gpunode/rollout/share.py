@@ -31,6 +31,11 @@ LEADS = 180.0  # seconds for a replica of the extender to lead
 Made = TypeVar("Made")
 API_SECONDS = 60.0  # for which the API server may be away before a host is begun
 NAMED = 5
+SIMULATED = (
+    "This cluster is simulated: it has no kube-scheduler that could ask the extender. What a demo shows of sharing: "
+    "`cluster.plugin.config` with `sharing`, and then `gpunode share inspect`, `fsck` and `simulate`. `make try`, in a checkout of "
+    "gpunode, has a real cluster."
+)
 STEP = "scheduler"
 
 
@@ -157,7 +162,9 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     if not found:
         raise ClusterError(
             f"none of these hosts has {manifest.PATH}",
-            hint="Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
+            hint=SIMULATED
+            if api.simulated
+            else "Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
             "else's, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
         )
     for one in found:

@@ -65,7 +65,7 @@ def test_who_may_not_is_told_what(client: Client, cluster: Cluster) -> None:
     assert answer["message"].endswith(
         'User "nobody" cannot patch resource "daemonsets" in API group "apps" in the namespace "x"'
     )
-    assert nobody.ask("GET", "/version")[1]["gitVersion"] == "v1.36.3"
+    assert nobody.ask("GET", "/version")[1]["gitVersion"] == "v1.36.3+simulated"
     assert Client(cluster.kubeconfig, token="wrong").ask("GET", NODES)[0] == 401
     assert "system:anonymous" in Client(cluster.kubeconfig, token="").ask("GET", NODES)[1]["message"]
 

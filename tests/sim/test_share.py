@@ -105,6 +105,14 @@ def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, An
     return [line for line in found if line["type"] == kind]
 
 
+def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Demo) -> None:
+    done = gpunode(demo, "share enable", "--yes")
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = " ".join(done.stderr.split())
+    assert "This cluster is simulated: it has no kube-scheduler" in told
+    assert "`gpunode share inspect`, `fsck` and `simulate`" in told
+
+
 def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo) -> None:
     """Long before the end of the wait, whose limit it names; `share disable` takes it back."""
     path = demo.states[HOST].root / manifest.PATH.lstrip("/")

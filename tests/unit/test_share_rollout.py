@@ -107,6 +107,23 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
 
 
 @pytest.mark.parametrize(
+    ("simulated", "words"),
+    [(True, "This cluster is simulated"), (False, "Add the hosts of the control plane")],
+)
+def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
+    monkeypatch: pytest.MonkeyPatch, simulated: bool, words: str
+) -> None:
+    """In a demo none can: what it shows of sharing is named."""
+    monkeypatch.setattr(share.nodes, "located", lambda _api, members, **_: members)
+    listener = SimpleNamespace(failures=lambda _: None, note=None)
+    session: Any = SimpleNamespace(probed=lambda _: [], listener=listener)
+    api: Any = SimpleNamespace(simulated=simulated)
+    with pytest.raises(ClusterError) as caught:
+        share._schedulers(session, api)
+    assert caught.value.hint.startswith(words)
+
+
+@pytest.mark.parametrize(
     ("found", "repair", "total"),
     [
         ([], False, "nothing is wrong; 1 of 4 nodes compared with their kubelets"),

@@ -45,6 +45,11 @@ class Api:
         """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
         return str(self._object("GET", "/version")["gitVersion"])
 
+    @property
+    def simulated(self) -> bool:
+        """Whether it is the cluster of `gpunode demo`."""
+        return self.version().endswith("+simulated")
+
     @cached_property
     def served(self) -> Served:
         """What this API server has and can do. Raises ClusterError for one that is too old."""

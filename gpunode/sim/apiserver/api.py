@@ -20,7 +20,7 @@ from gpunode.sim.apiserver.store import KINDS, Object, Store
 from gpunode.sim.apiserver.tls import ADDRESS
 from gpunode.sim.apiserver.watch import events
 
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
