@@ -52,9 +52,9 @@ def _wanted(api: Api, share: extender.Spec, wish: SecondScheduler) -> second.Spe
 
 def alone(api: Api) -> None:
     """Raises ClusterError where schedulers on the control plane's hosts ask the extender, too."""
-    if asking := _asking(api):
+    if nodes := asking(api):
         raise ClusterError(
-            f"the schedulers of {few(sorted(asking), NAMED)} ask the extender, too: nothing was changed",
+            f"the schedulers of {few(sorted(nodes), NAMED)} ask the extender, too: nothing was changed",
             hint="Leave `scheduler` out of `cluster.share`, and add these nodes of the control plane to the inventory: "
             "`gpunode share disable` then takes both out.",
         )
@@ -63,10 +63,10 @@ def alone(api: Api) -> None:
 def asks_alone(api: Api, namespace: str) -> bool:
     """Whether a second scheduler is in the cluster and no scheduler on a host asks: whatever the inventory names, `share disable`
     then needs no host."""
-    return second.there(api, namespace) and not _asking(api)
+    return second.there(api, namespace) and not asking(api)
 
 
-def _asking(api: Api) -> set[str]:
+def asking(api: Api) -> set[str]:
     """The nodes whose schedulers ask the extender, by their pods."""
     pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
     return {

@@ -104,6 +104,10 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
     rights.demanded(api, (*extender.rights_to_remove(namespace), *rights.SCHEDULERS))
+    if not extender.removable(api, namespace, tell=tell) and not second.asking(api):
+        words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
+        listener.total(words, {"schedulers": 0, "removed": 0})
+        return 0
     beside = _beside(session, api) or second.asks_alone(api, namespace)
     found, code = ([], 0) if beside else _schedulers(session, api)
     plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
@@ -114,9 +118,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
     removed = extender.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     listener.total(
-        f"no scheduler asks the extender, and {len(removed)} objects were removed"
-        if removed
-        else "there was nothing to remove",
+        f"no scheduler asks the extender, and {len(removed)} objects were removed",
         {"schedulers": len(found), "removed": len(removed)},
     )
     return code

@@ -107,6 +107,34 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
 
 
 @pytest.mark.parametrize(
+    ("there", "asking"), [((), ()), (("Deployment gpunode-share",), ()), ((), ("cp-1",))]
+)
+def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
+    monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], asking: tuple[str, ...]
+) -> None:
+    """Objects in the cluster, or a scheduler that asks, are something."""
+
+    def visited(_: object) -> Any:
+        raise ClusterError("hosts are visited")
+
+    monkeypatch.setattr(share.rights, "demanded", lambda *_: None)
+    monkeypatch.setattr(share.extender, "removable", lambda *_, **__: there)
+    pods = [{"spec": {"nodeName": name, "volumes": [{"name": plan.VOLUME}]}} for name in asking]
+    api: Any = SimpleNamespace(find=lambda *_, **__: (pods, ""), get=lambda *_: None)
+    listener = mock.Mock()
+    session: Any = SimpleNamespace(
+        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, probed=visited
+    )
+    held: Any = None
+    if there or asking:
+        with pytest.raises(ClusterError, match="hosts are visited"):
+            share._disable(session, api, held, yes=False)
+        return
+    assert share._disable(session, api, held, yes=False) == 0
+    assert listener.total.call_args.args[0].startswith("nothing is enabled")
+
+
+@pytest.mark.parametrize(
     ("simulated", "words"),
     [(True, "This cluster is simulated"), (False, "Add the hosts of the control plane")],
 )
