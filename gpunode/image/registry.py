@@ -33,6 +33,8 @@ REFERENCE = re.compile(
     r"(?P<host>[\w-]+(?:\.[\w-]+)+(?::\d+)?|[\w-]+:\d+)/(?P<name>[a-z0-9][a-z0-9._/-]*)"
     r"(?::(?P<tag>\w[\w.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+# Of skopeo's transports (containers-transports has them) and of addresses: what follows is what --base takes.
+PREFIX = re.compile(r"(?P<prefix>docker://|https?://|(?:docker|oci)-archive:|oci:|dir:)(?P<rest>.+)")
 HUBS = ("docker.io", "index.docker.io")  # names of images, but no registry answers there
 PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
 
@@ -52,8 +54,17 @@ class Reference:
 
 
 def reference(text: str) -> Reference | None:
-    """The reference that `text` is, None where it names no registry. Raises UnusableBase for half a digest."""
+    """The reference that `text` is, None where it names no registry. Raises UnusableBase for half a digest and for one with a prefix."""
     found = REFERENCE.fullmatch(text)
+    if known := PREFIX.fullmatch(text):
+        image = (
+            ""
+            if known["prefix"].endswith(":") or "@" in text
+            else ", with @sha256:… for the image that is meant"
+        )
+        raise UnusableBase(
+            f"{text}: --base takes no `{known['prefix']}`", hint=f"Write --base {known['rest']}{image}."
+        )
     if found is None and "@sha256:" in text:
         raise UnusableBase(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
     return Reference(**found.groupdict()) if found else None

@@ -287,6 +287,21 @@ def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> No
     assert "Docker Hub answers under another name than docker.io" in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("docker://images.example/py:3", "--base images.example/py:3, with @sha256:"),
+        ("https://images.example/py", "--base images.example/py, with @sha256:"),
+        ("oci-archive:python.tar", "--base python.tar."),
+        ("oci:folder", "--base folder."),
+    ],
+)
+def test_a_prefix_of_another_tool_is_answered_by_what_to_write(text: str, instead: str) -> None:
+    with pytest.raises(UnusableBase) as caught:
+        registry.reference(text)
+    assert instead in caught.value.hint
+
+
 @pytest.mark.parametrize("digest", ["abc", "g" * 64])
 def test_half_a_digest_is_not_looked_for_among_files(digest: str) -> None:
     with pytest.raises(UnusableBase, match="has no whole digest"):
