@@ -22,17 +22,20 @@ NO_NAME = "<token>"  # the user's name where the secret is a token of the regist
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`basic`: as HTTP's Basic authentication has it; never shown. `place`: the file that names it."""
+    """Never shown. `basic`: as HTTP's Basic authentication has it; or else `token`, for which the registry's token service gives rights
+    (OAuth 2's refresh token). `place`: the file that names it."""
 
     basic: str = field(repr=False)
     place: Path
+    token: str = field(repr=False, default="")
 
 
-def login(host: str) -> Login | None:
-    """The login at this registry; None where nobody has logged in. Raises UnusableBase for one that cannot be read."""
+def login(host: str, image: str) -> Login | None:
+    """The login for this image of the registry: that of the longest path that has one, else the registry's; None where nobody has
+    logged in. Raises UnusableBase for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
-            found = _kept(json.loads(place.read_text(encoding="utf-8")), host)
+            found = _kept(json.loads(place.read_text(encoding="utf-8")), host, image)
         except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__
@@ -41,8 +44,8 @@ def login(host: str) -> Login | None:
                 f"the login for {host} cannot be read from {place}: {why}",
                 hint="`docker login` or `podman login` writes it again.",
             ) from None
-        if found:
-            return Login(found, place)
+        if any(found):
+            return Login(found[0], place, found[1])
     return None
 
 
@@ -55,25 +58,34 @@ def _places() -> Iterator[Path]:
     yield Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json")
 
 
-def _kept(known: dict[str, Any], host: str) -> str:
-    """user:password in base64; "" for none."""
-    if program := (known.get("credHelpers") or {}).get(host) or known.get("credsStore"):
+def _kept(known: dict[str, Any], host: str, image: str) -> tuple[str, str]:
+    """user:password in base64, and a token; "" for none. Programs know no paths."""
+    if program := (known.get("credHelpers") or {}).get(host):
         return _asked(program, host)
+    parts = f"{host}/{image}".split("/")
+    paths = ["/".join(parts[:end]) for end in range(len(parts), 1, -1)]
     entries = known.get("auths") or {}
-    for name in (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/"):
-        if text := (entries.get(name) or {}).get("auth"):
+    store = known.get("credsStore")
+    for name in (
+        *paths,
+        *(() if store else (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/")),
+    ):
+        entry = entries.get(name) or {}
+        if token := entry.get("identitytoken"):
+            return "", str(token)
+        if text := entry.get("auth"):
             base64.b64decode(text, validate=True)
-            return str(text)
-    return ""
+            return str(text), ""
+    return _asked(store, host) if store else ("", "")
 
 
-def _asked(program: str, host: str) -> str:
-    """What the program keeps. One that knows nothing of the registry ends with 1."""
+def _asked(program: str, host: str) -> tuple[str, str]:
+    """What the program keeps, as `_kept`. One that knows nothing of the registry ends with 1."""
     words = [f"docker-credential-{program}", "get"]
     done = subprocess.run(words, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
-        return ""
+        return "", ""
     found = json.loads(done.stdout)
     if found.get("Username") == NO_NAME:
-        raise ValueError("a token of the registry's")
-    return base64.b64encode(f"{found.get('Username')}:{found.get('Secret')}".encode()).decode()
+        return "", str(found["Secret"])
+    return base64.b64encode(f"{found.get('Username')}:{found.get('Secret')}".encode()).decode(), ""

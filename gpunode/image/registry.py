@@ -154,31 +154,41 @@ class _Registry:
             if error.code != 401 or kind not in ("bearer", "basic") or error.url != address:
                 raise
             error.close()
-            known = login(self._wanted.host)
-            mine = f"Basic {known.basic}" if known else ""
+            known = login(self._wanted.host, self._wanted.name)
+            mine = f"Basic {known.basic}" if known and known.basic else ""
             if kind == "basic" and not mine:
                 raise
+            token = known.token if known else ""
             # There was none, or it has expired.
-            self._right = mine if kind == "basic" else self._token(dict(PARAMETER.findall(challenge)), mine)
+            self._right = (
+                mine if kind == "basic" else self._token(dict(PARAMETER.findall(challenge)), mine, token)
+            )
             return self._open(address, accept, self._right)
 
-    def _open(self, address: str, accept: str, right: str = "") -> IO[bytes]:
-        request = Request(address, headers={"Accept": accept, "User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (https)
+    def _open(self, address: str, accept: str, right: str = "", form: bytes | None = None) -> IO[bytes]:
+        headers = {"Accept": accept, "User-Agent": f"gpunode/{__version__}"}
+        request = Request(address, form, headers)  # noqa: S310 (https)
         if right:
             # Not for the storage that registries redirect to.
             request.add_unredirected_header("Authorization", right)
         answer: IO[bytes] = self._opener.open(request, timeout=SECONDS)
         return answer
 
-    def _token(self, challenge: dict[str, str], mine: str) -> str:
-        """The right that the user gets for the login `mine`, or everybody (""). Raises OSError where that would go unencrypted."""
+    def _token(self, challenge: dict[str, str], mine: str, refresh: str) -> str:
+        """The right that the user gets for the login `mine` or the token `refresh`, or everybody (both ""). Raises OSError where
+        that would go unencrypted."""
+        # source: distribution/distribution docs/content/spec/auth: token.md, oauth.md
         realm = challenge.get("realm", "")
         if not realm.startswith("https://"):
             raise OSError("its tokens do not come over HTTPS")
         query = {key: value for key, value in challenge.items() if key in ("service", "scope")}
-        with self._open(
-            f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}", "application/json", mine
-        ) as answer:
+        form = None
+        if refresh:
+            query |= {"grant_type": "refresh_token", "refresh_token": refresh, "client_id": "gpunode"}
+            form = urlencode(query).encode()
+        else:
+            realm += f"{'&' if '?' in realm else '?'}{urlencode(query)}"
+        with self._open(realm, "application/json", mine, form) as answer:
             found: dict[str, Any] = json.loads(answer.read(LARGEST))
         return f"Bearer {found.get('token') or found.get('access_token') or ''}"
 

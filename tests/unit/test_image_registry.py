@@ -10,18 +10,20 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
 from gpunode.image import registry, write
 from gpunode.image.base import UnusableBase
-from gpunode.image.login import Login
+from gpunode.image.login import Login, login
 from gpunode.redaction import redacted
 from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
 
 __all__ = ["_pip"]  # a fixture
 HIDDEN = "/v2/locked/"
+REFRESH = "lasts-long"
 LOGIN = base64.b64encode(b"ada:hunter2").decode()
 
 
@@ -71,6 +73,13 @@ class Answer(BaseHTTPRequestHandler):
             return self._send(307, b"", Location=f"https://{self.server.host}/storage/{which}?Signature=x")
         (entry,) = json.loads(self.server.files["index.json"])["manifests"]
         return self._blob(entry["digest"] if which == "3.11" else which)
+
+    def do_POST(self) -> None:
+        """OAuth 2: a token for a token."""
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        wanted = {"grant_type": ["refresh_token"], "refresh_token": [REFRESH], "service": ["test"]}
+        right = self.path == f"/token{self.server.more}" and wanted.items() <= form.items()
+        self._send(200 if right else 401, b'{"access_token": "for-everybody"}' if right else b"")
 
     def _blob(self, digest: str) -> None:
         found = self.server.files.get("blobs/" + digest.replace(":", "/"))
@@ -182,6 +191,43 @@ def test_the_login_of_docker_or_podman_is_used(
 
     assert written.platform == "linux/arm64"
     assert {right for path, right in server.asked if path.startswith("/storage/")} == {""}
+
+
+@pytest.mark.parametrize("place", ["docker", "helper"])
+def test_an_identity_token_gets_the_image(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As `docker login` keeps it for registries that give one for the password."""
+    server.login = "nobody's"
+    (tmp_path / "docker").mkdir()
+    auth = base64.b64encode(b"ada:").decode()
+    known: object = {"auths": {server.host: {"auth": auth, "identitytoken": REFRESH}}}
+    if place == "helper":
+        program = tmp_path / "docker-credential-test"
+        program.write_text(f'#!/bin/sh\necho \'{{"Username": "<token>", "Secret": "{REFRESH}"}}\'\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        known = {"credHelpers": {server.host: "test"}}
+    (tmp_path / "docker/config.json").write_text(json.dumps(known))
+
+    written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
+
+    assert written.platform == "linux/arm64"
+    assert REFRESH not in str(server.asked)
+
+
+def test_the_login_of_the_longest_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`podman login HOST/NAMESPACE` keeps one for a part of a registry (containers-auth.json)."""
+    auths = {
+        name: {"auth": base64.b64encode(name.encode()).decode()}
+        for name in ("r.example", "r.example/a", "r.example/a/b")
+    }
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": auths, "credsStore": "none-there"}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    for image, place in (("a/b/c", "r.example/a/b"), ("a/b", "r.example/a/b"), ("a/c", "r.example/a")):
+        found = login("r.example", image)
+        assert found
+        assert base64.b64decode(found.basic).decode() == place
 
 
 def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path: Path) -> None:
