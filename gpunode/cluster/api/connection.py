@@ -70,7 +70,11 @@ class Connection:
         began, login = time.monotonic(), self._access.login
         if login is None:
             return None
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            if refused is None and (valid := login.valid):
+                return valid  # another thread asks the plugin for the next one, which may take minutes
+            self._lock.acquire()
+        try:
             if self._failed is not None and self._failed[0] >= began:
                 raise self._failed[1]  # of another thread: a plugin that hangs is not waited for by each
             try:
@@ -82,6 +86,8 @@ class Connection:
                 self.pool.connection_pool_kw["ssl_context"] = login.tls
                 self.pool.clear()  # those in use end with their request
             return credential
+        finally:
+            self._lock.release()
 
     def _headers(self, shown: Credential | None) -> dict[str, str]:
         if shown is not None:

@@ -152,7 +152,7 @@ class ExecPlugin:
 
 
 class Login:
-    """What is shown to the API server: asked for anew before it ends, and once it is refused. For one thread at a time.
+    """What is shown to the API server: asked for again before it ends, and once it is refused. For one thread at a time, but `valid`.
 
     `tls`: None for plain HTTP; another context once another certificate is shown.
     """
@@ -162,6 +162,12 @@ class Login:
     ) -> None:
         self._plugin, self._credential, self._trust, self.tls = plugin, credential, trust, tls
         self._due = _due(credential)
+
+    @property
+    def valid(self) -> Credential | None:
+        """The last answer; None where it has ended."""
+        kept = self._credential
+        return kept if kept.ends is None or kept.ends > datetime.now(timezone.utc) else None
 
     def current(self, refused: Credential | None = None) -> Credential:
         """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does, but keeps
@@ -173,8 +179,7 @@ class Login:
                 if self._trust and after.pair != self._credential.pair:
                     self.tls = self._plugin.context(self._trust, after)
             except ClusterError:
-                ends = self._credential.ends
-                if refused is self._credential or ends is None or ends <= datetime.now(timezone.utc):
+                if refused is self._credential or self.valid is None:
                     raise
                 self._due = _due(self._credential)
             else:

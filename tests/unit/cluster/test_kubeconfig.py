@@ -12,9 +12,11 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -517,7 +519,7 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
     waiting, asked = threading.Barrier(3), list[object]()
 
     class Hung:
-        tls = None
+        tls = valid = None
 
         def current(self, _refused: object = None) -> None:
             asked.append(self)
@@ -538,6 +540,38 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
         made = [pool.submit(connection.send, "GET", "/", {}, None, "", 1.0) for _ in range(2)]
         assert [str(one.exception()) for one in made] == ["hung", "hung"]
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("ends", [None, timedelta(seconds=60), timedelta(seconds=-1)])
+def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next(
+    ends: timedelta | None,
+) -> None:
+    """So the Lease is renewed in time. One that has ended is of no use."""
+    asked, answer = threading.Event(), threading.Event()
+
+    class Slow:
+        def run(self) -> exec_plugin.Credential:
+            asked.set()
+            assert answer.wait(60)
+            return new
+
+    old, new = (exec_plugin.Credential(token, "", "", None) for token in ("old", "new"))
+    old = replace(old, ends=ends and datetime.now(timezone.utc) + ends)
+    plugin: Any = Slow()
+    login = exec_plugin.Login(plugin, old, None, None)
+    access: Any = SimpleNamespace(tls=None, configuration=Configuration(), login=login)
+    connection: Any = Connection(access)
+    with ThreadPoolExecutor(2) as pool:
+        renewing = pool.submit(connection._shown, refused=old)
+        assert asked.wait(60)
+        if ends == timedelta(seconds=-1):
+            waiting = pool.submit(connection._shown)
+            answer.set()
+            assert waiting.result().token == "new"
+        else:
+            assert connection._shown().token == "old"
+            answer.set()
+        assert renewing.result().token == "new"
 
 
 def test_what_a_plugin_answers_is_a_secret() -> None:
