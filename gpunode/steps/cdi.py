@@ -2,7 +2,7 @@
 
 The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
 unit skips itself, gpunode has a unit that udev starts with the driver. Up to 1.20.0 the toolkit's unit makes no device files, and
-nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing.
+nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing. It goes once the unit makes them.
 source: NVIDIA/nvidia-container-toolkit deployments/systemd, deployments/udev, pull request 1979.
 """
 
@@ -25,6 +25,10 @@ FILE = f"/etc/systemd/system/{OWN}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{OWN}"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/gpunode.conf"
 RULE = "/etc/udev/rules.d/99-gpunode-cdi.rules"
+# Where systemd takes it from, the first wins. Packages of 1.18 have it in /etc, too.
+UNIT_FILES = tuple(f"{folder}/systemd/system/{UNIT}" for folder in ("/etc", "/usr/lib", "/lib"))
+TOOLKITS = "Description=Refresh NVIDIA CDI specification file"  # in every version's unit
+MAKES = "create-device-nodes"  # in those that make the device files
 NOTE = "no container is touched"
 WATCH = Watch(
     files=(
@@ -32,6 +36,7 @@ WATCH = Watch(
         LINK,
         RULE,
         DROP_IN,
+        *UNIT_FILES,
         *(f"{folder}*.{kind}" for folder in specifications.FOLDERS for kind in ("yaml", "json")),
     ),
     units=(UNIT, PATH, OWN),
@@ -44,19 +49,25 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
     has = desired.toolkit_version >= JUST_IN_TIME or not desired.toolkit_version
+    unit_path, unit_text = _unit(facts)
+    another = f"{unit_path} is not the toolkit's" if unit_text and TOOLKITS not in unit_text else ""
     has = has and (services.is_loaded(facts, UNIT) or comes)
-    skipped = skips(facts, desired) if has else ""
+    skipped = another or skips(facts, desired) if has else ""
     theirs, reason = has and not skipped, f"{desired.cdi}{skipped and f'; {skipped}'}"
     written: tuple[WriteFile, ...] = ()
     for path in () if theirs else (FILE, RULE):
         written += files.write(facts, path, template(path.lstrip("/")), reason)
-    if theirs and (specifications.lacks_uvm(facts) or files.text(facts, DROP_IN) is not None):
+    drop_in, makes = files.text(facts, DROP_IN), MAKES in unit_text
+    if theirs and not makes and (specifications.lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
         made = files.write(facts, DROP_IN, template(DROP_IN.lstrip("/")), why)
         written += tuple(
             replace(change, fault="") for change in made
         )  # the specification's is that of the start
     before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts), *written) if theirs else written
+    if drop_in is not None and (makes or not theirs):
+        why = "the unit makes the device files itself" if theirs else f"{OWN} writes the specification"
+        before = (files.remove(DROP_IN, drop_in, why), *before)
     name = UNIT if theirs else OWN
     after, unit, fault = (
         driver.module_after(facts, desired),
@@ -105,6 +116,15 @@ def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
     return (
         f"{tesla[0] if tesla else 'nvidia-current-open' if '-open-' in kernels[0] else 'nvidia-current'}.ko",
     )
+
+
+def _unit(facts: Facts) -> tuple[str, str]:
+    """The file of the unit of the toolkit's name, and its text; "" for both where it could not be read."""
+    for path in UNIT_FILES:
+        file = facts.files.get(path)
+        if file is not None and file.exists:
+            return path, file.content or ""
+    return "", ""
 
 
 def _leftovers(facts: Facts) -> tuple[RemoveFile, ...]:
