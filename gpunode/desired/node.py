@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpunode import compat, runtimes
+from gpunode.desired import distributions
 from gpunode.errors import Refused
 from gpunode.kubelets import arguments, contradictions, dynamic
 from gpunode.model import Facts, Host, KubeletStart, Runtime
@@ -167,6 +168,11 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
         found += (
             f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
             "changes neither.",
+        )
+    if profile := distributions.profile(facts, start):
+        found += (
+            f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
+            "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
     file = facts.files.get(arguments.flag(start.words[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
