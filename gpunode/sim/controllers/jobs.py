@@ -1,8 +1,12 @@
-"""The Job controller: pods of the template until enough have succeeded, or too many failed."""
+"""The Job controller: pods of the template until enough have succeeded, or too many failed; none while it is suspended.
+
+source: kubernetes/kubernetes pkg/controller/job/job_controller.go (syncJob, manageJob).
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 from gpunode.sim.apiserver.errors import StatusError
 from gpunode.sim.apiserver.resources import Resources
@@ -33,23 +37,42 @@ def _tend(store: Store, job: Object) -> None:
     again = sum(
         one.get("restartCount", 0) for pod in pods for one in pod["status"].get("containerStatuses", [])
     )
-    status = {"startTime": now(), **status, "active": len(pods) - succeeded - failed, "succeeded": succeeded}
-    status["failed"] = failed
+    status = {**status, "active": len(pods) - succeeded - failed, "succeeded": succeeded, "failed": failed}
+    others = status.get("conditions") or []
+    was_suspended = any(one["type"] == "Suspended" and one["status"] == "True" for one in others)
     if succeeded >= spec["completions"]:
         words = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
-        status |= {"completionTime": now(), "conditions": [_condition("Complete", words)]}
+        status |= {"completionTime": now(), "conditions": [_condition("Complete", words), *others]}
         record(store, job, "job-controller", "Normal", "Completed", "Job completed")
     elif failed + again > spec["backoffLimit"]:
         words = {"reason": "BackoffLimitExceeded", "message": LOST}
-        status["conditions"] = [_condition("Failed", words)]
+        status["conditions"] = [_condition("Failed", words), *others]
         record(store, job, "job-controller", "Warning", "BackoffLimitExceeded", LOST)
-        for pod in pods:
-            if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
-                Resources(store, "Pod", pod["metadata"]["namespace"]).delete(pod["metadata"]["name"], {}, {})
+        _end(store, pods)
+    elif spec["suspend"]:
+        status.pop("startTime", None)
+        if not was_suspended:
+            words = {"reason": "JobSuspended", "message": "Job suspended"}
+            status["conditions"] = [_condition("Suspended", words)]
+            record(store, job, "job-controller", "Normal", "Suspended", "Job suspended")
+        _end(store, pods)
     else:
+        status.setdefault("startTime", now())
+        if was_suspended:
+            words = {"reason": "JobResumed", "message": "Job resumed"}
+            status["conditions"] = [{**_condition("Suspended", words), "status": "False"}]
+            record(store, job, "job-controller", "Normal", "Resumed", "Job resumed")
         for _ in range(min(spec["parallelism"], spec["completions"] - succeeded) - status["active"]):
             _make(store, job)
     store.change(job, lambda item: item.update(status=status))
+
+
+def _end(store: Store, pods: Iterable[Object]) -> None:
+    """Delete those that have not ended."""
+    for pod in pods:
+        meta = pod["metadata"]
+        if pod["status"].get("phase") not in {"Succeeded", "Failed"} and "deletionTimestamp" not in meta:
+            Resources(store, "Pod", meta["namespace"]).delete(meta["name"], {}, {})
 
 
 def _condition(kind: str, words: Object) -> Object:
