@@ -5,8 +5,6 @@ Heavy libraries are imported by the commands that use them, so that `--help` and
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import signal
 import sys
@@ -22,6 +20,7 @@ from gpunode.cli import (
     keys,
     label,
     lint,
+    output,
     plan,
     plugin,
     provision,
@@ -40,7 +39,6 @@ EPILOG = (
     "130 interrupted"
 )
 
-PLAIN = {"✓": "+", "✗": "x", "·": "-", "…": "...", "≠": "!=", "“": '"', "”": '"'}
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
 app = typer.Typer(
@@ -93,23 +91,20 @@ def root(
 
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
-    codecs.register_error("gpunode", _signs)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="gpunode")  # a ✓ that an encoding lacks does not end the output
+    output.take_any_character()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)
     try:
         app()
     except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
-        typer.echo(_plain(error), err=True)
+        typer.echo(output.plain(error), err=True)
         sys.exit(error.exit_code)
     except GpunodeError as error:
-        typer.echo(f"gpunode: {_plain(error)}", err=True)
+        typer.echo(f"gpunode: {output.plain(error)}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        why = _unwritable()
+        why = output.unwritable()
         if why is None:
             raise
         typer.echo(f"gpunode: cannot write the report: {why}", err=True)
@@ -128,32 +123,8 @@ def main() -> None:
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
 
 
-def _plain(error: GpunodeError) -> str:
-    from gpunode.report.plain import lines
-
-    return "\n".join(lines(str(error)))
-
-
 def _end(*_: object) -> NoReturn:
     """End as after Ctrl-C, with pods and connections cleaned up; a second signal does not stop that."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _signs(error: UnicodeError) -> tuple[str, int]:
-    """The replacement for a character that the terminal cannot encode."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lost = error.object[error.start : error.end]
-    return "".join(PLAIN.get(sign, "?") for sign in lost), error.end
-
-
-def _unwritable() -> str | None:
-    """Why stdout takes no more, if so; what it still holds is then dropped, or Python would try again as it ends."""
-    try:
-        print(flush=True)  # unbuffered, it holds nothing that could be tried again
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return error.strerror or str(error)
-    return None

@@ -6,9 +6,10 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.session import session
+from gpunode.cli.visits import visits_hosts
 
 
-@options.visits_hosts
+@visits_hosts
 def abort(*, common: options.Common) -> None:
     """End the apply that is under way on hosts, such as one whose package manager hangs.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gpunode.cli import completion, slips
-from gpunode.errors import UsageError
 
 app = typer.Typer(
     cls=slips.Group,
@@ -55,7 +54,14 @@ def demo(
     Example: gpunode demo --break library
     """
     if context.invoked_subcommand is None:
-        raise typer.Exit(_show(fast=fast, fault=break_, hosts=hosts, inventory=inventory, keep=keep))
+        from gpunode.sim.play import play
+
+        try:
+            code = play(fast=fast, fault=break_, hosts=hosts, inventory=inventory, keep=keep)
+        except KeyboardInterrupt:
+            typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
+            os._exit(130)  # what `main` prints on an interrupt holds for real hosts only
+        raise typer.Exit(code)
 
 
 Name = Annotated[
@@ -95,8 +101,9 @@ def broken(
     Example: gpunode demo break toolkit --host h100-01
     """
     from gpunode.sim import faults, kept
+    from gpunode.sim.play import known
 
-    _known(link, "break ")
+    known(link, "break ")
     one = kept.one(name)
     broke = kept.broken(one, link, host)
     typer.echo(
@@ -135,58 +142,3 @@ def stop(name: Name = None) -> None:
     lines = [f"ended {folder}" for folder in kept.stop(name)]
     lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in kept.swept()]
     typer.echo("\n".join(lines) or "no demo was kept running")
-
-
-def _known(fault: str, option: str) -> None:
-    from gpunode.sim import faults
-
-    if fault not in faults.FAULTS:
-        what = f"{option}{fault}: there is no such break" if fault else "what to break is not named"
-        where = " Its host is named by --host, where you choose it." if option == "break " else ""
-        raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.{where}")
-
-
-def _show(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
-    from gpunode.sim import faults, kept
-    from gpunode.sim.demo import Demo
-    from gpunode.sim.host import kinds
-    from gpunode.sim.show import Show, ending, farewell
-
-    if fault is not None:
-        _known(fault, "--break ")
-    if hosts is not None and inventory is not None:
-        raise UsageError(
-            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
-        )
-    machines = kinds.fleet(hosts) if hosts else kinds.usual()
-    described: tuple[Any, ...] = ()
-    whole = True
-    if inventory is not None:
-        from gpunode.sim.rehearsal import rehearsal
-
-        read = rehearsal(inventory)
-        for words in read.left_out:
-            typer.echo(f"{inventory}: {words}")
-        machines, described = read.machines, (read.groups, read.cluster, read.files)
-        whole = read.cluster["plugin"] is not None
-    possible = [
-        name for name in faults.possible(machines) if whole or name != "image"
-    ]  # which is the plugin's
-    if fault is not None and fault not in possible:
-        raise UsageError(
-            f"--break {fault}: it can happen to none of these hosts; "
-            f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
-        )
-    try:
-        with Demo(machines, *described) as demo:
-            code = Show(demo, fast=fast).play(fault)
-            if keep:
-                name = kept.free_name()
-                demo.keep(name)
-                typer.echo(farewell(demo, name))
-        if not keep:
-            typer.echo(ending(code, whole=whole))
-    except KeyboardInterrupt:
-        typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
-        os._exit(130)  # what `main` prints on an interrupt holds for real hosts only
-    return code

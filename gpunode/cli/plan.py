@@ -8,9 +8,10 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.session import session
+from gpunode.cli.visits import visits_hosts
 
 
-@options.visits_hosts
+@visits_hosts
 def plan(
     *,
     common: options.Deploys,

@@ -10,6 +10,7 @@ import typer
 from gpunode import __version__
 from gpunode.cli import options, slips
 from gpunode.cli.session import in_cluster, session, tell_origin
+from gpunode.cli.visits import visits_hosts
 
 app = typer.Typer(
     cls=slips.Group,
@@ -21,12 +22,8 @@ app = typer.Typer(
 
 
 @app.command(short_help="Run the plugin on the nodes of the inventory's hosts.")
-@options.visits_hosts
-def deploy(
-    *,
-    common: options.Deploys,
-    yes: options.Yes = False,
-) -> None:
+@visits_hosts
+def deploy(*, common: options.Deploys, yes: options.Yes = False) -> None:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
     Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
@@ -42,7 +39,7 @@ def deploy(
 
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
-@options.visits_hosts
+@visits_hosts
 def status(*, common: options.InCluster) -> None:
     """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, and what is wrong.
 

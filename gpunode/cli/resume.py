@@ -9,9 +9,10 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.session import loaded, session
+from gpunode.cli.visits import visits_hosts
 
 
-@options.visits_hosts
+@visits_hosts
 def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
     """Go on with the last `provision` of this inventory: with the hosts that it has not finished, as it was begun.
 

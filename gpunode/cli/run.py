@@ -8,6 +8,7 @@ import typer
 
 from gpunode.cli import completion, options, slips
 from gpunode.cli.session import in_cluster, session
+from gpunode.cli.visits import visits_hosts
 
 app = typer.Typer(cls=slips.Group, no_args_is_help=True)
 
@@ -21,7 +22,7 @@ def workloads() -> None:
 
 
 @app.command(short_help="Add vectors on every free GPU, one pod a GPU.")
-@options.visits_hosts
+@visits_hosts
 def vectoradd(
     *,
     common: options.InCluster,
@@ -46,7 +47,7 @@ def vectoradd(
 
 
 @app.command("nvidia-smi", short_help="Show a GPU as a pod sees it.")
-@options.visits_hosts
+@visits_hosts
 def nvidia_smi(
     *,
     common: options.InCluster,
@@ -67,7 +68,7 @@ def nvidia_smi(
 
 
 @app.command(short_help="Jupyter with TensorFlow on a GPU.")
-@options.visits_hosts
+@visits_hosts
 def notebook(
     *,
     common: options.InCluster,
@@ -129,19 +130,13 @@ def manifest(
     from gpunode.cluster import samples
     from gpunode.errors import UsageError
 
-    if name not in samples.SAMPLES:
-        raise UsageError(
-            f"there is no workload {name}" if name else "no workload is named",
-            hint=f"Choose one of {', '.join(samples.SAMPLES)}: `gpunode run manifest vectoradd`.",
-        )
+    sample = samples.named(name)
     pairs = [one.partition("=") for one in node_selector or ()]
     for label, sign, value in pairs:
         if not (label and sign):
             raise UsageError(f"--node-selector {label}{sign}{value}: expected LABEL=VALUE")
     selector = {label: value for label, _, value in pairs}
-    text = samples.SAMPLES[name].text(
-        namespace, image=image, node_selector=selector, runtime_class=runtime_class
-    )
+    text = sample.text(namespace, image=image, node_selector=selector, runtime_class=runtime_class)
     if json:
         import yaml
 

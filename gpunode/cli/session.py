@@ -17,7 +17,6 @@ from gpunode.errors import GpunodeError, InventoryError, UsageError
 if TYPE_CHECKING:
     from gpunode.model import Inventory
     from gpunode.password import Password
-    from gpunode.report.page import Page
     from gpunode.rollout.listener import Listener
     from gpunode.rollout.session import Session
 
@@ -93,7 +92,12 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
-    page = _page(listener, html, inventory) if html is not None else None
+    page = None
+    if html is not None:
+        from gpunode.report import page as pages
+
+        command = sys.argv[1] if sys.argv[1:] else ""
+        page = pages.opened(listener, html, f"gpunode {command} · {inventory.path}")
     listener = page or listener
     tell_origin(path, common.origin, listener)
     if path != options.usual():
@@ -113,28 +117,6 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
                 page.write()
             except OSError as error:
                 raise GpunodeError(f"--html {html}: cannot be written: {error.strerror}") from error
-
-
-def _page(listener: Listener, path: Path, inventory: Inventory) -> Page:
-    """The report as a file. Raises UsageError where none can be written, before anything is contacted."""
-    from gpunode.report.page import Page, replaceable
-
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(
-            f"--html {path}: no file can be written there", hint="Name a file in a folder that is there."
-        )
-    try:
-        free = replaceable(path)
-    except OSError as error:
-        raise UsageError(
-            f"--html {path}: cannot be read: {error.strerror}", hint="Name another file."
-        ) from error
-    if not free:
-        raise UsageError(
-            f"--html {path}: there is a file that gpunode did not write",
-            hint="Name another file, or remove that one.",
-        )
-    return Page(listener, path, f"gpunode {sys.argv[1] if sys.argv[1:] else ''} · {inventory.path}")
 
 
 def _password() -> Password:

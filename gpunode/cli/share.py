@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpunode.cli import options, slips
 from gpunode.cli.session import loaded, session, tell_origin
+from gpunode.cli.visits import visits_hosts
 
 app = typer.Typer(
     cls=slips.Group,
@@ -21,7 +20,7 @@ app = typer.Typer(
 
 
 @app.command(short_help="Deploy the scheduler extender, and let the scheduler ask it.")
-@options.visits_hosts
+@visits_hosts
 def enable(*, common: options.Common, yes: options.Yes = False) -> None:
     """Run the scheduler extender in the cluster, let the device plugin follow it, and add it to the scheduler's
     configuration on the hosts of the control plane.
@@ -40,7 +39,7 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
 
 
 @app.command(short_help="Take it back: scheduler first, then the extender.")
-@options.visits_hosts
+@visits_hosts
 def disable(*, common: options.Common, yes: options.Yes = False) -> None:
     """Take the extender out of the schedulers' configuration, whose files are then as they were, and out of the cluster;
     a second scheduler, too.
@@ -60,7 +59,7 @@ Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each c
 
 
 @app.command(short_help="Show who has what of each GPU.")
-@options.visits_hosts
+@visits_hosts
 def inspect(*, details: Details = False, common: options.Common) -> None:
     """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it, and what the
     kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts.
@@ -75,7 +74,7 @@ def inspect(*, details: Details = False, common: options.Common) -> None:
 
 
 @app.command(short_help="Show promises that kubelets did not keep, and repair them.")
-@options.visits_hosts
+@visits_hosts
 def fsck(
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Note on pods which GPUs they have.")] = False,
@@ -128,38 +127,4 @@ def simulate(
     known, listener = loaded(inventory), report.make(json=json, quiet=quiet)
     tell_origin(inventory, options.origin(invocation), listener)
     code = shares.simulate(known, listener, units, pods)
-    raise typer.Exit(code)
-
-
-def kubectl() -> None:
-    """`kubectl inspect gpunode`: the same picture by the kubeconfig alone."""
-    from gpunode.errors import GpunodeError
-
-    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    alone.command(cls=slips.Command)(_kubectl)
-    try:
-        alone()
-    except GpunodeError as error:
-        typer.echo(f"kubectl inspect gpunode: {error}", err=True)
-        sys.exit(error.exit_code)
-
-
-def _kubectl(
-    details: Details = False,
-    kubeconfig: Annotated[Path | None, typer.Option(help="The cluster's kubeconfig.", metavar="FILE")] = None,
-    context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
-    json: options.Json = False,
-) -> None:
-    """Show every GPU of the cluster with its pods: what they were promised, and what they have, where the device plugins may be
-    asked."""
-    from gpunode import report
-    from gpunode.model import Cluster, Inventory
-    from gpunode.rollout import shares
-    from gpunode.rollout.session import opened
-
-    inventory = Inventory(
-        "", (), Cluster(kubeconfig=str(kubeconfig) if kubeconfig else None, context=context)
-    )
-    with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
-        code = shares.inspect(work, details=details)
     raise typer.Exit(code)

@@ -10,11 +10,12 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.session import session
+from gpunode.cli.visits import visits_hosts
 
 CLEAR = "\033[H\033[J"  # the screen, from its upper left corner on
 
 
-@options.visits_hosts
+@visits_hosts
 def status(
     *,
     common: options.InCluster,

@@ -63,3 +63,13 @@ SAMPLES = MappingProxyType(
         )
     }
 )
+
+
+def named(name: str) -> Sample:
+    """The sample of this name. Raises UsageError with those that there are."""
+    if name not in SAMPLES:
+        raise UsageError(
+            f"there is no workload {name}" if name else "no workload is named",
+            hint=f"Choose one of {', '.join(SAMPLES)}: `gpunode run manifest vectoradd`.",
+        )
+    return SAMPLES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpunode import __version__
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, UsageError
 from gpunode.model import Event, Host, Link, Outcome
 from gpunode.report.blocks import shown, summed
 from gpunode.report.cards import Card, causes, styled
@@ -24,7 +25,27 @@ BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 rende
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
 
 
-def replaceable(path: Path) -> bool:
+def opened(report: Listener, path: Path, title: str) -> Page:
+    """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(
+            f"--html {path}: no file can be written there", hint="Name a file in a folder that is there."
+        )
+    try:
+        free = _replaceable(path)
+    except OSError as error:
+        raise UsageError(
+            f"--html {path}: cannot be read: {error.strerror}", hint="Name another file."
+        ) from error
+    if not free:
+        raise UsageError(
+            f"--html {path}: there is a file that gpunode did not write",
+            hint="Name another file, or remove that one.",
+        )
+    return Page(report, path, title)
+
+
+def _replaceable(path: Path) -> bool:
     """Whether nothing but an earlier page is lost when a page is written there. Raises OSError."""
     if not path.exists():
         return True

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpunode.cli import app, share
-from gpunode.cli.slips import COMMANDS
+from gpunode.cli import app, kubectl
+from gpunode.cli.other_commands import COMMANDS
 from gpunode.errors import UsageError
 
 INTERRUPTED = """
@@ -113,7 +113,7 @@ def test_kubectl_inspect_gpunode_answers_other_words_too(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["kubectl-inspect-gpunode", *words.split()])
     with pytest.raises(SystemExit) as end:
-        share.kubectl()
+        kubectl.main()
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("kubectl inspect gpunode: ")
