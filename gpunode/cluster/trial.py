@@ -7,7 +7,7 @@ controller's, so what counts by user (PodSecurityPolicies, exemptions) may diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.cluster import obstacles, quota
 from gpunode.cluster.api import Api
@@ -97,7 +97,8 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Obje
             return Trial(what, None, error.untried if error.code == 400 else ""), None
         if error.code in BUSY:
             return Trial(what, None, error.message), None
-        reason = obstacles.admission(error.message) or Reason(UNKNOWN, error.message, fix=error.hint)
+        known = obstacles.admission(error.detail) or Reason(UNKNOWN, "", fix=error.hint)
+        reason = replace(known, words=error.message)
         if _passes(reason.code, name, namespace, actions):
             return Trial(what, None), None
         return Trial(what, reason), None

@@ -1,4 +1,5 @@
-"""Whatever the plugin's messages and its log level: provision, verify and plugin status give the same results."""
+"""Whatever the messages of plugin and cluster room, and the plugin's log level: provision, verify and plugin status give the same
+results."""
 
 from __future__ import annotations
 
@@ -36,9 +37,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("other", "level"), [(True, "info"), (False, "error")])
-def test_no_judgement_rests_on_the_plugins_words(
-    monkeypatch: pytest.MonkeyPatch, other: bool, level: str
-) -> None:
+def test_no_judgement_rests_on_words(monkeypatch: pytest.MonkeyPatch, other: bool, level: str) -> None:
     """A GPU reports an Xid and works on: only the plugin knows of it."""
     if other:
         monkeypatch.setenv("PYTHONPATH", str(FOLDER))
@@ -55,7 +54,7 @@ def test_no_judgement_rests_on_the_plugins_words(
 
         _, results, text = run(demo, "plugin", "status", "inventory.yaml")
         assert results == [{"type": "plugin", "capacity": 2, "allocatable": 1}]
-        assert (OTHER in text) == other, "the words are those that the plugin published"
+        assert (OTHER in text, "the plugin reports" in text) == (other, not other), "whose words they are"
 
         code, results, _ = run(demo, "verify", "inventory.yaml")
         links = [*((layer, "ok") for layer in LAYERS), ("capacity", "broken"), ("pod", "unknown")]

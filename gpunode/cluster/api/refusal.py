@@ -44,7 +44,7 @@ class HttpError(ClusterError):
     """The API server refused a request. `code` is HTTP's, `reason` that of Kubernetes: NotFound, Conflict, Expired.
 
     `claims` are the fields that a server-side apply would have to take from others. `untried`: why the dry run was
-    refused, where the change itself may not be.
+    refused, where the change itself may not be. `detail`: the API server's own sentence.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class HttpError(ClusterError):
         reason: str,
         claims: tuple[Claim, ...] = (),
         untried: str = "",
+        detail: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.code = code
         self.reason = reason
         self.claims = claims
         self.untried = untried
+        self.detail = detail
 
 
 def excused(error: ClusterError, *, strict: bool) -> str:
@@ -215,7 +217,15 @@ def status(access: Access, answer: Object) -> HttpError:
         message = f"the Kubernetes API finds the object invalid: {detail}"
     elif code == 429 or code >= 500:
         message, hint = _unavailable(access, code, detail)
-    return HttpError(message, hint=hint, code=code, reason=reason, claims=_claims(answer), untried=untried)
+    return HttpError(
+        message,
+        hint=hint,
+        code=code,
+        reason=reason,
+        claims=_claims(answer),
+        untried=untried,
+        detail=detail,
+    )
 
 
 def _claims(answer: Object) -> tuple[Claim, ...]:

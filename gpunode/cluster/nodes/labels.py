@@ -46,7 +46,7 @@ def write(
     try:
         result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
     except HttpError as error:
-        if error.code == 409 and "Apply failed" in error.message:
+        if error.code == 409 and error.claims:
             held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
             held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)

@@ -1,4 +1,5 @@
-"""Every sentence of the device plugin in other words. Python imports this at its start where PYTHONPATH has the folder."""
+"""Every sentence of the device plugin, and of gpunode's cluster room, in other words. Python imports this at its start where
+PYTHONPATH has the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ def other(words: str) -> str:
     return f"{OTHER} {zlib.crc32(words.encode()):08x}" if words else ""
 
 
-def _replace() -> None:
+def _of_plugin() -> None:
     import logging
     from dataclasses import replace
     from typing import Any
@@ -57,5 +58,25 @@ def _replace() -> None:
     allocate.AllocationRefused.__init__ = refusal  # type: ignore[method-assign]
 
 
+def _of_cluster() -> None:
+    from typing import Any
+
+    from gpunode.cluster.reason import Reason
+    from gpunode.errors import ClusterError
+
+    made, failed = Reason.__init__, ClusterError.__init__
+
+    def reason(self: Reason, code: str, words: str, holders: Any = (), fix: str = "") -> None:
+        made(self, code, other(words), holders, other(fix))
+
+    def error(self: ClusterError, message: str, *, hint: str = "") -> None:
+        failed(self, other(message), hint=other(hint))
+
+    Reason.__init__ = reason  # type: ignore[method-assign]
+    ClusterError.__init__ = error  # type: ignore[method-assign]
+
+
 if "gpunode.deviceplugin" in sys.orig_argv:
-    _replace()
+    _of_plugin()
+elif "gpunode" in sys.orig_argv:
+    _of_cluster()

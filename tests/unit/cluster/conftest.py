@@ -12,6 +12,7 @@ import pytest
 from gpunode.cluster.api import Api, connect, watch
 from gpunode.cluster.api.kinds import path
 from gpunode.deviceplugin.status import ANNOTATION, MARK, Configuration, Status, dumps
+from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 
 from .fake import FakeApi, Object
@@ -34,6 +35,17 @@ def api(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     client = connect(Cluster(kubeconfig=fake.kubeconfig(tmp_path)))
     yield client
     client.close()
+
+
+@pytest.fixture
+def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every error of the cluster with other sentences for people."""
+    made = ClusterError.__init__
+
+    def init(self: ClusterError, message: str, *, hint: str = "") -> None:
+        made(self, "zzz", hint="yyy" if hint else "")
+
+    monkeypatch.setattr(ClusterError, "__init__", init)
 
 
 @pytest.fixture

@@ -84,6 +84,15 @@ class Fault(Exception):
         self.body: Object | str = {"kind": "Status", "code": code, "reason": reason, "message": message}
 
 
+def conflict(field: str) -> Fault:
+    """The answer to a server-side apply of a field that another manager set."""
+    fault = Fault(409, "Conflict", f"Apply failed with 1 conflict: {field}")
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "other"', "field": field}
+    assert isinstance(fault.body, dict)
+    fault.body["details"] = {"causes": [cause]}
+    return fault
+
+
 def plain(code: int, text: str) -> Fault:
     """An answer that is no object."""
     fault = Fault(code, "", "")
@@ -206,7 +215,7 @@ class FakeApi:
         if query.get("force") != "true":
             for key, value in want.items():
                 if have.get(key, value) != value:
-                    raise Fault(409, "Conflict", f"Apply failed with 1 conflict: .metadata.labels.{key}")
+                    raise conflict(f".metadata.labels.{key}")
         _merged(result, manifest)
         if not dry:
             self._wishes[where, manager] = copy.deepcopy(manifest)

@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.nodes import identity, labels
 from gpunode.errors import ClusterError
 from gpunode.model import Host, Ssh
@@ -176,6 +177,14 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
     assert "take it out of the inventory" in caught.value.hint  # `provision` has no --overwrite
     changed = labels.write(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
     assert changed == {"accelerator": ("mine", "nvidia-l4")}
+
+
+@pytest.mark.usefixtures("other_words")
+def test_a_conflict_of_labels_is_known_whatever_an_error_says(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "a", labels={"accelerator": "mine"})
+    with pytest.raises(ClusterError) as caught:
+        labels.write(api, nodes.every(api)[0], {"accelerator": "nvidia-l4"})
+    assert not isinstance(caught.value, HttpError)  # which says nothing of the label and its owner
 
 
 def test_a_node_that_was_deleted_meanwhile_is_not_made_again(api: Api, fake: FakeApi) -> None:

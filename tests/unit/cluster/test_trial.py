@@ -83,6 +83,16 @@ def test_a_plan_names_what_would_refuse_its_pods(
     assert len(created(fake)) == 3  # of two DaemonSets, and vectoradd's
 
 
+@pytest.mark.usefixtures("other_words")
+def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there(api, fake, "Namespace")
+    fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
+    (line,) = shown(api, capsys)
+    assert line["code"] == "quota-exceeded"
+
+
 @pytest.mark.parametrize(
     ("code", "text"), [(400, BLIND), (504, "request did not complete within requested timeout")]
 )
