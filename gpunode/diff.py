@@ -57,7 +57,7 @@ def headline(change: Change) -> str:
 
 
 def _packages(change: Packages) -> str:
-    parts = ["read the package lists anew"] if change.refresh else []
+    parts = ["refresh the package lists"] if change.refresh else []
     if change.remove:
         parts.append(f"{'purge' if change.purge else 'remove'} {', '.join(change.remove)}")
     names = [spec.name for spec in change.install]

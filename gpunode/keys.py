@@ -41,7 +41,7 @@ def key(source: Signed, place: str = "") -> str:
 
 
 def _fetched(address: str) -> str:
-    """What is there, by $HTTPS_PROXY where it is set."""
+    """The text at this address; by $HTTPS_PROXY where it is set."""
     request = Request(address, headers={"User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (http or https)
     try:
         with urlopen(request, timeout=SECONDS) as answer:  # noqa: S310

@@ -46,7 +46,7 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """End it, and what it is multiplexed over, so that the next one dialled is new."""
+        """Close it, with the connection that it is multiplexed over, so that the next one logs in again."""
         ...
 
 

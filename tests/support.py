@@ -310,7 +310,7 @@ def text() -> str:
         minors=table(*minors()),
         kubelets=table(*kubelets()),
         runs=table(*runs()),
-        production=compat.production(),
+        production=next(n for n, one in compat.branches().items() if one.status == "production"),
         toolkit=compat.toolkit_version(),
     )
 

@@ -15,7 +15,7 @@ YUM_OPTIONS = (
 
 
 class Dialect(NamedTuple):
-    """`declined`: how a dry run ends. `refresh`: the commands that read repositories anew. `locklist`: of versionlock, and the
+    """`declined`: how a dry run ends. `refresh`: the commands that reload repositories. `locklist`: of versionlock, and the
     file that may name another one; "": versions are locked by the command."""
 
     program: str

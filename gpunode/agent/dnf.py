@@ -1,4 +1,4 @@
-"""Running dnf or yum: one at a time, for as long as it prints something, and reading anew what its repositories hold."""
+"""Runs dnf or yum, one at a time, for as long as it prints something; refreshes its repositories."""
 
 import os
 import re

@@ -63,7 +63,7 @@ def init(
     known = start.from_names(hosts) if hosts else _from(source or "", cluster) if source else None
     if known is None:
         if json or not sys.stdin.isatty():
-            raise UsageError("where the hosts come from is not said, and nobody can be asked", hint=WAYS)
+            raise UsageError("no source of hosts is named, and there is no terminal to ask on", hint=WAYS)
         known, user = _asked(cluster, user)
     known = start.limited(known, limit or ())
     known = replace(

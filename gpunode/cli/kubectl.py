@@ -30,8 +30,8 @@ def _inspect(
     context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Show every GPU of the cluster with its pods: what they were promised, and what they have, where the device plugins may be
-    asked."""
+    """Show every GPU of the cluster with its pods: what they were promised and, where the user may ask the device plugins, what
+    they have."""
     from gpunode import report
     from gpunode.model import Cluster, Inventory
     from gpunode.rollout import shares

@@ -47,7 +47,7 @@ def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
 
 
 def of_rollout(namespace: str) -> tuple[Right, ...]:
-    """What deploying the plugin takes beside writing its objects, which is dry-run before."""
+    """Rights for deploying the plugin, besides those for its objects, which a dry run checks."""
     return (*_each("nodes", "watch"), *_each("pods", "list", "watch"), *_events(namespace))
 
 
@@ -71,7 +71,7 @@ def of_notebook(namespace: str) -> tuple[Right, ...]:
 
 
 def of_share(namespace: str) -> tuple[Right, ...]:
-    """What `share enable` takes beside writing the extender's objects, which is dry-run before."""
+    """Rights for `share enable`, besides those for the extender's objects, which a dry run checks."""
     return (
         *of_rollout(namespace),
         *_each("secrets", "get", namespace=namespace),
@@ -140,4 +140,4 @@ def _given(api: Api, one: Right) -> bool:
     try:
         return bool(api.create(review)["status"]["allowed"])
     except HttpError:
-        return True  # who may not ask is told when it is refused
+        return True  # a missing right shows at the request itself

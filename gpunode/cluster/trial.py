@@ -16,7 +16,7 @@ from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.reason import Reason
 
-BUSY = (429, 502, 503, 504)  # of an API server that cannot answer now: nothing is said of the pod
+BUSY = (429, 502, 503, 504)  # of an API server that cannot answer now: this is no judgement of the pod
 UNKNOWN = "not-admitted"  # code: the API server's sentence is none of those that are known
 OPTIONAL = (("serviceAccountName", "ServiceAccount"), ("runtimeClassName", "RuntimeClass"))
 

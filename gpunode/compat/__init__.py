@@ -6,7 +6,7 @@ The facts are the YAML tables beside this file, each with its source; the module
 from __future__ import annotations
 
 from gpunode.compat.archives import Archive, archive, archive_family, is_independent, named_branch, scatters
-from gpunode.compat.drivers import Branch, branches, kernel_version, production
+from gpunode.compat.drivers import Branch, branches, kernel_version
 from gpunode.compat.kubernetes import (
     Gate,
     distributions,
@@ -98,7 +98,6 @@ __all__ = [
     "needed_gates",
     "offers",
     "prebuilt",
-    "production",
     "rancher_default_runtime_since",
     "rancher_has_default_runtime",
     "refreshes",

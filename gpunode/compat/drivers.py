@@ -35,11 +35,6 @@ def branches() -> Mapping[int, Branch]:
     }
 
 
-def production() -> int:
-    """The default branch."""
-    return int(table("drivers")["production"])
-
-
 def _kernel(text: str) -> tuple[int, int]:
     major, minor = text.split(".")[:2]
     return int(major), int(minor)

@@ -19,7 +19,6 @@ class Gate:
     name: str
     alpha: int
     beta: int | None = None
-    ga: int | None = None
     locked: int | None = None
     gone: int | None = None
 

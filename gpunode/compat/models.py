@@ -65,7 +65,7 @@ def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 
 
 def fraction(device: PciDevice) -> str:
-    """What a GPU is that is part of one, for a virtual machine: its profile where that is known; "" for a whole one."""
+    """The profile of a virtual GPU, as far as known; "" for a whole GPU."""
     ids, part = device.device.lower(), device.subsystem.lower()
     named = table("gpus")["fractions"].get(f"{ids}:{part}")
     ranges = (row.partition("-") for row in table("gpus")["virtual"].get(ids, ()))

@@ -125,7 +125,7 @@ class PackageNames:
 
     @property
     def flavours(self) -> tuple[Flavour, ...]:
-        """Those of which there are packages."""
+        """The flavours that have packages."""
         return tuple(self._rows.get("flavours", ("open", "proprietary")))
 
     @property

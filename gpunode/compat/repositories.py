@@ -123,7 +123,7 @@ def _keys(family: Family, purpose: Purpose) -> Mapping[str, str]:
 
 
 def _systems(arch: str) -> Iterator[tuple[Family, Os, Mapping[str, Any]]]:
-    """Every release of the tables that there is for this architecture."""
+    """Every release in the tables for this architecture."""
     for family in get_args(Family):
         for name, versions in table("packages")[family]["systems"].items():
             for version, row in versions.items():

@@ -1,6 +1,6 @@
-"""What keeps GPUs in containers that run, and what hands them out by CDI: which of it this host needs, and why.
+"""What this host needs so that running containers keep their GPUs, and for CDI; and why.
 
-A `systemctl daemon-reload` makes systemd apply the device rules that it knows of. Those are lost that it was not told:
+A `systemctl daemon-reload` makes systemd apply the device rules that it knows. It does not know, and so removes, rules
 - of devices without a link in /dev/char, by runc 1.1.3 to 1.1.6 (fixed in 1.1.7: opencontainers/runc#3671, #3708, #3842), and
   before systemd 240, which looks devices up by that link;
 - of devices that NVIDIA's hook adds without runc knowing, as the toolkit does before 1.18 and in mode legacy.

@@ -30,7 +30,7 @@ def minor(host: Host, facts: Facts) -> int:
 
 
 def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
-    """The socket of the runtime that the kubelet is told to use, "" where it is told none; None: docker, by dockershim."""
+    """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
     words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
     if compat.has_dockershim(minor) and arguments.flag(words, "container-runtime") != "remote":
         return None

@@ -108,5 +108,5 @@ def _runtime(facts: Facts, minor: int, start: KubeletStart) -> str:
         return f"{start.place.unit} brings it"
     endpoint = node.endpoint(facts, minor, start)
     if endpoint is None:
-        return f"kubelet 1.{minor} has dockershim, and is not told another runtime"
+        return f"kubelet 1.{minor} has dockershim, and no other runtime is configured"
     return f"the kubelet's endpoint is {endpoint or 'its own default'}"

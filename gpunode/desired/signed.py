@@ -93,9 +93,9 @@ def _chosen(host: Host, facts: Facts, models: list[compat.Model]) -> compat.Preb
         raise Refused(
             host.name,
             f"no module that {facts.os.pretty} has fits this host\n" + "\n".join(obstacles),
-            hint=f"Change what is in the way, turn Secure Boot off for a module that is built here, {LEAVE}"
+            hint=f"Remove these obstacles, turn Secure Boot off for a module that is built here, {LEAVE}"
             if facts.secure_boot
-            else f"Change what is in the way, {LEAVE}",
+            else f"Remove these obstacles, {LEAVE}",
             layer="module",
         )
     there = [row for row in fitting if row.module in facts.packages]

@@ -168,7 +168,7 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[F
 
 
 def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Finding]:
-    """What is wrong with the command of a component of the control plane, which this file has."""
+    """Problems with a control plane component's command in this file."""
     name = words[0].rsplit("/", 1)[-1]
     for gate, state in arguments.gates(words).items():
         if cause := _gate(gate, state, target, name):

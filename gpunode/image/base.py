@@ -126,7 +126,7 @@ def _base(path: str, read: Open, arch: str) -> Base:
 
 
 def over(below: Mapping[str, str], layer: Mapping[str, str]) -> dict[str, str]:
-    """What is there once `layer` lies on `below`, without what its whiteouts hide: OCI's image specification, layer.md."""
+    """The files of `below` with `layer` on top: its whiteouts hide files (OCI's image specification, layer.md)."""
     gone, emptied = set[str](), set[str]()
     for name in layer:
         folder, last = posixpath.split(name)

@@ -37,13 +37,13 @@ def fetch(dest: Path, *, python: str, machine: str, folder: Path | None = None) 
     )
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        said = [
+        shown = [
             line.removeprefix("ERROR: ") for line in lines if not line.startswith(("WARNING", "Expected"))
         ] or lines
         raise NoWheels(
             f"pip cannot bring the libraries for Python {python} on {machine}"
             + (f" from {folder}" if folder else "")
-            + "".join(f"\n    {line}" for line in said[-8:]),
+            + "".join(f"\n    {line}" for line in shown[-8:]),
             hint=_hint(done.stderr, folder),
         )
     return sorted(dest.glob("*.whl"))

@@ -52,10 +52,10 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """What a plan interrupts, and whose work that is. `work`: what becomes of it first, where pods are known with a cordon
-    of their node; `stays`: it goes on. `timeout`: seconds that it is waited for. `pods`: those of the node but DaemonSets', and for how much of GPUs each asks, by
-    resource; None: not known. `users`: processes that use the GPUs, but the driver's own daemons. `reload`: the reboot is only for users
-    of the GPUs that are gone by then, so the modules are reloaded instead."""
+    """What a plan interrupts, and whose work. `work`: how it is ended first, with a cordon of the node where pods are known;
+    `stays`: it continues. `timeout`: seconds to wait for it. `pods`: the node's, without DaemonSets', with the units that each asks
+    for by resource; None: not known. `users`: processes that use the GPUs, without the driver's daemons. `reload`: the reboot is only
+    for users of the GPUs that have ended by then, so the modules are reloaded instead."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"

@@ -116,7 +116,7 @@ class Master:
 
 
 def _plain(path: Path) -> str:
-    """A path as ssh's ControlPath, which has tokens."""
+    """A path as ssh's ControlPath, in which % begins a token."""
     return str(path).replace("%", "%%")
 
 

@@ -21,7 +21,7 @@ def is_node(facts: Facts) -> bool:
 
 
 def is_server(facts: Facts) -> bool:
-    """Whether the host is of the control plane: a worker's kubelite is told to start none, which the snap writes."""
+    """Whether the host is of the control plane: a worker's kubelite is configured by the snap to start none."""
     return is_node(facts) and "--start-control-plane=false" not in arguments(
         files.text(facts, KUBELITE) or ""
     )

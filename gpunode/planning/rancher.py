@@ -19,7 +19,7 @@ from gpunode.planning import CannotPlan, files, services
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Where one of them keeps its files."""
+    """k3s or RKE2, and where it keeps its files."""
 
     name: Literal["k3s", "rke2"]
     units: tuple[str, ...]  # of a server, of an agent

@@ -48,7 +48,7 @@ def lacks_uvm(facts: Facts) -> bool:
 
 
 def beside(facts: Facts) -> Iterator[str]:
-    """What others' specifications of the same kind do beside the one that gpunode keeps current, where that is no good."""
+    """Problems that others' specifications of the same kind cause beside the one that gpunode keeps current."""
     found = _of_gpus(facts)
     kept = found.pop(WRITTEN, None)
     if kept is None:
@@ -83,7 +83,7 @@ def _files(facts: Facts) -> list[str]:
 
 
 def _counting(facts: Facts) -> dict[str, str]:
-    """The one that the units write, else those of others."""
+    """The specification that the units write, else those of others."""
     found = _of_gpus(facts)
     return {WRITTEN: found[WRITTEN]} if WRITTEN in found else found
 

@@ -33,7 +33,7 @@ class Span:
 
 @dataclass
 class Card:
-    """All that was reported of one host."""
+    """Everything reported of one host."""
 
     name: str
     outcome: Outcome | None = None

@@ -1,4 +1,4 @@
-"""The inventory that the user named, in the commands that are printed: what is shown can be run as it is."""
+"""Puts the inventory that the user named into printed commands, so that they can be run as shown."""
 
 from __future__ import annotations
 

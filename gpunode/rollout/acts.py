@@ -66,7 +66,7 @@ def unshown(changes: Iterable[Change], accepted: Collection[Act]) -> str:
 
 
 def _milder(act: Act) -> bool:
-    """True if a reboot does as much: it loads modules anew and restarts every unit."""
+    """True if a reboot does as much: it reloads modules and restarts every unit."""
     return act in MODULES or act[0] == "restart"
 
 

@@ -55,7 +55,7 @@ def _able(one: Member) -> Member:
 
 
 def aimed(inventory: Inventory, members: Members) -> Members:
-    """What each node is to offer by the plugin's configuration, and which GPUs its pods are to see."""
+    """The units that each node must offer by the plugin's configuration, and the GPUs that its pods must see."""
     config = inventory.cluster.plugin_config
 
     def stage(one: Member) -> Member:

@@ -1,4 +1,4 @@
-"""What an upgrade of Kubernetes would break on the hosts, told before it. Changes nothing."""
+"""Reports what an upgrade of Kubernetes would break on the hosts. Changes nothing."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def show(
 
 
 def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
-    """Tell what another sharing of GPUs means, nodes for which it is the same together, and which nodes beside the members'
-    get another configuration: it is one for all nodes."""
+    """Report what another sharing of GPUs means for the nodes, equal ones together. The configuration is the whole cluster's,
+    so nodes beside the members' are named, too."""
     wish = inventory.cluster
     if deployed.image(api, wish.namespace) is None:
         return
@@ -252,7 +252,7 @@ def _to_ask(one: Member) -> bool:
 
 
 def _untried(would: Sequence[Difference], listener: Listener) -> None:
-    """Tell of which objects the API server could not say what would become of them."""
+    """Report the objects for which the API server rejected the dry run."""
     reasons: dict[str, list[Difference]] = {}
     for one in would:
         if one.untried:
@@ -260,5 +260,5 @@ def _untried(would: Sequence[Difference], listener: Listener) -> None:
     for reason, these in reasons.items():
         what = ", ".join(one.what for one in these) if len(these) <= FEW else f"{len(these)} objects"
         there = any(one.action != "created" for one in these)
-        rest = " What gpunode sets was compared with what is there; more is not known." if there else ""
+        rest = " Only fields that gpunode sets were compared with the current ones." if there else ""
         listener.note(f"The API server could not try {what}: {reason}.{rest}")

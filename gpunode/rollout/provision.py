@@ -198,7 +198,7 @@ def _asked(
 
 
 def _operator(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
-    """This run as the only one that changes the cluster's nodes, where there is a cluster."""
+    """Hold the cluster's lease, so that no other run changes its nodes; without a cluster there is none to hold."""
     if api is None:
         return nullcontext(Held(record.owner))
     return lease.hold(api, record.owner, progress(session.listener))

@@ -12,7 +12,7 @@ from gpunode.wording import few
 
 
 def installed(session: Session, members: Members, *, yes: bool) -> Members:
-    """The members, of which those without the Python that the agent needs got one, if that is accepted."""
+    """The members. Those without a Python for the agent got one, if the user accepted that."""
     lacking = {one.host.name: one.outcome.install for one in members if one.outcome and one.outcome.install}
     if not lacking:
         return members

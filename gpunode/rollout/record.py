@@ -233,7 +233,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise GpunodeError(f"{path}: {error.strerror}", hint="Name a run that there is.") from error
+        raise GpunodeError(f"{path}: {error.strerror}", hint="Name an existing run.") from error
     for line in text.splitlines():
         try:
             found = json.loads(line)

@@ -26,7 +26,7 @@ def server(api: Api, wish: SecondScheduler | None) -> int:
 
 def rehearse(api: Api, share: extender.Spec, wish: SecondScheduler) -> None:
     """Dry-run it with the extender, whose address may not be known yet. Raises ClusterError where the API server would refuse
-    it: who may not bind its roles is told before anything is changed."""
+    it, for example because the user may not bind its roles."""
     second.plan(api, _wanted(api, share, wish), share.manifests)
 
 

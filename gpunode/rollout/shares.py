@@ -75,7 +75,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
             f"{other.product.way}."
         )
     strays.note(session.inventory, pods, listener)
-    for reason in _untold(placed, there):
+    for reason in _uncompared(placed, there):
         listener.note(f"Not compared with its kubelet: {reason}.")
     fixable = [one for one in found if one.repair]
     fixed = 0
@@ -197,8 +197,8 @@ def _share(inventory: Inventory) -> Share:
 
 
 def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
-    """What the kubelets of the session's hosts have allocated, by node, and the hosts with their nodes; those that did not answer
-    are reported."""
+    """Allocations by node, from the kubelets of the session's hosts, and the hosts with their nodes. Reports hosts that did not
+    answer."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
@@ -212,8 +212,8 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     return found, placed
 
 
-def _untold(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
-    """Why not every node is compared with its kubelet, but where that was a failure, which is told."""
+def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
+    """Why some nodes are not compared with their kubelets; failures, which are reported elsewhere, left out."""
     answered = [one for one in placed if one.facts]
     seen = {one.node.name for one in answered if one.node}
     reasons = [one.reason.words for one in answered if one.reason]

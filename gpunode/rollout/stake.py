@@ -1,4 +1,4 @@
-"""What the hosts' plans disturb, and whose work that is: known before anything is shown or asked."""
+"""The work on the GPUs that the hosts' plans disturb: found before anything is shown or asked."""
 
 from __future__ import annotations
 

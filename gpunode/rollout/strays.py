@@ -16,7 +16,7 @@ NAMED = 5
 
 
 def found(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
-    """namespace/name of those whose scheduler is another, and that have not ended."""
+    """namespace/name of unfinished pods that ask for the resource and name another scheduler."""
     names = []
     for pod in pods:
         ended = (pod.get("status") or {}).get("phase") in ENDED

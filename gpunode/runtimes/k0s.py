@@ -39,8 +39,8 @@ def unit(facts: Facts) -> str:
     return next((one for one in there if services.is_active(facts, one)), (there or UNITS)[0])
 
 
-def serves(endpoint: str | None) -> bool:  # noqa: ARG001 - no endpoint is told its kubelet
-    """Its kubelet uses it without being told."""
+def serves(endpoint: str | None) -> bool:  # noqa: ARG001 - its kubelet has no endpoint
+    """False: its kubelet uses it without an endpoint."""
     return False
 
 
@@ -81,7 +81,7 @@ def by_systemd(facts: Facts) -> bool:
 
 
 def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
-    """The one that it brings."""
+    """The runc that k0s brings."""
     return "/var/lib/k0s/bin/runc"
 
 

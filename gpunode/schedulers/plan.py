@@ -90,7 +90,7 @@ def disabling(files: Mapping[str, File]) -> tuple[Change, ...]:
 
 
 def restoring(files: Mapping[str, File], now: Mapping[str, File]) -> tuple[Change, ...]:
-    """The changes from what is there `now` back to `files`, byte for byte; the manifest first."""
+    """The changes from the state `now` back to `files`, byte for byte; the manifest first."""
     why = "the scheduler gets its earlier configuration back"
     changes: list[Change] = []
     for path in dict.fromkeys((manifest.PATH, *files)):
@@ -125,5 +125,5 @@ def _content(files: Mapping[str, File], path: str) -> str:
     found = files.get(path)
     if found is None or found.content is None:
         why = "is not there" if found is None or not found.exists else found.error or "cannot be read"
-        raise CannotPlan(f"{path} {why}", hint="gpunode plans from what is there: make it readable.")
+        raise CannotPlan(f"{path} {why}", hint="Make it readable: gpunode plans from its content.")
     return found.content

@@ -20,7 +20,7 @@ def choose(free: Sequence[int], asks: Sequence[Ask], *, packed: bool) -> Choice 
     """GPUs for all asks together, or None if no choice has room. Raises TooHard.
 
     The largest ask goes first: `packed`, to the GPUs with the least free that is enough, else to those with the most.
-    A choice that leaves no room for a smaller one is taken back, so None means that there is none.
+    It goes back on a choice that leaves no room for a smaller ask, so None means that no choice has room.
     """
     if len(asks) == 1:  # the usual pod, without the bookkeeping
         first = next(_candidates(free, asks[0], packed=packed), None)

@@ -153,8 +153,7 @@ class Extender:
 
 
 def _proposed(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
-    """By node the victims' UIDs, and how many budgets they violate. Whole pods come from a scheduler that was told of no
-    node cache."""
+    """By node: the victims' UIDs, and how many budgets they violate. A scheduler without `nodeCacheCapable` sends whole pods."""
     found = {}
     try:
         for node, given in (fields.get("nodenametometavictims") or {}).items():

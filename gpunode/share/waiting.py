@@ -1,4 +1,4 @@
-"""Pods that found no room, told to the scheduler when there is.
+"""Pods that found no room. Once there is some, the scheduler is made to try them again.
 
 The scheduler tries a refused pod again when another ends. Now and then it learns of that end, asks, and is refused again
 before the ledger has learned of it too; then it waits for another event, or five minutes. So a pod that has room and is
@@ -79,7 +79,7 @@ class Waiting:
             self._waiters[uid] = Waiter(path, wish, self._clock())
 
     def fits(self, uid: str) -> None:
-        """It was told of a node."""
+        """Forget this pod: the scheduler got a node for it."""
         with self._lock:
             self._waiters.pop(uid, None)
 
@@ -99,15 +99,15 @@ class Waiting:
 
     def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
         """Touch as many as there is room for by now. The others wait until it is seen who took it."""
-        books, told, answers = dict(self._books), 0, True
+        books, touched, answers = dict(self._books), 0, True
         for uid, one in late:
             place = next((name for name, book in books.items() if self._holds(book, one.wish)), None)
-            if place is None and not told:
+            if place is None and not touched:
                 self._replace(uid, one, replace(one, room=None))
-            elif place is None or told == MOST or not answers:
+            elif place is None or touched == MOST or not answers:
                 self._replace(uid, one, replace(one, room=now))
             else:
-                told += 1
+                touched += 1
                 books[place] = self._with(books[place], one)
                 answers = self._touch(uid, one, now)
 
@@ -152,7 +152,11 @@ class Waiting:
             self._api.send("PATCH", one.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
         except ApiError as error:
             if error.code not in GONE:
-                log.warning("%s has room, but the scheduler cannot be told: %s", one.path, error)
+                log.warning(
+                    "%s has room, but its annotation cannot be changed, so the scheduler may not try it: %s",
+                    one.path,
+                    error,
+                )
                 self._replace(uid, one, replace(one, room=now + ITSELF))
                 return False
         self._replace(uid, one, None)

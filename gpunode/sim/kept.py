@@ -58,8 +58,8 @@ def one(name: str | None) -> Kept:
         return there[name]
     if not there:
         raise UsageError("no demo is kept running", hint="Begin one: `gpunode demo --keep`.")
-    said = f"no kept demo is called {name}" if name else f"{len(there)} demos are kept running"
-    raise UsageError(said, hint=f"Name one of {', '.join(there)}.")
+    problem = f"no kept demo is called {name}" if name else f"{len(there)} demos are kept running"
+    raise UsageError(problem, hint=f"Name one of {', '.join(there)}.")
 
 
 def free_name() -> str:

@@ -13,13 +13,13 @@ BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runt
 
 
 def wanted(links: Sequence[Link]) -> bool:
-    """Whether all that a container needs holds, and no pod can follow: there is no working kubelet, or no node that is known."""
+    """Whether every link below the kubelet holds and no pod can be run: the kubelet does not work, or its node is not known."""
     good = {link.layer for link in links if link.status == "ok"}
     return good.issuperset(BELOW) and "node" not in good
 
 
 def runtime(outcome: Outcome) -> str:
-    """The one that the kubelet uses, as far as known."""
+    """The runtime that the kubelet uses, as far as known."""
     if outcome.desired is not None and outcome.desired.runtime:
         return outcome.desired.runtime
     return runtimes.in_use(outcome.facts) if outcome.facts else ""

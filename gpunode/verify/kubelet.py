@@ -16,19 +16,17 @@ def wished(outcome: Outcome | None) -> Mapping[str, bool]:
     return {name: state for name, state in found.items() if state is not None}
 
 
-def in_force(link: Link, outcome: Outcome, told: Mapping[str, bool] | str) -> Link:
-    """The link with what the kubelet reports (else: why it cannot be asked): broken by a gate that is not in force, with the
-    place that its value comes from."""
-    if isinstance(told, str):
-        words = (
-            f"whether {', '.join(wished(outcome))} is in force is known by files and arguments alone: {told}"
-        )
+def in_force(link: Link, outcome: Outcome, reported: Mapping[str, bool] | str) -> Link:
+    """The link, broken where the kubelet reports another value of a gate, with the place that it comes from. `reported`: the
+    gates, or why the kubelet could not be asked."""
+    if isinstance(reported, str):
+        words = f"whether {', '.join(wished(outcome))} is in force is known from files and arguments alone: {reported}"
         return replace(link, cause="\n".join(filter(None, (link.cause, words))))
-    wrong = [name for name, state in wished(outcome).items() if told.get(name) != state]
+    wrong = [name for name, state in wished(outcome).items() if reported.get(name) != state]
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
         return link
-    text = f"the running kubelet goes by {', '.join(_shown(name, told.get(name)) for name in wrong)}"
+    text = f"the running kubelet goes by {', '.join(_shown(name, reported.get(name)) for name in wrong)}"
     causes = [_where(seen, desired, desired.kubelet, name) for name in wrong]
     fix = (
         f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "

@@ -27,7 +27,7 @@ from gpunode.model import (
         (WriteFile("/a", "x", "why"), "write /a"),
         (WriteFile("/a", "x", "why", before="y"), "change /a"),
         (RemoveFile("/a", "x", "why"), "remove /a"),
-        (Packages("why", refresh=True), "read the package lists anew"),
+        (Packages("why", refresh=True), "refresh the package lists"),
         (Packages("why", install=(PackageSpec("a", "1.*"),), hold=("a",)), "install a 1.* and hold it"),
         (
             Packages("why", install=(PackageSpec("a", "1"), PackageSpec("b", "1")), hold=("a", "b")),

@@ -38,7 +38,7 @@ def test_the_chain_goes_from_the_system_to_the_gates() -> None:
         Choice("modules", "proprietary", "branch 580 has no others that drive all GPUs"),
         Choice("headers", "linux-headers-6.1.0-40-amd64", "kernel 6.1.0-40-amd64 runs"),
         Choice("toolkit", "1.20.1", "gpunode's tables have it"),
-        Choice("runtime", "docker", "kubelet 1.9 has dockershim, and is not told another runtime"),
+        Choice("runtime", "docker", "kubelet 1.9 has dockershim, and no other runtime is configured"),
         Choice(
             "kubelet",
             "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf",

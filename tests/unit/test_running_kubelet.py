@@ -79,5 +79,5 @@ def test_a_kubelet_that_cannot_be_asked_is_said_and_breaks_nothing() -> None:
     link = kubelet.in_force(OK, outcome(), "ann may not get nodes/proxy")
     assert (link.status, link.text) == ("ok", OK.text)
     assert link.cause == (
-        "whether KubeletPodResources is in force is known by files and arguments alone: ann may not get nodes/proxy"
+        "whether KubeletPodResources is in force is known from files and arguments alone: ann may not get nodes/proxy"
     )

@@ -98,11 +98,11 @@ class ExecPlugin:
             _end(process, grouped=not asks)
             raise
         if process.returncode:
-            said = "what it wrote is above" if asks else (err or "").strip()
+            printed = "its output is above" if asks else (err or "").strip()
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
             raise self._failed(
-                f"it ended with status {process.returncode}{said and f': {said}'}{'' if said or asks else '.'}{'' if said else no_input}",
-                *([no_input.strip()] if said and no_input else ()),
+                f"it ended with status {process.returncode}{printed and f': {printed}'}{'' if printed or asks else '.'}{'' if printed else no_input}",
+                *([no_input.strip()] if printed and no_input else ()),
             )
         return self._read(out)
 
@@ -152,7 +152,7 @@ class ExecPlugin:
 
 
 class Login:
-    """What is shown to the API server: asked for again before it ends, and once it is refused. For one thread at a time, but `valid`.
+    """The credentials for the API server, renewed before they expire and when they are refused. For one thread at a time, but `valid`.
 
     `tls`: None for plain HTTP; another context once another certificate is shown.
     """
@@ -200,7 +200,7 @@ def _time(text: str) -> datetime:
 
 
 def _end(process: subprocess.Popen[str], *, grouped: bool) -> None:
-    """Kill it, and what it started where that is its own group; what holds its output beyond that is left alone."""
+    """Kill it, with its group where it has one of its own. Other processes that hold its output stay."""
     with suppress(ProcessLookupError, PermissionError):
         if grouped:
             os.killpg(process.pid, signal.SIGKILL)

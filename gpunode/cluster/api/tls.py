@@ -40,7 +40,7 @@ class Trust:
 
 
 def _settle(context: ssl.SSLContext) -> None:
-    """Name the protocol once. urllib3 names it anew for each connection, which frees the old name; a connection that another
+    """Name the protocol once. urllib3 names it again for each connection, which frees the old name; a connection that another
     thread begins at that moment, for which Python lets go of its lock, would send what lies there then: the server ends the
     handshake with `decode error`, once in some thousand (Python 3.11, OpenSSL 3.0)."""
     context.set_alpn_protocols(["http/1.1"])

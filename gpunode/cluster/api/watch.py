@@ -116,7 +116,7 @@ class Patience:
         self._begun, self._looked = time.monotonic(), 0.0
 
     def tell(self, so_far: str, why: Callable[[], Reason]) -> Reason | None:
-        """Call it as often as one likes. The reason, where it was asked for."""
+        """Report the progress, not too often. Returns the reason where it was asked for."""
         now, reason = time.monotonic(), None
         if now - self._begun < USUAL:
             self._tell(so_far)

@@ -34,12 +34,12 @@ NOTHING = Real()
 
 
 def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
-    """What a node's plugin answers, as if its host said it: by the kubelet's answer to the plugin. MIG devices count as their GPU."""
+    """A node's allocations by its plugin, which asks the kubelet: for nodes whose host is not asked. MIG devices count as their GPU."""
     if any(one.users is None for one in gpus):
         return NOTHING
     uids = {name: uid for uid, name in names(pods).items()}
     entries = tuple(
-        # The ids are not told; each begins with the device's UUID.
+        # The plugin publishes no ids; each begins with the device's UUID.
         Entry(
             uids[user.pod],
             user.container,
@@ -65,7 +65,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One device (`gpu` is its index, or UNKNOWN for all of a node that nobody told apart) as one resource. `total` is None
+    """One device (`gpu` is its index, or UNKNOWN where the node's devices are not distinguished) as one resource. `total` is None
     where the node publishes no sizes."""
 
     node: str
@@ -106,7 +106,7 @@ def rows(
 
 
 def _unit(resource: str, node: Object, host: Real) -> str:
-    """What one is: as the ids of those in use say, or what the node publishes."""
+    """The unit of the resource: from the ids of units in use, else from what the node publishes."""
     known = () if host.counted else host.entries or ()
     found = {_of_id(one) for entry in known if entry.resource == resource for one in entry.ids}
     return found.pop() if len(found) == 1 else _of_memory(gpus.unit(node, resource))

@@ -226,7 +226,7 @@ def named(host: Host, nodes: Sequence[Node], hostname: str = "") -> list[Node]:
 
 
 def join(nodes: Sequence[Node]) -> str:
-    """What to do with a host that is none of them."""
+    """What to do with a host that is none of these nodes."""
     names = _few([node.name for node in nodes])
     return (
         "Join it to the cluster; or, if it is a node under another name, name that with `node:` in the inventory. "

@@ -85,7 +85,7 @@ def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[s
 
 
 def variable_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
-    """Whether containers on a node with these labels are told their GPUs by a variable and by nothing else."""
+    """Whether containers on a node with these labels learn their GPUs from a variable alone."""
     settings = in_force(config, labels)
     return settings is not None and set(settings.device_list_strategy) == {"envvar"}
 

@@ -15,7 +15,7 @@ STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluste
 
 @dataclass(frozen=True, slots=True)
 class MigProblem:
-    """`what` is wrong with which GPUs. `missing` names those that a node does not offer; "" where it offers all."""
+    """A problem of GPUs with MIG. `missing` names the GPUs that the node does not offer because of it; "" for none."""
 
     what: str
     fix: str

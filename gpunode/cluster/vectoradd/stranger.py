@@ -71,7 +71,7 @@ def _words(pod: Object | None) -> str:
         return f"a pod that asks for no GPU did not end: {pods.problem(pod) if pod else 'it does not exist'}"
     if ended.get("exitCode") == 0:
         return ""
-    said = str(ended.get("message") or "").strip()
+    reported = str(ended.get("message") or "").strip()
     if ended.get("exitCode") == SEEN:
-        return f"a pod that asks for no GPU sees {said or 'GPUs'}"
-    return f"a pod that asks for no GPU failed: {said or ended.get('reason', '')}"
+        return f"a pod that asks for no GPU sees {reported or 'GPUs'}"
+    return f"a pod that asks for no GPU failed: {reported or ended.get('reason', '')}"

@@ -1,1 +1,1 @@
-"""What is said between the plugin and its kubelet: the device plugin protocol in all its versions, and which pod has what."""
+"""The plugin's talk with its kubelet: the device plugin protocol in all its versions, and pod resources."""

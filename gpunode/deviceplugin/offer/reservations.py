@@ -41,7 +41,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """What a container uses of one device by an id that is not offered now."""
+    """A container's use of one device, by an id that is not offered now."""
 
     holder: ContainerDevices
     device: str

@@ -84,7 +84,7 @@ def warnings(
     shares: Sequence[Share] = (),
     by_memory: MemorySharing | None = None,
 ) -> list[str]:
-    """Sentences for what the configuration cannot do on this node, where that is no error."""
+    """Warnings: what the configuration asks for and this node cannot do, without an error."""
     groups = _by_resource(devices, mig_strategy)
     found = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut(devices, mig_strategy)]
     found += [

@@ -1,8 +1,8 @@
-"""Where a pod's containers are, as its annotations say. Pure.
+"""The GPUs of a pod's containers, by its annotations. Pure.
 
-A placement says where; how much is what the pod's spec asks for, which nobody can edit. gpushare's annotations hold one
-GPU for a whole pod (pkg/utils/pod.go of its extender), ACK's hold indexes by container; gpunode's own names the GPU by
-UUID, which survives that GPUs are counted anew, and the node it was chosen for.
+A placement says where. How much comes from the pod's spec, which cannot be edited. gpushare's annotations hold one GPU
+for a whole pod (pkg/utils/pod.go of its extender), ACK's hold indexes by container. gpunode's own hold the node and the
+GPU's UUID, which stays when indexes change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps dnf on a driver branch: by the stream of NVIDIA's module, where its repository has streams.
 
 Elsewhere the versions of the packages do it, which are held. dnf keeps a module's state in a file, which `dnf module
-enable` writes and libdnf reads; enabling another stream after a reset is writing it anew.
+enable` writes and libdnf reads; enabling another stream after a reset writes it again.
 """
 
 from __future__ import annotations

@@ -159,14 +159,14 @@ def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collec
     if expired and (changes or not _has_all(facts, desired, source)):
         raise CannotPlan(
             f"{expired}: nothing that it signs is trusted",
-            hint=f"Take the key anew where {source.uri} has it, as keys are extended; if the host's clock is wrong, set it.",
+            hint=f"Download the key again from where {source.uri} has it: keys are extended. If the host's clock is wrong, set it.",
         )
 
 
 def expiry_notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
-    """A note on each key that has expired, which keeps no host from what it has already."""
+    """A note on each expired key. It does not affect what a host has already."""
     expired = (_expired(facts, source) for source in sources)
-    return tuple(f"{words}: the next installation with it needs the key anew." for words in expired if words)
+    return tuple(f"{words}: the next installation with it needs a renewed key." for words in expired if words)
 
 
 def _expired(facts: Facts, source: Source) -> str:

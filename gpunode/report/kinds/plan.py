@@ -107,5 +107,5 @@ class ClusterMore(Cluster, total=False):
     claims: list[Claim]
     untried: Annotated[
         str,
-        "why the API server could not be asked; `diff` is then what gpunode sets, compared with what is there",
+        "why the API server could not be asked; `diff` then compares only the fields that gpunode sets with the current ones",
     ]

@@ -11,7 +11,7 @@ class Share(TypedDict):
     """`share inspect`: a GPU."""
 
     node: Node
-    gpu: Annotated[str, "its index; `?`: all that nobody told apart"]
+    gpu: Annotated[str, "its index; `?`: all GPUs of a node together, where they are not distinguished"]
     device: Uuid
     resource: Resource
     promised: Annotated[int, "units that pods were promised"]

@@ -49,8 +49,8 @@ class Brought:
         """The node's service, which starts it."""
         return self.product.unit(facts) or self.product.units[0]
 
-    def serves(self, endpoint: str | None) -> bool:  # noqa: ARG002 - no endpoint is told its kubelet
-        """Its kubelet uses it without being told."""
+    def serves(self, endpoint: str | None) -> bool:  # noqa: ARG002 - its kubelet has no endpoint
+        """False: its kubelet uses it without an endpoint."""
         return False
 
     def in_use(self, facts: Facts) -> bool:
@@ -81,7 +81,7 @@ class Brought:
         return keeps_cgroups(files.text(facts, self.generated) or "")
 
     def runc(self, facts: Facts) -> str:  # noqa: ARG002 - as of the other runtimes
-        """The one that it brings."""
+        """The runc that the product brings."""
         folder = self.product.agent.rpartition("/")[0]
         return f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
 

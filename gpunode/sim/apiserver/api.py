@@ -213,10 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _user(self) -> str:
         """The user of the token; the anonymous one without a token. Raises StatusError for an unknown token."""
-        said = self.headers.get("Authorization", "")
-        if not said:
+        login = self.headers.get("Authorization", "")
+        if not login:
             return "system:anonymous"
-        user = self.server_api.users.get(said.removeprefix("Bearer "))
+        user = self.server_api.users.get(login.removeprefix("Bearer "))
         if user is None:
             raise status_error(401, "Unauthorized", "Unauthorized")
         return user
@@ -251,16 +251,16 @@ class _Handler(BaseHTTPRequestHandler):
             raise status_error(400, "BadRequest", f"container {container} is not valid for pod {name}")
         log = self.server_api.logs(pod, container, query.get("previous") == "true")
         with log.path.open("rb") as file:
-            said = file.read()
+            text = file.read()
             if "tailLines" in query:
                 count = int(query["tailLines"])
-                said = b"".join(said.splitlines(keepends=True)[-count:]) if count else b""
-            said = said[: int(query.get("limitBytes") or len(said))]
+                text = b"".join(text.splitlines(keepends=True)[-count:]) if count else b""
+            text = text[: int(query.get("limitBytes") or len(text))]
             if query.get("follow") != "true":
-                self._send(200, said.decode(errors="replace"))
+                self._send(200, text.decode(errors="replace"))
                 return
             self._chunks("text/plain")
-            self._chunk(said)
+            self._chunk(text)
             over = False
             while not over:
                 time.sleep(POLL)

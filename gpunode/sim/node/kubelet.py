@@ -102,7 +102,7 @@ class Kubelet:
         record(self.store, about, "kubelet", kind, reason, message, self.name)
 
     def configz(self) -> Object:
-        """What it goes by, as far as it was told. Raises StatusError."""
+        """Its configuration, as far as simulated. Raises StatusError."""
         if not self._since:
             words = f"dial tcp 127.0.0.1:10250: connect: connection refused: {self.name}"
             raise status_error(503, "ServiceUnavailable", words)

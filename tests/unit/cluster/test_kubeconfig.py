@@ -392,7 +392,7 @@ def test_a_plugin_that_fails_in_a_terminal_has_written_why(
     """There it may ask, so it has the terminal for all that it writes."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     said = refused(written(tmp_path, **plugin("/bin/false", mode="IfAvailable")))
-    assert "its credential plugin failed: it ended with status 1: what it wrote is above" in said
+    assert "its credential plugin failed: it ended with status 1: its output is above" in said
 
 
 def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(
