@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check format unit sim storm lab lab-test lab-matrix lab-down proto lock reference docs dist clean
+.PHONY: help demo try test check types contracts format unit sim storm lab lab-test lab-matrix lab-down proto lock reference docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,10 +34,14 @@ UNIT := -m "not lab and not gpu and not browser" --ignore tests/sim
 check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j types contracts unit
+
+types: $(VENV)/.ready
 	# The demo also runs on macOS.
 	$(BIN)/mypy gpunode --platform darwin --cache-dir .mypy_cache/darwin & other=$$!; $(BIN)/mypy && wait $$other
-	$(BIN)/lint-imports
-	$(PYTEST) $(UNIT)
+
+contracts: $(VENV)/.ready
+	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 	$(PYTEST) $(UNIT)

@@ -33,7 +33,8 @@ def text(template: str, /, **values: object) -> str:
 def rendered(template: str, /, **values: object) -> list[Object]:
     """The objects in `templates/cluster/<template>` with these values."""
     try:
-        return [one for one in yaml.safe_load_all(text(template, **values)) if one]
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; the wheels have it
+        return [one for one in yaml.load_all(text(template, **values), loader) if one]
     except yaml.YAMLError as error:
         raise _unusable(template, error) from error
 
