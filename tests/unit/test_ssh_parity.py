@@ -309,14 +309,18 @@ def keys(sshd: Sshd, tmp_path: Path) -> Path:
     public = subprocess.run(
         ["ssh-keygen", "-y", "-f", folder / "GOOD"], capture_output=True, text=True, check=True
     )
-    subprocess.run(
-        ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", folder / "LOCKED"], check=True, capture_output=True
-    )
-    subprocess.run(
-        ["ssh-keygen", "-q", "-p", "-Z", "3des-cbc", "-N", "secret", "-f", folder / "RARE"],
-        check=True,
-        capture_output=True,
-    )
+    lock = [
+        "ssh-keygen",
+        "-q",
+        "-p",
+        "-a",
+        "1",
+        "-N",
+        "secret",
+        "-f",
+    ]  # one round, not 24: they cost a third of a second
+    subprocess.run([*lock, folder / "LOCKED"], check=True, capture_output=True)
+    subprocess.run([*lock, folder / "RARE", "-Z", "3des-cbc"], check=True, capture_output=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "BAD"], check=True)
     (folder / "GOOD.pub").write_text(public.stdout)
     (folder / "PUBLIC.pub").write_text(public.stdout)
@@ -461,18 +465,23 @@ def _dialled(dialer: Dialer | openssh_room.Dialer, sshd: Sshd, check: str, key: 
 # --- OpenSSH's own server ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with `config` for a server on loopback that has a certificate for its host key; `ca.pub` signed it."""
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys of a host, a user and an authority, which signed the host's."""
+    folder = tmp_path_factory.mktemp("keys")
     for name in ("ca", "host", "rsa", "user"):
         kind = "rsa" if name == "rsa" else "ed25519"
-        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", tmp_path / name], check=True)
-    subprocess.run(
-        ["ssh-keygen", "-q", "-s", "ca", "-I", "gpu-01", "-h", "-n", "gpu-farm", "host.pub"],
-        cwd=tmp_path,
-        check=True,
-    )
+        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", folder / name], check=True)
+    sign = ["ssh-keygen", "-q", "-s", "ca", "-I", "gpu-01", "-h", "-n", "gpu-farm", "host.pub"]
+    subprocess.run(sign, cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def openssh(signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with `config` for a server on loopback that has a certificate for its host key; `ca.pub` signed it."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    shutil.copytree(signed, tmp_path, dirs_exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (tmp_path / "sshd_config").write_text(
