@@ -100,7 +100,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.runtime != "k0s" or desired.runtime_mode == "none":
         return ()
     written = _drop_in(facts, default=desired.runtime_mode == "default")
-    reason = _restart(facts, changed=bool(written))
+    why = "so that what it makes of the drop-in is seen to work"
+    reason = services.restart(facts, unit(facts), _paths(facts), changed=bool(written), why=why)
     if not reason:
         _taken(facts, default=desired.runtime_mode == "default")
         return written
@@ -176,13 +177,3 @@ def _version(facts: Facts) -> int:
         return found
     minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
     return 3 if (minor or 0) >= THIRD else 2
-
-
-def _restart(facts: Facts, *, changed: bool) -> str | None:
-    name = unit(facts)
-    if not services.is_active(facts, name):
-        return "it is not running"
-    if changed:
-        return "so that what it makes of the drop-in is seen to work"
-    stale = [path for path in _paths(facts) if files.newer(facts, path, name)]
-    return f"{stale[0]} is newer than the running one" if stale else None

@@ -100,7 +100,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     default = desired.runtime_mode == "default"
     written = _template(facts, default=default)
-    reason = _restart(facts, changed=bool(written))
+    why = "it makes its configuration of the template at its start"
+    reason = services.restart(facts, UNIT, (TEMPLATE,), changed=bool(written), why=why)
     if not reason:
         _taken(facts, default=default)
         return written
@@ -144,11 +145,3 @@ def _imported(facts: Facts) -> tuple[str, ...]:
     patterns = [str(one) for text in texts for one in parse(filled(text), TEMPLATE).get("imports") or ()]
     there = (path for path, file in facts.files.items() if file.exists)
     return tuple(sorted(path for path in there if any(fnmatchcase(path, one) for one in patterns)))
-
-
-def _restart(facts: Facts, *, changed: bool) -> str | None:
-    if not services.is_active(facts, UNIT):
-        return "it is not running"
-    if changed:
-        return "it makes its configuration of the template at its start"
-    return f"{TEMPLATE} is newer than the running one" if files.newer(facts, TEMPLATE, UNIT) else None

@@ -37,7 +37,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.runtime != "containerd" or desired.runtime_mode == "none":
         return ()
     written = _config(facts, default=desired.runtime_mode == "default")
-    reason = _restart(facts, changed=bool(written))
+    reason = services.restart(facts, UNIT, _present(facts), changed=bool(written))
     if not reason:
         return written
     note, fault = "containers go on running", "" if written else None
@@ -144,12 +144,3 @@ def _version(facts: Facts) -> int:
 
 def _release(facts: Facts) -> tuple[int, ...]:
     return numbers(facts.containerd.version) if facts.containerd else ()
-
-
-def _restart(facts: Facts, *, changed: bool) -> str | None:
-    if not services.is_active(facts, UNIT):
-        return "it is not running"
-    if changed:
-        return "it reads its configuration at its start"
-    stale = [path for path in _present(facts) if files.newer(facts, path, UNIT)]
-    return f"{stale[0]} is newer than the running one" if stale else None

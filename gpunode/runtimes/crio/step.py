@@ -29,7 +29,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     default = desired.runtime_mode == "default"
     waits = default and _waits(facts, desired)
     written = tuple(_files(facts, default=default and not waits, waits=waits))
-    reason = _restart(facts, changed=bool(written))
+    reason = services.restart(facts, UNIT, paths(facts), changed=bool(written))
     if not reason:
         return written
     guards, fault = tuple(change.path for change in written), "" if written else None
@@ -109,12 +109,3 @@ def low_level(facts: Facts) -> str:
     now = read(facts)
     path = str(now.runtimes.get(now.below, {}).get("runtime_path") or now.below)
     return path.rpartition("/")[2] if path.startswith(("/usr/bin/", "/usr/sbin/")) else path
-
-
-def _restart(facts: Facts, *, changed: bool) -> str | None:
-    if not services.is_active(facts, UNIT):
-        return "it is not running"
-    if changed:
-        return "it reads its configuration at its start"
-    stale = [path for path in paths(facts) if files.newer(facts, path, UNIT)]
-    return f"{stale[0]} is newer than the running one" if stale else None
