@@ -163,7 +163,7 @@ def test_the_parts_of_a_driver_that_is_wished_go_back_with_it(rocky: Rocky) -> N
     assert rocky.host.apply(Packages("why", install=DRIVER))[-1]["ok"]
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(rocky: Rocky) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(rocky: Rocky) -> None:
     """From dnf's own figures."""
     rocky.says("dry", (TABLE % "").replace("Installed size: 40 k", "Installed size: 900000 G"), 1)
     failed = rocky.host.fail(Packages("why", install=DRIVER))
@@ -224,7 +224,7 @@ def test_dnfs_refusals_have_their_causes(rocky: Rocky, code: str) -> None:
     assert not [call for call in rocky.dnf() if "install -y" in call]
 
 
-def test_a_version_that_is_not_there_is_told_with_those_that_are(rocky: Rocky) -> None:
+def test_a_version_that_is_not_there_is_reported_with_those_that_are(rocky: Rocky) -> None:
     """The newest first."""
     missing = "nvidia-driver-cuda-3:580.*"
     rocky.says("dry", f"No match for argument: {missing}\nError: Unable to find a match: {missing}\n", 1)

@@ -181,7 +181,7 @@ def test_the_first_failure_ends_it(host: Host) -> None:
     assert not host.path("/etc/third").exists()
 
 
-def test_a_full_disk_is_told_as_such_and_leaves_no_half_file(host: Host, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path: Path) -> None:
     """No room for the new file: the old one stays."""
     small = host.path("/etc/small")
     small.mkdir()

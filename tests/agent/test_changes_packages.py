@@ -131,7 +131,7 @@ def test_a_version_alone_asks_for_no_downgrade(host: Host) -> None:
     assert host.fail(Packages("why", install=(spec,)))["code"] == "would-downgrade"
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(host: Host) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(host: Host) -> None:
     """From apt's own figures."""
     text = f"{LISTS}Need to get 400 MB of archives.\nAfter this operation, 900,000 GB of additional disk space will be used.\n"
     host.apt(dry=said(text), install="touch $GPUNODE_ROOT/state/done")
@@ -382,7 +382,7 @@ FAILURES: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("code", "text", "words", "detail"), FAILURES)
-def test_why_an_install_failed_is_said_in_a_sentence(
+def test_why_an_install_failed_is_reported_in_a_sentence(
     host: Host, this: Run, code: str, text: str, words: str, detail: str
 ) -> None:
     """With the lines that show it."""
@@ -490,7 +490,7 @@ def test_a_daemon_started_by_a_package_does_not_keep_apt_waiting(host: Host) -> 
     os.kill(int(host.read("/state/daemon")), signal.SIGKILL)  # it still ran
 
 
-def test_a_disk_that_apt_fills_is_told_as_such_though_its_words_cannot_be_recorded(host: Host) -> None:
+def test_a_disk_that_apt_fills_is_reported_as_such_though_its_words_cannot_be_recorded(host: Host) -> None:
     """On a small file system of its own; without the right to mount one, not tested."""
     place = host.path("/var/lib/gpunode")
     place.mkdir()

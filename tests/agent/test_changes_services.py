@@ -178,7 +178,7 @@ def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None
     assert host.fail(Service("kubelet.service", "why", restart=True))["code"] == "unit-failed"
 
 
-def test_a_unit_that_is_not_there_is_said_at_once(host: Host) -> None:
+def test_a_unit_that_is_not_there_is_reported_at_once(host: Host) -> None:
     """No waiting for what cannot come."""
     host.program("journalctl", "")
     failed = host.fail(Service("none.service", "why", restart=True))
@@ -469,7 +469,7 @@ def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, ima
     assert "sha256:dead and not sha256:feed" in failed["error"]
 
 
-def test_a_full_disk_while_loading_is_told_as_such(host: Host, image: LoadImage) -> None:
+def test_a_full_disk_while_loading_is_reported_as_such(host: Host, image: LoadImage) -> None:
     """docker's words for it."""
     docker(host, "none", load='echo "write /layer.tar: no space left on device" >&2; exit 1')
     assert host.fail(image, payload=Path(image.archive).read_bytes())["code"] == "disk-full"

@@ -138,7 +138,7 @@ def test_what_nobody_agreed_to_is_refused_before_it_is_done(suse: Suse, code: st
     assert len(suse.zypper()) == 1
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(suse: Suse) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(suse: Suse) -> None:
     """From zypper's own figures."""
     suse.says("dry", SUMMARY.format(size=9 * 10**17, more=""))
     assert suse.host.fail(Packages("why", install=MODULE))["code"] == "disk-full"

@@ -336,7 +336,7 @@ def test_a_script_that_fails_is_told_though_dnf_goes_on(rocky: Host) -> None:
     assert "no module was built" in failed["error"]
 
 
-def test_the_real_lock_is_told_with_its_holder(rocky: Host) -> None:
+def test_the_real_lock_is_reported_with_its_holder(rocky: Host) -> None:
     """dnf's own words, where its file appeared after the agent had looked."""
     rocky.write("/state/late", "")
     wrapper = rocky.bin / "dnf"

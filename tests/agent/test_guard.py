@@ -75,7 +75,7 @@ def test_files_are_put_back_at_a_boot(docker: Host, cut: Callable[[Host], None])
     assert not docker.path(f"{RECORD}/agent.py").exists()
 
 
-def test_putting_back_that_was_cut_off_itself_is_begun_anew(docker: Host) -> None:
+def test_putting_back_that_was_cut_off_itself_is_started_again(docker: Host) -> None:
     """The machine went down in the middle of it: half of the file lies beside the one that it was to replace."""
     killed_before_the_restart(docker)
     docker.write("/etc/docker/.daemon.json.gpunode-run1", "{")

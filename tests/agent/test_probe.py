@@ -69,7 +69,7 @@ def test_a_host_says_which_machine_it_is(host: Host) -> None:
     assert (seen.machine_id, seen.product_uuid) == ("0a0a", "4C4C4544-0042")
 
 
-def test_of_infiniband_functions_those_that_manage_nvswitches_are_told(host: Host) -> None:
+def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host: Host) -> None:
     """Their VPD says so; network cards of the same kind, and Ethernet functions, are left out."""
     for address, cls, vpd in (
         ("0000:05:00.0", "020700", "\x82NVIDIA ConnectX-7 SW_MNG\x90"),
@@ -88,7 +88,7 @@ def test_of_infiniband_functions_those_that_manage_nvswitches_are_told(host: Hos
     assert "ib_umad" in seen.modules
 
 
-def test_all_functions_of_nvidia_devices_are_told_with_the_driver_bound_to_them(host: Host) -> None:
+def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_them(host: Host) -> None:
     """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
     gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")
     gpu(host, "0000:3b:00.1", "22ba", "040300")

@@ -200,7 +200,7 @@ def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
     assert [message["type"] for message in follow.follow(run)] == ["start", "done", "end"]
 
 
-def test_an_apply_that_is_killed_is_told_as_interrupted(host: Host) -> None:
+def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:
     """A machine that went down in the middle: the change under way is named, and the lock is free."""
     slow_apt(host)
     job = host.job(WriteFile("/etc/a", "1", "why"), SLOW)
@@ -294,7 +294,7 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
     assert failed["error"].startswith("/run/gpunode")
 
 
-def test_what_other_files_say_is_told_and_not_recorded(host: Host) -> None:
+def test_what_other_files_say_is_reported_and_not_recorded(host: Host) -> None:
     """Facts hold whole files, e.g. a source list with a password."""
     host.write("/etc/apt/sources.list.d/a.list", "deb http://user:s3cret@apt.example/ ./\n")
     watch = Watch(files=("/etc/apt/sources.list.d/*.list",))

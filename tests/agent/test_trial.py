@@ -97,7 +97,7 @@ def test_another_tool_is_taken_where_the_first_has_no_image(host: Host) -> None:
     assert ask(host, "containerd")["tool"] == "podman"
 
 
-def test_a_container_that_fails_is_told_in_its_own_words(host: Host) -> None:
+def test_a_container_that_fails_is_reported_in_its_own_words(host: Host) -> None:
     """With its status."""
     tool(host, "docker", PLUGIN, runs="echo 'unknown or invalid runtime name: nvidia' >&2; exit 125")
     answer = ask(host, "docker")

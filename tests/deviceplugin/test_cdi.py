@@ -201,7 +201,7 @@ def test_allocations_whose_units_were_given_again_go_in_time(tmp_path):
     assert list(left.values()) == [[f"LIMIT={number}"] for number in range(99 - OVER_KEPT, 100)]
 
 
-def test_without_the_toolkits_specification_nothing_is_named_and_the_way_out_is_said(tmp_path):
+def test_without_the_toolkits_specification_nothing_is_named_and_the_way_out_is_reported(tmp_path):
     """None at all; one that cannot be parsed; one of another kind."""
     specs = Specs(tmp_path)
     why = specs.refresh(names("GPU-a"))["GPU-a"]
@@ -296,7 +296,7 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_said_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     """The disk is full when the content is to be made safe: what was half written goes, the old file stays."""
     put(tmp_path, toolkit("GPU-a"))
     specs = Specs(tmp_path)
@@ -320,7 +320,7 @@ def test_a_full_disk_is_said_and_leaves_the_file_as_it_was(tmp_path, monkeypatch
         (errno.EIO, "Input/output error"),
     ],
 )
-def test_a_directory_that_cannot_be_written_is_said(tmp_path, monkeypatch, number, hint):
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch, number, hint):
     """With what to do about it, where that is known. The devices are then given to nobody."""
     put(tmp_path, toolkit("GPU-a"))
 
@@ -331,7 +331,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path, monkeypatch, numbe
     assert f"cannot write {tmp_path}/{FILE}: {hint}" in Specs(tmp_path).refresh(names("GPU-a"))["GPU-a"]
 
 
-def test_a_directory_that_is_not_there_is_said(tmp_path):
+def test_a_directory_that_is_not_there_is_reported(tmp_path):
     """As when the host's directory was not mounted."""
     why = Specs(tmp_path / "cdi").refresh(names("GPU-a"))["GPU-a"]
     assert (

@@ -128,7 +128,7 @@ def test_one_port_for_metrics_and_probes_is_refused(tmp_path):
     assert str(caught.value) == what
 
 
-def test_a_flag_mends_what_does_not_go_together_in_the_file(tmp_path):
+def test_a_flag_fixes_what_does_not_go_together_in_the_file(tmp_path):
     """It wins, so only what is left of the file counts."""
     text = "flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
     assert from_file(tmp_path, text, "--mig-strategy=none").mps
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         read([f"--config-file={tmp_path}/no.yaml"], {})
 
 
-def test_keys_of_nvidias_without_meaning_here_are_said_and_passed_over(tmp_path, caplog):
+def test_keys_of_nvidias_without_meaning_here_are_reported_and_passed_over(tmp_path, caplog):
     """gpu-feature-discovery shares the file."""
     from_file(
         tmp_path,
@@ -166,7 +166,7 @@ MEANINGLESS = (  # of NVIDIA's 0.17 to 0.20
 )
 
 
-def test_flags_of_nvidias_without_meaning_here_are_said_and_passed_over(caplog):
+def test_flags_of_nvidias_without_meaning_here_are_reported_and_passed_over(caplog):
     """As the keys of the same settings are: the arguments of its DaemonSet can stay as they are."""
     flags = [
         "--device-discovery-strategy",

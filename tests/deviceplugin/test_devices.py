@@ -195,7 +195,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
         "a resource that is not there",
     ],
 )
-def test_what_comes_to_nothing_is_said(gpus, strategy, shares, told):
+def test_what_comes_to_nothing_is_reported(gpus, strategy, shares, told):
     """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
     assert warnings(described(*gpus), strategy, shares) == told
 

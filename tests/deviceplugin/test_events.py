@@ -80,7 +80,7 @@ def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
     assert body["count"] == 1000
 
 
-def test_an_event_that_the_cluster_has_forgotten_is_made_anew() -> None:
+def test_an_event_that_the_cluster_has_forgotten_is_made_again() -> None:
     """They live for an hour there; the count begins again."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)

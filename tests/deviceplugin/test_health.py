@@ -78,7 +78,7 @@ def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
     play(scene)
 
 
-def test_nvml_is_started_anew_while_a_gpu_is_lost(play, plugin):
+def test_nvml_is_started_again_while_a_gpu_is_lost(play, plugin):
     """NVML keeps to its view of a lost GPU until it is started again, and counts its starts: those of earlier
     configurations of this process must not keep it from ending."""
 
@@ -219,7 +219,7 @@ def test_a_gpu_without_xid_events_is_healthy_and_probed(play, plugin, caplog):
     play(scene)
 
 
-def test_an_event_wait_that_fails_is_begun_anew(play, plugin):
+def test_an_event_wait_that_fails_is_started_again(play, plugin):
     """An error of nvmlEventSetWait makes no GPU Unhealthy by itself, and Xids still arrive afterwards."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -257,7 +257,7 @@ def test_an_event_wait_that_always_fails_at_once_keeps_no_core_busy(play, plugin
     assert began[1] - began[0] >= 1
 
 
-def test_events_that_cannot_even_be_freed_are_subscribed_anew(play, plugin):
+def test_events_that_cannot_even_be_freed_are_subscribed_again(play, plugin):
     """A GPU that is lost may fail that too; its next Xid is heard all the same, and no watch dies of it."""
 
     async def scene(kubelet: FakeKubelet) -> None:

@@ -70,7 +70,7 @@ def test_everything_that_is_missing_is_named(lacks, words):
     assert why == words if words is None else words in why
 
 
-def test_all_reasons_are_said_at_once():
+def test_all_reasons_are_reported_at_once():
     """Nobody is to upgrade a driver only to read the next reason."""
     why = limits.obstacles(driver="driver 580 is too old", cgroup2=False, cdi=True, hook=False)
     assert [word in why for word in ("driver 580", "cgroup v1", "1.20.1")] == [True] * 3
@@ -195,7 +195,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
     assert "the driver enforces memory limits" in caplog.text
 
 
-def test_a_container_that_starts_anew_finds_its_device_again(play, plugin, tmp_path, cgroup2):
+def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_path, cgroup2):
     """After a reboot /var/run/cdi is empty, and the kubelet, which remembers what it was given, allocates nothing."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
 

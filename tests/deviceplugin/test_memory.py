@@ -169,7 +169,7 @@ def test_a_list_at_the_edge_reaches_the_kubelet(play, plugin):
     play(scene)
 
 
-def test_too_many_units_are_said_and_nothing_is_offered(play, plugin, caplog):
+def test_too_many_units_are_reported_and_nothing_is_offered(play, plugin, caplog):
     """With --fail-on-init-error=false the plugin waits; /readyz has the same words."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -308,7 +308,7 @@ def test_memory_goes_all_the_way_through_the_kubelet(play, plugin):
     play(scene)
 
 
-def test_all_units_of_a_sick_gpu_are_unhealthy_and_of_no_other(play, plugin):
+def test_all_units_of_an_unhealthy_gpu_are_unhealthy_and_of_no_other(play, plugin):
     """One Xid, one GPU."""
 
     async def scene(kubelet: FakeKubelet) -> None:

@@ -78,7 +78,7 @@ def test_a_gpu_that_does_not_tell_its_memory_has_no_memory_limit():
         (share(2), device(0, mig_enabled=True), "MPS is for whole GPUs, but MIG is on for GPU 0"),
     ],
 )
-def test_what_mps_cannot_do_is_said(share, gpu, words):
+def test_what_mps_cannot_do_is_reported(share, gpu, words):
     """Before any pod finds out."""
     with pytest.raises(CannotOffer, match=words):
         limits(share, gpu)

@@ -140,7 +140,7 @@ def test_a_daemon_is_ready_once_it_has_its_limits(program, sockets):
     assert ask(sockets, "get_server_list") == "status 1: Cannot find MPS control daemon process"
 
 
-def test_a_killed_daemon_is_told_and_replaced_by_one_with_the_same_limits(program, sockets):
+def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(program, sockets):
     """Pipes that the dead one left are no hindrance."""
 
     async def scene(stage: Scene) -> None:
@@ -267,7 +267,7 @@ def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
     assert "processes can bypass MPS" in caplog.text
 
 
-def test_a_gpu_that_is_lost_is_said(tmp_path):
+def test_a_gpu_that_is_lost_is_reported(tmp_path):
     """NVML's words, as everywhere."""
     with pytest.raises(ModeError, match="the compute mode cannot be set: NVML: GPU is lost"):
         asyncio.run(modes(tmp_path, Gpu(GPU, error=15)).exclusive(GPU))
@@ -335,7 +335,7 @@ def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits)
     assert gpu.mode == (DEFAULT if waits else EXCLUSIVE)
 
 
-def test_a_record_that_cannot_be_read_is_said_and_no_hindrance(tmp_path, caplog):
+def test_a_record_that_cannot_be_read_is_reported_and_no_hindrance(tmp_path, caplog):
     """Another version of it."""
     gpu = Gpu(GPU)
     (tmp_path / FILE_NAME).write_text("{}")
@@ -454,7 +454,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
     asyncio.run(scene())
 
 
-def test_a_folder_that_cannot_be_made_is_told_and_tried_again(stand_in, sockets):
+def test_a_folder_that_cannot_be_made_is_reported_and_tried_again(stand_in, sockets):
     """Whatever the system says: a daemon is never given up for good."""
 
     async def scene(stage: Scene) -> None:

@@ -88,7 +88,7 @@ async def told(port: int) -> list[str]:
     return [line for line in lines if line.startswith("pod_")]
 
 
-def test_every_containers_devices_are_told_with_the_gpu_behind_them(play, plugin, sockets) -> None:
+def test_every_containers_devices_are_reported_with_the_gpu_behind_them(play, plugin, sockets) -> None:
     """Shares of one GPU are counted; the GPU is named, not the share. Others' resources are others' matter."""
     port, socket = free_port(), sockets / "pods" / "kubelet.sock"
     socket.parent.mkdir()

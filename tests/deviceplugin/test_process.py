@@ -57,7 +57,7 @@ def test_ends_cleanly_when_told_to(play, sockets, number):
     play(scene)
 
 
-def test_many_requests_to_start_anew_do_not_end_it(play, sockets):
+def test_many_requests_to_start_again_do_not_end_it(play, sockets):
     """SIGHUP also comes between two configurations, when nobody works; a sidecar sees the plugin as no first process."""
 
     async def scene(kubelet: FakeKubelet) -> None:

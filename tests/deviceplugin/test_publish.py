@@ -137,7 +137,9 @@ def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
     play(scene)
 
 
-def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plugin, api, publisher) -> None:
+def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
+    play, plugin, api, publisher
+) -> None:
     """NVML started, but tells nothing: the reason is no secret of the log, and starting it again may help."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -165,7 +167,7 @@ def test_gpus_that_cannot_be_counted_are_said_and_nvml_is_started_anew(play, plu
     play(scene)
 
 
-def test_a_driver_that_is_missing_is_said_and_that_it_came(play, plugin, api, publisher) -> None:
+def test_a_driver_that_is_missing_is_reported_and_that_it_came(play, plugin, api, publisher) -> None:
     """A node that waits for its driver says so where people look: at the node."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -226,7 +228,7 @@ def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
     assert api.objects[NODE]["metadata"]["annotations"] == {}
 
 
-def test_last_words_are_said_and_not_waited_for_long(api, publisher) -> None:
+def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None:
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
     publisher.publish_event(NodeEvent("GPUsNotOffered", "the end"))
     publisher.close()
@@ -254,7 +256,7 @@ def test_whose_node_it_is_must_be_known() -> None:
     assert read(["--node-events"], {"NODE_NAME": "gpu-01"}).node_name == "gpu-01"
 
 
-def test_a_sick_gpu_stays_sick_when_the_plugin_starts_anew(play, plugin, api, publisher) -> None:
+def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(play, plugin, api, publisher) -> None:
     """A changed configuration is no cure: Unhealthy from the first list on, until the quiet time is over, told once."""
     health: dict[str, Health] = {}
 
@@ -276,7 +278,7 @@ def test_a_sick_gpu_stays_sick_when_the_plugin_starts_anew(play, plugin, api, pu
     play(scene)
 
 
-def test_an_xid_soon_after_a_start_anew_counts(play, plugin) -> None:
+def test_an_xid_soon_after_a_start_again_counts(play, plugin) -> None:
     """The watches of before may not have ended yet; what they hear is not theirs any more."""
     health: dict[str, Health] = {}
     gpus = [Gpu(f"GPU-{number}", minor=number) for number in range(8)]

@@ -169,7 +169,7 @@ def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(play, afte
     play(scene)
 
 
-def test_a_kubelet_that_starts_anew_and_knows_no_pods_yet_has_forgotten_nothing(play, after) -> None:
+def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing(play, after) -> None:
     """Its first lists are empty, or lack some, until the API server has told it; its record has all, and stays."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -239,7 +239,7 @@ def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(play, after, 
     assert [one.getMessage() for one in caplog.records if one.name == reclaim.__name__] == []
 
 
-def test_a_record_that_cannot_be_read_is_said_once_and_the_kubelet_believed(play, after, caplog) -> None:
+def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(play, after, caplog) -> None:
     """It is the kubelet's own, and could change."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -413,7 +413,7 @@ def publisher(api) -> Iterator[Publisher]:
     made.close()
 
 
-def test_it_is_said_where_people_look(play, after, api, publisher, caplog) -> None:
+def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -> None:
     """Events about the node, its annotation, a gauge, the log. The plugin is ready all the same: it may take days."""
     port = free_port()
 

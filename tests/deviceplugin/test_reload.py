@@ -82,7 +82,7 @@ def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, l
         ("", "c", "--default-config names c, which is not there"),
     ],
 )
-def test_a_name_that_is_not_there_is_said_with_those_that_are(tmp_path, label, default, words) -> None:
+def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, label, default, words) -> None:
     """Not silently another one."""
     with pytest.raises(BadConfig) as caught:
         chosen(folder(tmp_path / "config", a="", b=""), label, LABEL, default)
@@ -96,7 +96,7 @@ def test_a_name_that_is_not_there_is_said_with_those_that_are(tmp_path, label, d
         (["--config-dir=/etc/x", "--config-file=/etc/y"], "only one of them"),
     ],
 )
-def test_what_does_not_go_together_is_said(flags, words) -> None:
+def test_what_does_not_go_together_is_reported(flags, words) -> None:
     """Before anything is asked."""
     with pytest.raises(BadConfig, match=words):
         ConfigSource(flags, {})

@@ -219,7 +219,7 @@ def test_a_kernel_that_does_nothing_is_caught(capsys):
         (FakeCuda(launch=222), 1, "this driver is too old"),
     ],
 )
-def test_what_goes_wrong_is_said_with_cause_and_way_out(capsys, fake, status, words):
+def test_what_goes_wrong_is_reported_with_cause_and_way_out(capsys, fake, status, words):
     """No driver error is left as a bare number."""
     assert (found := play(capsys, fake))[0] == status
     assert f"Test FAILED: {words}" in found[1] or words in found[1]
@@ -237,7 +237,7 @@ def test_a_memory_limit_that_is_not_enforced_fails(capsys, monkeypatch, limit, s
     assert (words in found[1]) == bool(status)
 
 
-def test_a_gpu_that_one_process_may_use_is_told(capsys):
+def test_a_gpu_that_one_process_may_use_is_reported(capsys):
     """Whether that is wrong, who runs this program knows."""
     code, said = play(capsys, FakeCuda(exclusive=True), "--json")
     assert code == 0

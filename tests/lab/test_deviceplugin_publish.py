@@ -152,7 +152,7 @@ def count(lab: Lab, name: str, reason: str, words: str) -> int:
     return sum(one["count"] for one in events(lab, name, reason) if words in one["message"])
 
 
-def test_an_unhealthy_gpu_is_told_where_people_look(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Callable[..., Ran]) -> None:
     """Events about the node: which GPU, what happened, what to do, and that it is well again. The annotation says the
     same, and `gpunode verify` gives it as the cause."""
     before = {name: count(lab, name, "GPUUnhealthy", "Xid 95") for name in GPUS}

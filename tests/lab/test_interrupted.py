@@ -54,7 +54,7 @@ def test_an_unreachable_repository_is_named(lab: Lab, legacy: Node, gpunode: Cal
     assert legacy.read("/etc/docker/daemon.json") == before
 
 
-def test_a_full_disk_is_said_before_the_packages_are_half_there(
+def test_a_full_disk_is_reported_before_the_packages_are_half_there(
     legacy: Node, gpunode: Callable[..., Ran]
 ) -> None:
     """apt's download folder is full."""

@@ -262,7 +262,7 @@ def test_the_reason_of_a_refusal_reaches_the_kubelet(node, minor):
 
 
 @every_kubelet
-def test_a_kubelet_that_starts_anew_has_the_plugin_back(node, minor):
+def test_a_kubelet_that_starts_again_has_the_plugin_back(node, minor):
     """It wipes the sockets, and what pods have is theirs still."""
     kubelet = node.kubelet(minor)
     node.plugin()

@@ -291,7 +291,7 @@ def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet) -> Non
     deployed.wait(OLD, 2)
 
 
-def test_what_happens_to_a_container_is_told_in_its_order(deployed: Fleet) -> None:
+def test_what_happens_to_a_container_is_reported_in_its_order(deployed: Fleet) -> None:
     """As kubelets report it; `kubectl describe pod` shows it."""
     spec = {"nodeName": OLD.name, "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "60"]}]}
     meta = {"name": "told", "namespace": "default"}

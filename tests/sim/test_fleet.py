@@ -76,7 +76,7 @@ def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int
     assert len(outcome.applied) == len({id(change) for change in outcome.applied})
 
 
-def test_a_host_that_dies_in_an_apply_is_mended_by_the_next_run(serve: Callable[[int], Fleet]) -> None:
+def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callable[[int], Fleet]) -> None:
     """The first run names the interrupted change, the second plans from the current state."""
     fleet = serve(1)
     state = fleet.states["gpu-0"]

@@ -75,7 +75,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
         assert [one.status for one in session.each(converge.look)] == ["right", "right"]
 
 
-def test_a_key_that_cannot_be_had_is_told_once_and_the_hosts_stay_refused(
+def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def key(source: Signed) -> str:

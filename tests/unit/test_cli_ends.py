@@ -71,7 +71,7 @@ def last(result: Result) -> dict[str, Any]:
         ("planned,right,unreachable,refused,failed", 1, 6),
     ],
 )
-def test_drift_is_told_where_other_hosts_cannot_be_judged(
+def test_drift_is_reported_where_other_hosts_cannot_be_judged(
     command: Command, hosts: str, plain: int, code: int
 ) -> None:
     """5 where it is all there is to tell, 6 beside hosts that are away or refused; the summary counts the same."""
@@ -104,7 +104,7 @@ def test_a_plan_says_why_where_it_is_asked(command: Command) -> None:
         ("planned", None, False, 6),
     ],
 )
-def test_drift_of_the_cluster_is_told_as_that_of_hosts(
+def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
     host: str,
@@ -226,7 +226,7 @@ BROKEN = [
         ({"a": [Link("ssh", "broken", "away")]}, "1 of 1 host broken: a (ssh)"),
     ],
 )
-def test_a_fleet_is_told_in_one_sentence(chains: Mapping[str, list[Link]], text: str) -> None:
+def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Link]], text: str) -> None:
     assert coverage.sentence(chains) == text
 
 

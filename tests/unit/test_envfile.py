@@ -50,7 +50,7 @@ def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -
         assert after[number].value.split() == [*one.value.split(), "--x"]
 
 
-def test_a_quote_that_is_never_closed_is_said() -> None:
+def test_a_quote_that_is_never_closed_is_reported() -> None:
     """It takes in all that follows."""
     (one,) = envfile.read(FILES["an open quote"][0])
     assert not one.closed

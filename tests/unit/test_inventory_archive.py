@@ -126,7 +126,7 @@ def test_an_archive_that_does_not_fit_is_a_mistake_of_the_inventory(tmp_path, fi
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar at all", b"\x1f\x8b\x08\x00cut off"])
-def test_what_is_no_tar_file_is_said(tmp_path, data):
+def test_what_is_no_tar_file_is_reported(tmp_path, data):
     """Such as the web page of a proxy that was saved instead."""
     (tmp_path / "image.tar").write_bytes(data)
     with pytest.raises(InventoryError) as caught:
@@ -137,7 +137,7 @@ def test_what_is_no_tar_file_is_said(tmp_path, data):
     )
 
 
-def test_a_truncated_archive_is_said(tmp_path):
+def test_a_truncated_archive_is_reported(tmp_path):
     """A copy that broke off is found here, not on the first node."""
     tar(tmp_path / "whole.tar", {**docker("a/b:1"), "layer.tar": bytes(100_000)})
     (tmp_path / "image.tar").write_bytes((tmp_path / "whole.tar").read_bytes()[:20_000])

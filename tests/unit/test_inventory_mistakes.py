@@ -87,7 +87,7 @@ SYNTAX = {
 
 
 @pytest.mark.parametrize("name", SYNTAX)
-def test_what_is_no_yaml_is_said_with_line_and_cause(tmp_path, name):
+def test_what_is_no_yaml_is_reported_with_line_and_cause(tmp_path, name):
     """A broken file gives one line that a person can act on."""
     text, expected = SYNTAX[name]
     assert mistakes(tmp_path, text) == [expected]
@@ -383,7 +383,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_broken_rule_is_said_once_with_what_to_write(tmp_path, name):
+def test_a_broken_rule_is_reported_once_with_what_to_write(tmp_path, name):
     """One mistake gives one line, and no other line follows from it."""
     text, expected = RULES[name]
     assert mistakes(tmp_path, text) == [expected]

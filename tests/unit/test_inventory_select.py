@@ -82,7 +82,7 @@ def test_an_empty_limit_is_not_all_hosts():
         select(INVENTORY, [""])
 
 
-def test_excluding_everything_is_said():
+def test_excluding_everything_is_reported():
     """A command for no host is a mistake of whoever typed it."""
     with pytest.raises(InventoryError, match="no host is left: --exclude gpu-\\*,head matches all of them"):
         select(INVENTORY, [], ["gpu-*", "head"])

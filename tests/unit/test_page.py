@@ -76,7 +76,7 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
     assert "\x1b" not in text
 
 
-def test_the_fleet_is_told_by_cause_the_bad_ones_first(page: Page) -> None:
+def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
     rows = re.findall(
         r"<tr><td>(\d)</td><td class=\"(\w+)\">([\w ]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", page.text()
     )

@@ -75,7 +75,7 @@ def test_a_file_that_the_kubelet_has_not_read_is_named() -> None:
     )
 
 
-def test_a_kubelet_that_cannot_be_asked_is_said_and_breaks_nothing() -> None:
+def test_a_kubelet_that_cannot_be_asked_is_reported_and_breaks_nothing() -> None:
     link = kubelet.in_force(OK, outcome(), "ann may not get nodes/proxy")
     assert (link.status, link.text) == ("ok", OK.text)
     assert link.cause == (

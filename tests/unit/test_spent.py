@@ -36,7 +36,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("moments", "end", "found"), RUNS.values(), ids=RUNS)
-def test_time_is_told_by_work_and_is_no_more_than_the_run(
+def test_time_is_reported_by_work_and_is_no_more_than_the_run(
     moments: list[Moment], end: float, found: dict[str, float]
 ) -> None:
     assert spent(moments, end) == found

@@ -242,7 +242,7 @@ def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Mach
     assert (machine.folder / "asked").read_text() == "-q -y install python3\n"
 
 
-def test_a_python_that_cannot_be_installed_is_told_with_the_package_managers_words(
+def test_a_python_that_cannot_be_installed_is_reported_with_the_package_managers_words(
     machine: Machine, stdin: bytes
 ) -> None:
     (machine.folder / "python3").unlink()

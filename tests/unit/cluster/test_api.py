@@ -69,7 +69,7 @@ def test_a_silent_server_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.Mo
         at(f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
 
 
-def test_a_port_without_tls_is_told_as_such(tmp_path: Path) -> None:
+def test_a_port_without_tls_is_reported_as_such(tmp_path: Path) -> None:
     """https to a port that speaks plain HTTP."""
     with listening() as server:
 

@@ -560,7 +560,7 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     )
 
 
-def test_how_many_gpus_were_tested_and_who_has_the_others_is_said(
+def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The host is verified by those that are free, which is less than all."""
@@ -795,7 +795,7 @@ def test_two_hosts_that_are_one_node_are_both_refused(
         (PluginImage("plugin:latest", "plugin.tar"), False),
     ],
 )
-def test_an_image_that_is_another_tomorrow_is_told(
+def test_an_image_that_is_another_tomorrow_is_reported(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], image: PluginImage, warned: bool
 ) -> None:
     """With the way out; what was loaded is the archive's on every node."""

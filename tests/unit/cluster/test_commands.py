@@ -158,7 +158,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
     monkeypatch.setattr(converge, "look", lambda *_: outcome)
 
 
-def test_devices_that_are_out_beside_whole_gpus_are_told_where_the_capacity_holds(
+def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_holds(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
@@ -290,7 +290,7 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
 
 
 @pytest.mark.parametrize(("allocatable", "count", "renew"), [(0, 0, True), (1, 1, True), (1, 2, False)])
-def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_started_anew(
+def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_started_again(
     command: Command,
     fake: FakeApi,
     monkeypatch: pytest.MonkeyPatch,
@@ -318,7 +318,7 @@ def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_sta
     ) == renew
 
 
-def test_a_plugin_that_refuses_a_mig_layout_is_mended_on_the_host(
+def test_a_plugin_that_refuses_a_mig_layout_is_repaired_on_the_host(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
 ) -> None:
     """`gpunode provision` would not help."""
@@ -357,7 +357,7 @@ def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
     assert said["pod"]["text"] == "vectoradd passed on GPU-0, MIG-0"
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_told_and_breaks_nothing(
+def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then the GPU is what it was."""
@@ -371,7 +371,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_told_and_breaks_nothing(
     assert "`nvidia-smi -i 1 --gpu-reset`; or reboot the host" in verified.output
 
 
-def test_a_gpu_that_is_given_whole_with_mig_on_is_told_before_a_pod_fails_on_it(
+def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on_it(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is offered, and of no use."""

@@ -242,7 +242,7 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path: Path, monkeypatch: p
         assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_certificate_that_is_none_is_told_as_such(tmp_path: Path) -> None:
+def test_a_certificate_that_is_none_is_reported_as_such(tmp_path: Path) -> None:
     """Before anything is contacted."""
     cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": base64_of("none")}
     said = refused(written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
@@ -323,7 +323,7 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(
     assert refused(source).startswith(f"{source}: {words}")
 
 
-def test_a_file_of_another_user_is_told_with_the_way_to_read_it(
+def test_a_file_of_another_user_is_reported_with_the_way_to_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As k3s' is root's; the copy is the user's alone."""
@@ -438,7 +438,7 @@ def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path: Path) -> N
     assert "It was given no input: log in first" in said
 
 
-def test_what_a_plugin_answers_is_used_and_asked_for_anew_before_it_ends(tmp_path: Path) -> None:
+def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_path: Path) -> None:
     """A token in each request's header; a relative program is beside its kubeconfig, and learns the cluster where it wants to."""
     answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00.123456789Z"}

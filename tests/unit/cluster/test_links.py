@@ -46,7 +46,7 @@ def test_gpus_shared_by_memory_count_as_gpus(
         ),
     ],
 )
-def test_whether_shares_are_limited_is_said_with_the_pods(limits: list[int | None], words: str) -> None:
+def test_whether_shares_are_limited_is_reported_with_the_pods(limits: list[int | None], words: str) -> None:
     """The pods have seen it from inside, which is the proof. One with a whole GPU has no limit, and needs none."""
     results = [
         Result("a", f"pod-{n}", f"GPU-{n}", "H100", True, 1.0, "", (), limit, 16384)
@@ -86,7 +86,7 @@ ON_1, AGAIN_ON_1, ON_2 = (
         ((ON_1, ON_2), False, "passed on GPU-1, GPU-2"),
     ],
 )
-def test_whether_pods_were_seen_to_share_a_gpu_is_said(
+def test_whether_pods_were_seen_to_share_a_gpu_is_reported(
     results: tuple[Result, ...], divided: bool, words: str
 ) -> None:
     """Where GPUs can be shared. Two pods that had it at once are the proof."""
@@ -247,7 +247,7 @@ def test_mig_devices_that_are_not_known_are_not_none() -> None:
         ),
     ],
 )
-def test_gpus_of_no_use_for_their_mig_are_told_by_strategy(
+def test_gpus_of_no_use_for_their_mig_are_reported_by_strategy(
     gpus: tuple[Gpu, ...], strategy: str, what: str | None, fix: str, missing: str
 ) -> None:
     """With what to do on the host or in the configuration; whether the node lacks them for it."""
@@ -258,7 +258,7 @@ def test_gpus_of_no_use_for_their_mig_are_told_by_strategy(
         assert trouble.missing == missing
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_told() -> None:
+def test_a_mig_mode_that_waits_for_a_reset_is_reported() -> None:
     """Each way, with what it takes."""
     assert pending(ALL_CUT) is None
     to_be = (replace(GPUS[0], mig_pending=True), replace(cut(GPUS[1]), mig_pending=False), GPUS[2])

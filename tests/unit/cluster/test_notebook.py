@@ -106,7 +106,7 @@ def test_a_second_run_finds_the_first_ones_and_leaves_it_as_it_is(command: Comma
     assert "It was there before and is as it was." in [line["message"] for line in lines(done, "note")]
 
 
-def test_the_port_of_every_node_is_told(command: Command, fake: FakeApi) -> None:
+def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi) -> None:
     """The API server chooses it."""
     controller(fake, RUNS)
 

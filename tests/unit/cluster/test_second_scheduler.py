@@ -138,7 +138,7 @@ def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | 
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["namespace", "no namespace"])
-def test_who_may_not_bind_its_roles_is_told_before_anything_is_changed(
+def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
     api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     """Nothing but dry runs reaches the API server, and nobody is asked."""

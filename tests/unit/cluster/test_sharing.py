@@ -29,7 +29,7 @@ MPS = PluginConfig(WAY.format("mps", 2))
         (SLICED, NONE, 8, "each GPU becomes whole again: one pod has all of it"),
     ],
 )
-def test_sharing_is_told_as_what_pods_get(
+def test_sharing_is_reported_as_what_pods_get(
     before: PluginConfig | None, after: PluginConfig | None, gpus: int, words: str
 ) -> None:
     assert meaning(before, after, {}, gpus) == words

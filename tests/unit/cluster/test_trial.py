@@ -96,7 +96,7 @@ def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
 @pytest.mark.parametrize(
     ("code", "text"), [(400, BLIND), (504, "request did not complete within requested timeout")]
 )
-def test_what_cannot_be_tried_is_said(
+def test_what_cannot_be_tried_is_reported(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], code: int, text: str
 ) -> None:
     """A webhook with side effects is not called for a dry run, and a busy API server says nothing of the pods."""

@@ -275,7 +275,7 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     assert told == []
 
 
-def test_a_quota_that_forbids_pods_is_told_and_the_rest_runs(
+def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
@@ -415,7 +415,7 @@ def test_whole_gpus_and_shared_ones_of_a_node_are_covered_together(
     assert kubelet.asked == [{"nvidia.com/gpu": 1}, {MEMORY: 15}, {MEMORY: 1}]
 
 
-def test_memory_that_is_all_held_is_said(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_memory_that_is_all_held_is_reported(api: Api, fake: FakeApi, told: list[str]) -> None:
     """By whom."""
     add_node(fake, "m", shared=(1, 16))
     user = pod("train", node="m", namespace="ml")

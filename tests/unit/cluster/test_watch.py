@@ -43,7 +43,9 @@ def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -
         None,
     ],
 )
-def test_a_broken_watch_is_begun_anew(api: Api, fake: FakeApi, told: list[str], fault: Fault | None) -> None:
+def test_a_broken_watch_is_started_again(
+    api: Api, fake: FakeApi, told: list[str], fault: Fault | None
+) -> None:
     """An expired version, a restarting API server, a cut connection: listed again, and told."""
     for _ in range(2):  # one cut is mended by the client itself
         fake.fail("GET", "watch=true", fault)
