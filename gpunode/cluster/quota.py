@@ -1,6 +1,7 @@
 """Whether a namespace's ResourceQuotas have room for all pods of a plan, by the rules of the API server's admission.
 
-source: kubernetes/kubernetes pkg/quota/v1/evaluator/core/pods.go: podComputeUsageHelper, podMatchesScopeFunc.
+source: kubernetes/kubernetes pkg/quota/v1/evaluator/core/pods.go: podComputeUsageHelper, podMatchesScopeFunc;
+k8s.io/component-helpers resource/helpers.go: PodRequests, PodLimits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.reason import Reason
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+POD = ("cpu", "memory")  # and huge pages: what a pod as a whole may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +97,26 @@ def _usage(pod: Object) -> Mapping[str, Decimal]:
 
 
 def _sum(spec: Mapping[str, Any], kind: str) -> Mapping[str, Decimal]:
-    """Of all containers that run together, sidecars too, or of those that run before them; and the RuntimeClass's overhead."""
+    """Of all containers that run together, sidecars too, or of those that run before them; for what the pod as a whole has, that; and
+    the RuntimeClass's overhead."""
 
     def of(container: Mapping[str, Any], name: str) -> Decimal:
         return _value(((container.get("resources") or {}).get(kind) or {}).get(name, "0"))
 
     containers, before = spec["containers"], spec.get("initContainers") or ()
     names = {name for one in (*containers, *before) for name in (one.get("resources") or {}).get(kind) or ()}
+    of_pod = (spec.get("resources") or {}).get(kind) or {}  # from 1.34 on
+    whole = {name: value for name, value in of_pod.items() if name in POD or name.startswith("hugepages-")}
     overhead = spec.get("overhead") or {}
     found = {}
-    for name in names | (set(overhead) if kind == "requests" else set()):
+    for name in names | set(whole) | (set(overhead) if kind == "requests" else set()):
         sidecars = most = Decimal(0)
         for one in before:  # one that is no sidecar runs alone with those before it
             most = max(most, sidecars + of(one, name))
             sidecars += of(one, name) * (one.get("restartPolicy") == "Always")
         together = sidecars + sum(of(one, name) for one in containers)
-        found[name] = max(most, together) + _value(overhead.get(name, "0"))
+        amount = _value(whole[name]) if name in whole else max(most, together)
+        found[name] = amount + _value(overhead.get(name, "0"))
     return found
 
 

@@ -9,6 +9,7 @@ from gpunode.cluster.api import Api
 from gpunode.desired.reasons import reasons
 from gpunode.errors import ClusterError
 from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, repositories, stake
+from gpunode.rollout.batches import ordered
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
@@ -38,7 +39,8 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         listener.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
-            shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False)
+            order = ordered(members)
+            shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts) or shown.obstructed
         except ClusterError as error:
             wrong = error

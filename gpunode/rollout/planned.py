@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from gpunode.cluster.plugin import daemonset, deployed, expected, images, sharin
 from gpunode.cluster.reason import of
 from gpunode.cluster.vectoradd import manifest as vectoradd
 from gpunode.errors import ClusterError, Obstacle
-from gpunode.model import Inventory
+from gpunode.model import Host, Inventory
 from gpunode.rollout import nodes
 from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
@@ -54,11 +54,12 @@ def plan(
     *,
     diff: bool | None = None,
     strict: bool = True,
+    order: Sequence[Collection[Host]] = (),
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
-    of them are no nodes yet."""
+    of them are no nodes yet. `order`: the batches, each proven at a time."""
     found = nodes.located(api, members, seconds=0, tell=lambda _: None)
-    planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True)
+    planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True, order=order)
     missing = [one for one in found if one.node is None and one.reason is not None]
     for one in missing:
         if one.reason and one.reason.code == ANOTHER_MACHINE:
@@ -103,6 +104,7 @@ def show(
     diff: bool | None = None,
     strict: bool = True,
     loaded: bool = False,
+    order: Sequence[Collection[Host]] = (),
 ) -> Planned:
     """Show what deploying the plugin on the members' nodes would change. `diff`: with what is new or removed whole, or
     (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
@@ -117,7 +119,7 @@ def show(
     changes = [one for one in would if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
     _untried(would, listener)
-    obstructed = _obstacles(api, spec, objects, members, listener)
+    obstructed = _obstacles(api, spec, objects, members, listener, order)
     for one, _ in tried:
         if one.node is not None:
             problem(listener, one.host.name, one.reason)
@@ -153,7 +155,12 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
 
 
 def _obstacles(
-    api: Api, spec: plugin.Spec, objects: Sequence[Difference], members: Sequence[Member], listener: Listener
+    api: Api,
+    spec: plugin.Spec,
+    objects: Sequence[Difference],
+    members: Sequence[Member],
+    listener: Listener,
+    order: Sequence[Collection[Host]],
 ) -> bool:
     """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; whether there is such."""
     node = next((one.node for one in members if one.node), None)
@@ -164,7 +171,7 @@ def _obstacles(
         else []
     )
     found = trial.tried(
-        api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members, request[0])
+        api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members, request[0], order)
     )
     for one in found:
         if one.reason:
@@ -177,9 +184,15 @@ def _obstacles(
     return any(one.reason for one in found)
 
 
-def _new_pods(api: Api, spec: plugin.Spec, members: Sequence[Member], resource: str) -> Mapping[str, int]:
-    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a node, less what pods
-    of the namespace have of the `resource`."""
+def _new_pods(
+    api: Api,
+    spec: plugin.Spec,
+    members: Sequence[Member],
+    resource: str,
+    order: Sequence[Collection[Host]],
+) -> Mapping[str, int]:
+    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a batch's nodes, less
+    what pods of the namespace have of the `resource`."""
     wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
     after = {
         name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
@@ -190,8 +203,9 @@ def _new_pods(api: Api, spec: plugin.Spec, members: Sequence[Member], resource: 
     used = Counter[str]()
     for pod in there:
         used[daemonset.place(pod)] += pods.holds(pod, resource)
-    free = (len(one.gpus) - used[one.node.name] for one in members if one.node)
-    return {**counts, PROOF: max((0, *free))}
+    free = {one.host.name: max(0, len(one.gpus) - used[one.node.name]) for one in members if one.node}
+    batches = [[host.name for host in batch] for batch in order] or [[name] for name in free]
+    return {**counts, PROOF: max((sum(free.get(name, 0) for name in batch) for batch in batches), default=0)}
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

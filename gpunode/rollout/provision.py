@@ -31,7 +31,7 @@ from gpunode.rollout import (
     work,
 )
 from gpunode.rollout.batch import Run
-from gpunode.rollout.batches import Size, batches
+from gpunode.rollout.batches import Size, ordered
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Member, Members, outcomes
@@ -96,7 +96,12 @@ def provision(session: Session, wish: Wish) -> int:
     session.listener.plans(outcomes(members))
     if api is None:
         session.listener.note(nodes.WITHOUT_PLUGIN)
-    objects = planned.plan(api, session.inventory, found, session.listener).objects if api and found else 0
+    order = _ordered(members, wish, cordon.left(api) if api else {})
+    objects = (
+        planned.plan(api, session.inventory, found, session.listener, order=order).objects
+        if api and found
+        else 0
+    )
     gate.show(session.inventory, session.listener)
     waiting = [one for one in members if one.waits]
     if api is not None:
@@ -106,7 +111,6 @@ def provision(session: Session, wish: Wish) -> int:
     judged = {one.name for one in (session.hosts if wish.max_fail is not None else able)} | wish.begun.keys()
     if wish.max_fail is not None and able and len(bad := _bad(members, judged)) > wish.max_fail:
         return _nothing_begins(session, members, bad, wish.max_fail)
-    order = _ordered(members, wish, cordon.left(api) if api else {})
     _asked(session, order, waiting, objects, yes=wish.yes)
     record = Record.begin(
         Path(session.inventory.path),
@@ -170,14 +174,7 @@ def _nothing_begins(session: Session, members: Members, bad: Sequence[Member], m
 
 def _ordered(members: Members, wish: Wish, left: Collection[str]) -> tuple[tuple[Host, ...], ...]:
     """The hosts that can be worked on, batch by batch. `left`: nodes that an earlier run left cordoned."""
-    return batches(
-        [one.host for one in members if one.good or one.waits],
-        [one.host.name for one in members if one.waits and one.disturbs.anybody],
-        alone=control_plane.disturbed(members),
-        begun=_begun(members, wish, left),
-        size=wish.size,
-        canary=wish.canary,
-    )
+    return ordered(members, begun=_begun(members, wish, left), size=wish.size, canary=wish.canary)
 
 
 def _asked(

@@ -66,6 +66,13 @@ CLASS = "system-node-critical"
         (limited({"requests.cpu": "3"}), pod(initContainers=[*BIG, *SIDECAR]), 2),
         (limited({"requests.cpu": "40m"}), pod(overhead={"cpu": "10m"}), 2),
         (limited({"pods": "1"}), pod(namespace="other"), 5),
+        (limited({"requests.cpu": "2"}), pod(resources={"requests": {"cpu": "1"}}), 2),
+        (limited({"limits.memory": "1Gi", "limits.cpu": "3"}), pod(resources={"limits": {"cpu": "1"}}), 3),
+        (
+            limited({"requests.cpu": "3", "requests.nvidia.com/gpu": "2"}),
+            pod(initContainers=BIG, overhead={"cpu": "500m"}, resources={"requests": {"cpu": "500m", **GPU}}),
+            2,
+        ),
         (limited({"pods": "1"}, scopes=["Terminating"]), pod(), 5),
         (limited({"pods": "1"}, scopes=["Terminating"]), pod(activeDeadlineSeconds=9), 1),
         (limited({"pods": "1"}, scopes=["NotTerminating"]), pod(), 1),

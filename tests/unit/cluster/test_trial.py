@@ -192,6 +192,33 @@ def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
     assert shown(api, capsys, gpus=3) == []  # its GPU is not free
 
 
+@pytest.mark.parametrize(
+    ("together", "line"),
+    [(True, [f"1 of 4 pods like {NS}/vectoradd would not be admitted"]), (False, [])],
+)
+def test_the_pods_of_a_batch_are_there_at_once(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], together: bool, line: list[str]
+) -> None:
+    """Two hosts of two GPUs each, together or one after the other."""
+    apply.apply(api, Spec(NS, IMAGE).manifests)
+    quota(fake, {"pods": "5"})  # and one of the plugin's for each
+    members = []
+    for name in ("n1", "n2"):
+        add_node(fake, name, 2, labels=GPU_NODE)
+        gpus = [
+            {"index": n, "uuid": f"GPU-{name}-{n}", "name": "A", "pci": f"{n}", "memory_mib": 1}
+            for n in range(2)
+        ]
+        facts = cases.facts("modern", {"gpus": gpus, "hostname": name})
+        members.append(Member(Host(name, Ssh(name)), Outcome(name, "right", facts=facts)))
+    hosts = [one.host for one in members]
+    order = [hosts] if together else [[host] for host in hosts]
+    inventory = Inventory("inventory.yaml", (), Cluster(plugin=IMAGE))
+    planned.plan(api, inventory, members, report.make(json=True, quiet=True), strict=False, order=order)
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [one["error"].partition(":")[0] for one in lines if one["type"] == "error"] == line
+
+
 def test_quotas_that_may_not_be_read_are_met_as_they_refuse(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
