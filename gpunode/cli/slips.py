@@ -14,6 +14,7 @@ from gpunode.cli.other_options import LIMIT, ONE, hint
 from gpunode.errors import UsageError
 
 EXTRA = "Got unexpected extra argument"  # click's
+NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 
 
 class Group(TyperGroup):
@@ -66,7 +67,21 @@ def _answered(error: Exception) -> Exception:
     if where and words.startswith(EXTRA):
         answer = LIMIT if "--limit" in _has(where) else "" if _name(where) else ONE
         return UsageError(f"{words[0].lower()}{words[1:]}", hint=answer) if answer else error
-    return error
+    return _number(error) or error
+
+
+def _number(error: Exception) -> UsageError | None:
+    """What an option's number should be, with an example; None for other mistakes."""
+    option, why = getattr(error, "param", None), getattr(error.__cause__, "errors", None)  # pydantic's
+    if option is None or why is None or (found := why()[0])["type"] not in NUMBERS:
+        return None
+    low, high = option.min, option.max
+    kind = "number" if isinstance(low, float) else "whole number"
+    bounds = f" from {low} to {high}" if high is not None else f" of {low} or more"
+    name = max(option.opts, key=len)
+    return UsageError(
+        f"{name} {found['input']}: expected a {kind}{bounds}", hint=f"Write `{name} {option.default or 1}`."
+    )
 
 
 def _name(where: Any) -> str:

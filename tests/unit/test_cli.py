@@ -121,6 +121,22 @@ def test_kubectl_inspect_gpunode_answers_other_words_too(
 
 
 @pytest.mark.parametrize(
+    ("words", "told", "example"),
+    [
+        ("provision --max-fail -1", "--max-fail -1: expected a whole number of 0 or more", "--max-fail 1"),
+        ("plan --forks abc", "--forks abc: expected a whole number of 1 or more", "--forks 64"),
+        ("share simulate --pods 20000", "--pods 20000: expected a whole number from 1 to 10000", "--pods 1"),
+        ("status -w 0.1", "--watch 0.1: expected a number of 0.5 or more", "--watch 1"),
+        ("status --watch x", "--watch x: expected a number of 0.5 or more", "--watch 1"),
+    ],
+)
+def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told: str, example: str) -> None:
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert (error.message, error.hint) == (told, f"Write `{example}`.")
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         ("plann", "Did you mean 'plan'?"),
