@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app, kubectl
 from gpunode.cli.other_commands import COMMANDS
-from gpunode.errors import UsageError
+from gpunode.errors import KubeconfigUnusable, UsageError
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -118,6 +118,16 @@ def test_kubectl_inspect_gpunode_answers_other_words_too(
     told = capsys.readouterr().err
     assert told.startswith("kubectl inspect gpunode: ")
     assert hint in told
+
+
+def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inventory.yaml").write_text("groups: 1\n")
+    error = CliRunner().invoke(app, ["status", "--kubeconfig", "nosuch"]).exception
+    assert isinstance(error, KubeconfigUnusable)
+    assert "nosuch" in error.message
 
 
 @pytest.mark.parametrize(
