@@ -8,8 +8,6 @@ from itertools import zip_longest
 
 from gpunode.errors import UsageError
 from gpunode.model import Host
-from gpunode.rollout import control_plane
-from gpunode.rollout.member import Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,6 @@ class Size:
                 hint=f"Write `{option} 4` or `{option} 25%`.",
             )
         return cls(int(digits), percent)
-
-
-def ordered(
-    members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
-) -> tuple[tuple[Host, ...], ...]:
-    """The hosts that can be worked on, as `batches` has them."""
-    return batches(
-        [one.host for one in members if one.good or one.waits],
-        [one.host.name for one in members if one.waits and one.disturbs.anybody],
-        alone=control_plane.disturbed(members),
-        begun=begun,
-        size=size,
-        canary=canary,
-    )
 
 
 def batches(

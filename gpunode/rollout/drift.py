@@ -8,8 +8,7 @@ from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.desired.reasons import reasons
 from gpunode.errors import ClusterError
-from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, repositories, stake
-from gpunode.rollout.batches import ordered
+from gpunode.rollout import control_plane, exit_codes, gate, nodes, planned, repositories, rounds, stake
 from gpunode.rollout.member import Members, outcomes
 from gpunode.rollout.session import Session
 
@@ -39,7 +38,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         listener.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
-            order = ordered(members)
+            order = rounds.ordered(members)
             shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts) or shown.obstructed
         except ClusterError as error:

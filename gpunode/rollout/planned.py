@@ -171,7 +171,11 @@ def _obstacles(
         else []
     )
     found = trial.tried(
-        api, spec.manifests, objects, prove, counts=lambda: _new_pods(api, spec, members, request[0], order)
+        api,
+        spec.manifests,
+        objects,
+        prove,
+        counts=lambda: _new_pods(api, spec, members, request[0], order, listener),
     )
     for one in found:
         if one.reason:
@@ -190,22 +194,33 @@ def _new_pods(
     members: Sequence[Member],
     resource: str,
     order: Sequence[Collection[Host]],
+    listener: Listener,
 ) -> Mapping[str, int]:
     """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a batch's nodes, less
-    what pods of the namespace have of the `resource`."""
+    what pods have of the `resource`; one where this user may not see the pods of other namespaces, who may have all GPUs."""
     wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
     after = {
         name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
     }
     there = api.find("Pod", spec.namespace)[0]
+    seen = True
+    try:
+        every = api.find("Pod")[0]
+    except refusal.HttpError:
+        every, seen = [], False
+        listener.note(
+            "This user may not list the pods of other namespaces, so which GPUs are free is not known: of the pods that test GPUs the "
+            "ResourceQuotas were judged for one alone."
+        )
     sets = [one for one in spec.manifests if one["kind"] == "DaemonSet"]
     counts = {one["metadata"]["name"]: daemonset.missing(one, there, after) for one in sets}
     used = Counter[str]()
-    for pod in there:
-        used[daemonset.place(pod)] += pods.holds(pod, resource)
+    for pod in every:
+        used[pod["spec"].get("nodeName", "")] += pods.holds(pod, resource)
     free = {one.host.name: max(0, len(one.gpus) - used[one.node.name]) for one in members if one.node}
     batches = [[host.name for host in batch] for batch in order] or [[name] for name in free]
-    return {**counts, PROOF: max((sum(free.get(name, 0) for name in batch) for batch in batches), default=0)}
+    most = max((sum(free.get(name, 0) for name in batch) for batch in batches), default=0)
+    return {**counts, PROOF: most if seen else min(1, most)}
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

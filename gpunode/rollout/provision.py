@@ -31,7 +31,7 @@ from gpunode.rollout import (
     work,
 )
 from gpunode.rollout.batch import Run
-from gpunode.rollout.batches import Size, ordered
+from gpunode.rollout.batches import Size
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Member, Members, outcomes
@@ -174,7 +174,7 @@ def _nothing_begins(session: Session, members: Members, bad: Sequence[Member], m
 
 def _ordered(members: Members, wish: Wish, left: Collection[str]) -> tuple[tuple[Host, ...], ...]:
     """The hosts that can be worked on, batch by batch. `left`: nodes that an earlier run left cordoned."""
-    return ordered(members, begun=_begun(members, wish, left), size=wish.size, canary=wish.canary)
+    return rounds.ordered(members, begun=_begun(members, wish, left), size=wish.size, canary=wish.canary)
 
 
 def _asked(

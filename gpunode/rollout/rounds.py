@@ -1,14 +1,15 @@
-"""Rounds of plan and apply over hosts, until no plan is left or a host does not converge."""
+"""Rounds of plan and apply over hosts, until no plan is left or a host does not converge; and the batches of those hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpunode import converge
 from gpunode.model import Host, OnEvent, Outcome
-from gpunode.rollout import acts
+from gpunode.rollout import acts, control_plane
 from gpunode.rollout.acts import Act
+from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
 from gpunode.visit import Visit
@@ -39,6 +40,20 @@ def converged(session: Session, members: Members, accepted: Mapping[str, frozens
             break
         members = _applied(session, members, waiting)
     return tuple(_ended(one) for one in members)
+
+
+def ordered(
+    members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
+) -> tuple[tuple[Host, ...], ...]:
+    """The hosts that can be worked on, as `batches` has them."""
+    return batches(
+        [one.host for one in members if one.good or one.waits],
+        [one.host.name for one in members if one.waits and one.disturbs.anybody],
+        alone=control_plane.disturbed(members),
+        begun=begun,
+        size=size,
+        canary=canary,
+    )
 
 
 def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tuple[object, ...]]:

@@ -192,6 +192,22 @@ def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
     assert shown(api, capsys, gpus=3) == []  # its GPU is not free
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_gpus_of_other_namespaces_pods_are_not_free(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], allowed: bool
+) -> None:
+    """No test pod comes to them; a user who may not see such pods is told that it is not known."""
+    there(api, fake)
+    apply.apply(api, Spec(NS, IMAGE).manifests)
+    quota(fake, {"pods": "3"})
+    fake.put(pod("train", node="n1", gpus=2, namespace="default"))
+    if not allowed:
+        fake.refused["GET", "/api/v1/pods"] = Fault(403, "Forbidden", "pods is forbidden")
+    lines = shown(api, capsys, gpus=4)
+    assert [line["type"] for line in lines] == ([] if allowed else ["note"])
+    assert allowed or "which GPUs are free is not known" in str(lines)
+
+
 @pytest.mark.parametrize(
     ("together", "line"),
     [(True, [f"1 of 4 pods like {NS}/vectoradd would not be admitted"]), (False, [])],
