@@ -108,13 +108,17 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
 def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
     """Numbers of nodes (`unknown`: whose GPUs are not known) and GPUs."""
     gpus = [gpu for one in found for gpu in one.gpus]
-    counts = Counter("unhealthy" if gpu.unhealthy else "used" if gpu.users else "free" for gpu in gpus)
+    counts = Counter(
+        "unhealthy" if gpu.unhealthy else "unseen" if gpu.users is None else "used" if gpu.users else "free"
+        for gpu in gpus
+    )
     return {
         "nodes": len(found),
         "unknown": sum(one.reason is not None for one in found),
         "gpus": len(gpus),
         "used": sum(bool(gpu.users) for gpu in gpus),
         "free": counts["free"],
+        "unseen": counts["unseen"],
         "unhealthy": counts["unhealthy"],
     }
 
@@ -142,6 +146,7 @@ def sentence(numbers: dict[str, int], parts: Mapping[str, Sequence[int]] = Mappi
     if not numbers["nodes"]:
         return "No node has GPUs that the cluster knows of."
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
+    states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""

@@ -168,9 +168,18 @@ def test_pods_whose_gpu_is_not_the_promised_one_are_named(
 
 def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
     numbers = totals(NODES)
-    assert numbers == {"nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unhealthy": 1}
+    assert numbers == {
+        "nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unseen": 0, "unhealthy": 1,
+    }  # fmt: skip
     assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
+
+
+def test_a_gpu_of_which_the_kubelet_says_nothing_is_not_free() -> None:
+    """As kubelets before 1.20."""
+    numbers = totals([NodeUsage("n", (BUSY, replace(OUTSIDE, users=None)))])
+    assert (numbers["used"], numbers["free"], numbers["unseen"]) == (1, 0, 1)
+    assert sentence(numbers) == "2 GPUs on 1 node: 1 in use, 0 free, 1 of which the kubelet does not say"
 
 
 def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:

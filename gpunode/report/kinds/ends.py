@@ -56,6 +56,7 @@ class SummaryMore(Summary, total=False):
     gpus: Annotated[int, "`status`: how many"]
     used: Annotated[int, "`status`: GPUs that pods have"]
     free: Annotated[int, "`status`: GPUs that work and that nobody has"]
+    unseen: Annotated[int, "`status`: GPUs that work, and of which the kubelet does not say who has them"]
     unhealthy: Annotated[int, "`status`: GPUs"]
     shares: Annotated[
         dict[str, list[int]],
