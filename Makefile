@@ -29,7 +29,7 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile
-UNIT := -m "not lab and not gpu and not browser" --ignore tests/sim
+UNIT := -m "not lab and not gpu and not browser" --ignore tests/sim --no-loadscope-reorder
 
 check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,14 @@ def _replaceable(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(BEGINS)) == BEGINS
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True)
+    return environment.get_template("page.html.j2")
 
 
 class Page:
@@ -154,8 +163,6 @@ class Page:
 
     def text(self) -> str:
         """The file's text."""
-        from jinja2 import Environment, PackageLoader
-
         cards = list(self._cards.values())
         page = {
             **self._view,
@@ -167,8 +174,7 @@ class Page:
             if self._changes
             else "nothing to do",
         }
-        environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True)
-        return environment.get_template("page.html.j2").render(page=page)
+        return str(_template().render(page=page))
 
     def _card(self, name: str) -> Card:
         return self._cards.setdefault(name, Card(name))
