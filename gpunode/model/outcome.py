@@ -54,8 +54,9 @@ class Disturbance:
 class Disturbed:
     """What a plan interrupts, and whose work. `work`: how it is ended first, with a cordon of the node where pods are known;
     `stays`: it continues. `timeout`: seconds to wait for it. `pods`: the node's, without DaemonSets', with the units that each asks
-    for by resource; None: not known. `users`: processes that use the GPUs, without the driver's daemons. `reload`: the reboot is only
-    for users of the GPUs that have ended by then, so the modules are reloaded instead."""
+    for by resource; None: not known. `standstill`: of these, by name, why nothing runs on their GPUs. `users`: processes that use the
+    GPUs, without the driver's daemons. `reload`: the reboot is only for users of the GPUs that have ended by then, so the modules are
+    reloaded instead."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"
@@ -63,6 +64,7 @@ class Disturbed:
     pods: Mapping[str, Mapping[str, int]] | None = None
     users: tuple[GpuUser, ...] = ()
     reload: bool = False
+    standstill: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def processes(self) -> tuple[GpuUser, ...]:

@@ -68,8 +68,14 @@ def _treatment(found: Disturbed) -> str:
 def _victims(found: Disturbed) -> list[str]:
     if not found.anybody:
         return []
-    pods = [f"{name} ({_amounts(asks)})" if asks else name for name, asks in (found.pods or {}).items()]
+    pods = [_pod(name, asks, found.standstill.get(name)) for name, asks in (found.pods or {}).items()]
     return [*pods, *(str(one) for one in found.processes)]
+
+
+def _pod(name: str, asks: Mapping[str, int], standstill: str | None) -> str:
+    more = [_amounts(asks)] if asks else []
+    more += [f"does not run: {standstill}"] if standstill else []
+    return f"{name} ({', '.join(more)})" if more else name
 
 
 def _amounts(asks: Mapping[str, int]) -> str:

@@ -146,7 +146,8 @@ def _pod(found: Disturbed, name: str) -> dict[str, Any]:
     on = {gpu for one in found.users if one.name == name for gpu in one.gpus}
     asks = (found.pods or {})[name]
     gpus = sum(amount for resource, amount in asks.items() if resource.startswith("nvidia.com/"))
-    return {"name": name, "gpus": gpus, "asks": asks, "on": sorted(on)}
+    standstill = found.standstill.get(name, "")
+    return {"name": name, "gpus": gpus, "asks": asks, "standstill": standstill, "on": sorted(on)}
 
 
 def _redacted(value: Any) -> Any:

@@ -42,7 +42,12 @@ def finished(run: Run, members: Members) -> Members:
         if one.waits and one.reason is None:
             run.record.host(one.host.name, "changing")
     begun = [one.host.name for one in members if one.host.name in masters and one.reason is None]
-    members = rounds.converged(run.session, members, run.accepted)
+    members = rounds.converged(
+        run.session,
+        members,
+        run.accepted,
+        lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.interrupt.set),
+    )
     members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(one.good for one in members):
         for one in members:

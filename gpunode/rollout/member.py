@@ -37,7 +37,8 @@ class Member:
     """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
     `target`: GPUs that its pods must see; `expected`: units that its node must offer, None if unknown.
 
-    `reason`: why it takes no further part; `partly`: why some of its GPUs do not.
+    `reason`: why it takes no further part; `partly`: why some of its GPUs do not. `spared`: whether pods that hold its GPUs
+    and stood still were left on it, which may run by now.
     """
 
     host: Host
@@ -49,6 +50,7 @@ class Member:
     reason: Reason | None = None
     partly: Reason | None = None
     result: NodeResult | None = None
+    spared: bool = False
 
     @property
     def good(self) -> bool:

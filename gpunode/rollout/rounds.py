@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from gpunode import converge
 from gpunode.model import Host, OnEvent, Outcome
 from gpunode.rollout import acts, control_plane
 from gpunode.rollout.acts import Act
 from gpunode.rollout.batches import Size, batches
+from gpunode.rollout.listener import problem
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
 from gpunode.visit import Visit
 from gpunode.wording import Advice, Command
+
+# A host right before its changes, which may have to wait for work, and may have another plan then.
+Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 STOPPED = "stopped"  # code: its batch was not begun
 AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
@@ -30,15 +35,24 @@ def story(visit: Visit, tell: OnEvent, away: float = 0.0) -> Outcome:
     return converge.confirm(visit, converge.follow(visit, converge.back(visit, away, tell), tell), tell)
 
 
-def converged(session: Session, members: Members, accepted: Mapping[str, frozenset[Act]]) -> Members:
+def converged(
+    session: Session,
+    members: Members,
+    accepted: Mapping[str, frozenset[Act]],
+    ready: Ready = lambda one, _visit, _tell: one,
+) -> Members:
     """The members after all rounds. What is known only after an act comes in a later round; a host whose later plan holds
     an act that was not accepted is stopped before it."""
+
+    def within(one: Member) -> Member:
+        return _within(one, accepted.get(one.host.name, frozenset()))
+
     for _ in range(converge.ROUNDS):
-        members = tuple(_within(one, accepted.get(one.host.name, frozenset())) for one in members)
-        waiting = [one for one in members if one.waits and one.reason is None]
+        members = tuple(map(within, members))
+        waiting = [one for one in members if _goes(one)]
         if not waiting:
             break
-        members = _applied(session, members, waiting)
+        members = _applied(session, members, waiting, lambda *one: within(ready(*one)))
     return tuple(_ended(one) for one in members)
 
 
@@ -97,20 +111,26 @@ def _within(one: Member, accepted: frozenset[Act]) -> Member:
     return replace(one, outcome=replace(one.outcome, status="failed", error=error, hint=AGAIN))
 
 
-def _applied(
-    session: Session,
-    members: Members,
-    waiting: Sequence[Member],
-) -> Members:
+def _goes(one: Member) -> bool:
+    return one.waits and one.reason is None
+
+
+def _applied(session: Session, members: Members, waiting: Sequence[Member], ready: Ready) -> Members:
     """One round: the members, of which those that wait have their plans applied and are planned again."""
-    plans = {one.host.name: one.outcome for one in waiting if one.outcome}
-    done = session.each(
-        lambda visit, tell: converge.apply(visit, plans[visit.host.name], tell),
-        [one.host for one in waiting],
-    )
+    now = {one.host.name: one for one in waiting}
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        name = visit.host.name
+        one = now[name] = ready(now[name], visit, tell)
+        assert one.outcome is not None
+        return converge.apply(visit, one.outcome, tell) if _goes(one) else one.outcome
+
+    done = session.each(story, [one.host for one in waiting])
     session.listener.failures(done)
-    after = {outcome.host: outcome for outcome in done}
-    return tuple(replace(one, outcome=after.get(one.host.name, one.outcome)) for one in members)
+    after = {outcome.host: replace(now[outcome.host], outcome=outcome) for outcome in done}
+    for one in after.values():
+        problem(session.listener, one.host.name, one.reason)
+    return tuple(after.get(one.host.name, one) for one in members)
 
 
 def _ended(one: Member) -> Member:

@@ -25,6 +25,11 @@ def disturbance(one: Member) -> Disturbance:
     return acts.disturbance(one.changes, driver=installed)
 
 
+def booted(one: Member) -> str:
+    """The boot id of the host; "" where that is not known."""
+    return one.facts.boot_id if one.facts else ""
+
+
 def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
     """Those users of GPUs that are work: not the driver's own daemons."""
     return tuple(one for one in users if not one.command.startswith(DAEMONS))
@@ -69,6 +74,7 @@ def _disturbed(api: Api | None, one: Member, plugin: Collection[str], *, strict:
         pods=None if pods is None else {pod.name: pod.asks for pod in pods if not pod.service},
         users=work_of(users),
         reload=what.reboot and _reloads(one, pods, plugin),
+        standstill={pod.name: pod.standstill for pod in pods or () if pod.standstill and not pod.service},
     )
 
 
@@ -76,7 +82,7 @@ def _pods(api: Api | None, one: Member, *, strict: bool) -> tuple[Work, ...] | N
     if api is None or one.node is None:
         return None
     try:
-        return drain.on_node(api, one.node.name)
+        return drain.on_node(api, one.node.name, booted(one))
     except ClusterError:
         if strict:
             raise

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpunode import converge
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
-from gpunode.cluster.nodes import GPU_LABEL, cordon, drain
-from gpunode.cluster.nodes.drain import Work
+from gpunode.cluster.nodes import GPU_LABEL, cordon, labels
+from gpunode.cluster.nodes import parse as node_of
 from gpunode.cluster.plugin import pause
 from gpunode.cluster.reason import Reason, of
 from gpunode.errors import ClusterError
-from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.rollout import nodes, stake
+from gpunode.model import Event, OnEvent, Outcome
+from gpunode.rollout import ending, nodes, stake
 from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record
@@ -26,7 +25,7 @@ from gpunode.wording import Advice, Command, few
 BUSY = "busy"  # code: work did not end in time
 CORDONED = "cordoned"  # code: nor could its node be given back
 API_SECONDS = 600.0  # for which an API server may be away
-LOOK = 5.0  # seconds between two looks at the processes of a host
+NOT_CHANGED, NOT_FINISHED = "not changed", "not finished"
 NAMED = 3
 
 
@@ -34,10 +33,12 @@ def cleared(
     api: Api | None, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
-    happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for."""
+    happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
+    Nobody waits for a pod of which nothing runs: see `again`."""
     going = [one for one in members if one.waits and one.reason is None]
     heavy = [one for one in going if stake.disturbance(one).ends_gpu_work]
     reasons: dict[str, Reason] = {}
+    spared: dict[str, bool] = {}
     by_host = {one.host.name: one for one in heavy}
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
@@ -51,9 +52,10 @@ def cleared(
                 )
                 cordon.cordon(api, node, record.owner)
                 record.host(one.host.name, "cordoned")
-            left, outcome = _ended(api, one, visit, tell, stopped)
-            if left:
-                reasons[one.host.name] = _lifted(api, node, _busy(one, left, stopped()), tell)
+            end = ending.ended(api, one, visit, tell, stopped)
+            outcome, spared[one.host.name] = end.outcome, end.spared
+            if end.left:
+                reasons[one.host.name] = _lifted(api, one, _busy(one, end.left, stopped()), tell)
                 return one.outcome
             if api and one.node:
                 cordon.cordon(
@@ -61,7 +63,7 @@ def cleared(
                 )  # the node may have been deleted meanwhile, or uncordoned
                 outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
         except ClusterError as error:
-            reasons[one.host.name] = _lifted(api, node, _named(one, error), tell)
+            reasons[one.host.name] = _lifted(api, one, _named(one, error), tell)
             return one.outcome
         record.host(one.host.name, "drained")
         return outcome
@@ -69,7 +71,37 @@ def cleared(
     after = {one.host.name: one for one in session.probed(story, heavy)} if heavy else {}
     for host, reason in reasons.items():
         problem(session.listener, host, reason)
-    return tuple(after.get(one.host.name, one).out(reasons.get(one.host.name)) for one in members)
+    return tuple(
+        replace(
+            after.get(one.host.name, one).out(reasons.get(one.host.name)),
+            spared=spared.get(one.host.name, False),
+        )
+        for one in members
+    )
+
+
+def again(
+    api: Api | None, one: Member, visit: Visit, tell: OnEvent, *, stopped: Callable[[], bool]
+) -> Member:
+    """The member right before its changes. Of pods that stood still, something may run by now: its end is waited for, and
+    the host probed again. Where it does not come in time the member is out, or failed if the host is changed in part."""
+    if not one.spared or one.outcome is None or not stake.disturbance(one).ends_gpu_work:
+        return one
+    before = one.outcome
+    what = NOT_FINISHED if before.applied else NOT_CHANGED
+    try:
+        end = ending.ended(api, one, visit, tell, stopped)
+        if not end.left:
+            changed = before.applied and end.outcome.status in ("right", "planned")
+            status = "changed" if changed else end.outcome.status
+            outcome = replace(end.outcome, status=status, applied=before.applied)
+            return replace(one, outcome=outcome, spared=end.spared)
+        reason = _busy(one, end.left, stopped(), what)
+    except ClusterError as error:
+        reason = _named(one, error, what)
+    if not before.applied:
+        return one.out(_lifted(api, one, reason, tell))
+    return replace(one, outcome=replace(before, status="failed", error=reason.words, hint=reason.fix))
 
 
 def released(api: Api, members: Members) -> None:
@@ -104,14 +136,17 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def _lifted(api: Api | None, node: str, reason: Reason, tell: OnEvent) -> Reason:
-    """The reason why a host is not changed, once gpunode's cordon of its node is lifted; with why it still stands: the
-    host is disturbed then, and counts as one that ended badly."""
-    if api is None or not node:
+def _lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reason:
+    """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
+    with why it still stands: the host is disturbed then, and counts as one that ended badly."""
+    if api is None or one.node is None:
         return reason
+    node = one.node.name
     try:
         answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
-        if api.get("Node", node) is not None:
+        if (item := api.get("Node", node)) is not None:
+            if (now := node_of(item)).labels.get(GPU_LABEL) == pause.PAUSED:
+                labels.write(api, now, nodes.wished(one.host))
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(
@@ -120,59 +155,9 @@ def _lifted(api: Api | None, node: str, reason: Reason, tell: OnEvent) -> Reason
     return reason
 
 
-def _named(one: Member, error: ClusterError) -> Reason:
+def _named(one: Member, error: ClusterError, what: str = NOT_CHANGED) -> Reason:
     found = of(BUSY, error)
-    return replace(found, words=f"{one.host.name}: not changed: {found.words}")
-
-
-def _ended(
-    api: Api | None, one: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]
-) -> tuple[str, Outcome]:
-    """What still uses the GPUs when the time is over, in words ("" for nothing), and the host as it was probed then."""
-    assert one.outcome is not None
-    mode, seconds = one.host.work, one.host.work_timeout
-    if mode == "kill":
-        return "", one.outcome
-
-    def sentence(text: str) -> None:
-        tell(Event("stage", one.host.name, text))
-
-    end = time.monotonic() + seconds
-    services: set[str] | None = (
-        None  # pods, by uid and by name: that of a static pod's processes is not its object's
-    )
-    if api and one.node:
-        node, evict = one.node.name, mode == "drain"
-        answering(api, seconds=seconds, tell=sentence)
-        left = drain.wait(
-            api, node, _concerns(mode), evict=evict, seconds=seconds, tell=sentence, stopped=stopped
-        )
-        if left:
-            blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
-            names = few([pod.name for pod in left], NAMED)
-            return names + (f" ({blocked})" if blocked else ""), one.outcome
-        services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
-    while True:
-        outcome = converge.look(visit, tell)
-        users = _users(outcome.facts.gpu_users if outcome.facts else (), services)
-        if not users or time.monotonic() >= end or stopped():
-            return users, outcome
-        sentence(f"waiting for {users} to leave the GPUs")
-        time.sleep(LOOK)
-
-
-def _users(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
-    """Processes that use the GPUs and are no service's. `services` None: pods are not known, and none is waited for."""
-    work = [
-        one
-        for one in stake.work_of(users)
-        if (one.pod is None if services is None else one.pod not in services and one.name not in services)
-    ]
-    return few([str(one) for one in work], NAMED)
-
-
-def _concerns(mode: str) -> Callable[[Work], bool]:
-    return lambda pod: not pod.service and (bool(pod.asks) or mode == "drain")
+    return replace(found, words=f"{one.host.name}: {what}: {found.words}")
 
 
 def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:
@@ -203,7 +188,7 @@ def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str
     return outcome
 
 
-def _busy(one: Member, left: str, interrupted: bool) -> Reason:
+def _busy(one: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Reason:
     after = "interrupted while" if interrupted else f"after {one.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    return Reason(BUSY, f"{one.host.name}: not changed: {after} {left} still used its GPUs", fix=hint)
+    return Reason(BUSY, f"{one.host.name}: {what}: {after} {left} still used its GPUs", fix=hint)

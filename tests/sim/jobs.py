@@ -16,9 +16,18 @@ def client(demo: Demo) -> Client:
     return Client(demo.folder / "kubeconfig")
 
 
-def job(api: Client, name: str, node: str, seconds: int, *, namespace: str = "default", **meta: Any) -> None:
+def job(
+    api: Client,
+    name: str,
+    node: str,
+    seconds: int,
+    *,
+    namespace: str = "default",
+    image: str = "gpunode-deviceplugin:demo",
+    **meta: Any,
+) -> None:
     """A job's pod with a GPU, which ends by itself. A container that is killed would be started again."""
-    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", str(seconds)]}
+    container = {"name": "c", "image": image, "command": ["sleep", str(seconds)]}
     container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}  # type: ignore[dict-item]
     spec = {"nodeName": node, "restartPolicy": "OnFailure", "containers": [container]}
     pods = f"/api/v1/namespaces/{namespace}/pods"

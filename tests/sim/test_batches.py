@@ -225,7 +225,9 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
         "anybody": True,
         "work": "wait",
         "timeout": 1800.0,
-        "pods": [{"name": "default/job", "gpus": 1, "asks": {"nvidia.com/gpu": 1}, "on": []}],
+        "pods": [
+            {"name": "default/job", "gpus": 1, "asks": {"nvidia.com/gpu": 1}, "standstill": "", "on": []}
+        ],
         "processes": [],
     }
     shown = gpunode(busy, "plan", "inventory.yaml").stdout

@@ -30,7 +30,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import make
-from gpunode.rollout import acts, rounds, stake, work
+from gpunode.rollout import acts, ending, rounds, stake
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.member import Member
 from tests import cases
@@ -243,9 +243,9 @@ def test_daemons_of_the_driver_are_no_work() -> None:
         GpuUser(3, "python3", container="d" * 64, pod="job", name="ml/train"),
         GpuUser(4, "Xorg"),
     ]
-    assert work._users(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
-    assert work._users(users, {"service", "ml/train"}) == "Xorg (pid 4)"
-    assert work._users(users, None) == "Xorg (pid 4)"
+    assert ending.users_of(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
+    assert ending.users_of(users, {"service", "ml/train"}) == "Xorg (pid 4)"
+    assert ending.users_of(users, None) == "Xorg (pid 4)"
 
 
 WORKER = GpuUser(7, "python3", container="c" * 64)

@@ -525,6 +525,17 @@ XORG = GpuUser(900, "Xorg")
             "ml/train (2 GPUs), web/1",
         ),
         (
+            Disturbed(
+                REBOOT,
+                "wait",
+                1800,
+                {"ml/train": {GPU: 1}, "web/1": {}},
+                standstill={"ml/train": "CrashLoopBackOff", "web/1": "ErrImagePull"},
+            ),
+            "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
+            "ml/train (1 GPU, does not run: CrashLoopBackOff), web/1 (does not run: ErrImagePull)",
+        ),
+        (
             Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": {GPU: 1}}, reload=True),
             "reload of the modules, or a reboot where the GPUs stay in use; drained first, 1.5 min at most",
             "ml/train (1 GPU)",
@@ -592,7 +603,13 @@ def test_a_plan_says_what_it_disturbs(
         None
         if found.pods is None
         else [
-            {"name": name, "gpus": asks.get(GPU, 0), "asks": asks, "on": []}
+            {
+                "name": name,
+                "gpus": asks.get(GPU, 0),
+                "asks": asks,
+                "standstill": found.standstill.get(name, ""),
+                "on": [],
+            }
             for name, asks in found.pods.items()
         ]
     )

@@ -6,11 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
+from gpunode.cluster.nodes import standstill
 from gpunode.cluster.pods import MEMORY, OVER, whole
 from gpunode.wording import few
 
@@ -23,7 +26,8 @@ NAMED = 3
 @dataclass(frozen=True, slots=True)
 class Work:
     """A pod that runs on a node. `asks`: for how much of GPUs, by resource. `service`: a DaemonSet's, or the kubelet's
-    own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now."""
+    own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now. `standstill`: why
+    nothing of it runs, or nothing with a GPU, so that nobody's work ends with a change."""
 
     name: str  # namespace/name
     uid: str
@@ -31,12 +35,13 @@ class Work:
     service: bool
     ending: bool = False
     obstacle: str = ""
+    standstill: str = ""
 
 
-def on_node(api: Api, node: str) -> tuple[Work, ...]:
-    """The pods that run there, by name."""
+def on_node(api: Api, node: str, boot: str = "") -> tuple[Work, ...]:
+    """The pods that run there, by name. `boot`: the host's boot id, where it is known."""
     pods, _ = api.find("Pod", fields=f"spec.nodeName={node}")
-    return working(pods)
+    return _reported(api, node, working(pods), boot)
 
 
 def working(pods: Sequence[Object]) -> tuple[Work, ...]:
@@ -53,38 +58,70 @@ def wait(
     seconds: float,
     tell: OnProgress,
     stopped: Callable[[], bool] = lambda: False,
+    boot: str = "",
 ) -> tuple[Work, ...]:
-    """Wait until no pod that `concerns` is on the node any more; returns those that are after `seconds`, () when all
-    have ended. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it.
+    """Wait until no pod that `concerns` works on the node any more; returns those that are there then: all stand still, or
+    `seconds` have passed. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it;
+    one that stands still is waited for until it is gone or a budget keeps it.
 
-    `tell` hears which pod is waited for. `stopped` ends the wait early.
+    `tell` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
     """
-    asked: dict[str, tuple[float, str]] = {}  # uid → when it may be asked for again, and why not now
-    first: int | None = None
+    asked: dict[str, _Asked] = {}  # by uid
+    first = 0
     left: tuple[Work, ...] = ()
     for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", tell=tell):
-        left = tuple(one for one in working(list(seen.values())) if concerns(one))
-        first = len(left) if first is None else max(first, len(left))
-        if not left or stopped():
-            return left
-        if evict:
+        left = _reported(api, node, [one for one in working(list(seen.values())) if concerns(one)], boot)
+        if evict and not stopped():
             left = tuple(_evicted(api, seen, one, asked) for one in left)
-        tell(_progress(left, first))
+        waited = [
+            one for one in left if not (one.standstill and (not evict or asked.get(one.uid, _ASKED).guarded))
+        ]
+        if not waited or stopped():
+            return left
+        first = max(first, len(waited))
+        tell(_progress(waited, first))
     return left
 
 
-def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, tuple[float, str]]) -> Work:
-    again, obstacle = asked.get(one.uid, (0.0, ""))
-    if not one.ending and time.monotonic() >= again:
+def _reported(api: Api, node: str, found: Sequence[Work], boot: str) -> tuple[Work, ...]:
+    """The pods; none stands still where the kubelet has not reported lately, or not since the boot: then nobody knows."""
+    if any(one.standstill for one in found) and not _reports(api, node, boot):
+        return tuple(replace(one, standstill="") for one in found)
+    return tuple(found)
+
+
+def _reports(api: Api, node: str, boot: str) -> bool:
+    try:
+        item = api.get("Node", node)
+    except (ApiConnectionLost, HttpError):
+        return False
+    now = nodes.parse(item) if item else None
+    return now is not None and now.ready and (not boot or now.boot_id in ("", boot))
+
+
+class _Asked(NamedTuple):
+    """Of an eviction: when it may be asked for again (monotonic), why not now, and whether a budget is why."""
+
+    again: float = 0.0
+    obstacle: str = ""
+    guarded: bool = False
+
+
+_ASKED = _Asked()
+
+
+def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, _Asked]) -> Work:
+    last = asked.get(one.uid, _ASKED)
+    if not one.ending and time.monotonic() >= last.again:
         pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == one.uid)
         try:
-            obstacle = api.evict(pod)
+            obstacle, guarded = api.evict(pod), True
         except (ApiConnectionLost, HttpError) as error:
             if isinstance(error, HttpError) and error.code not in AGAIN:
                 raise
-            obstacle = error.message
-        asked[one.uid] = (time.monotonic() + RETRY, obstacle)
-    return replace(one, obstacle=obstacle)
+            obstacle, guarded = error.message, False
+        last = asked[one.uid] = _Asked(time.monotonic() + RETRY, obstacle, guarded and bool(obstacle))
+    return replace(one, obstacle=last.obstacle)
 
 
 def _progress(left: Sequence[Work], first: int) -> str:
@@ -103,7 +140,12 @@ def _work(pod: Object) -> Work:
         asks=_asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
+        standstill=standstill.reason(pod, _using(pod["spec"])),
     )
+
+
+def _using(spec: Object) -> list[str]:
+    return [one.get("name", "") for one in standstill.containers(spec) if _limits(one)]
 
 
 def _asks(pod: Object) -> dict[str, int]:

@@ -27,6 +27,10 @@ class DisturbedPod(TypedDict):
     name: Annotated[str, "namespace/name"]
     gpus: Annotated[int, "how many GPUs, or shares and parts of them of `nvidia.com/…`, it asks for"]
     asks: Annotated[dict[str, int], "units that it asks for, by resource, memory among them"]
+    standstill: Annotated[
+        str,
+        "why nothing of it runs on GPUs, as `CrashLoopBackOff`; it is then not waited for. Empty: it runs, or may",
+    ]
     on: Annotated[list[str], "PCI addresses of the GPUs that its processes have open"]
 
 

@@ -1,0 +1,154 @@
+"""Whether a pod that holds GPUs runs anything on them: by its containers' states, and never where these leave a doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.nodes import drain
+
+RUNS: dict[str, Any] = {"running": {}}
+DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}
+FAILED: dict[str, Any] = {"terminated": {"exitCode": 1}}
+
+
+def waits(reason: str) -> dict[str, Any]:
+    return {"waiting": {"reason": reason}}
+
+
+CRASHES, CREATING, INITIALIZING = (
+    waits("CrashLoopBackOff"),
+    waits("ContainerCreating"),
+    waits("PodInitializing"),
+)
+
+
+def pod(
+    late: dict[str, Any],
+    early: dict[str, Any] | None = None,
+    *,
+    gpus: tuple[str, ...] = ("main",),
+    policy: str = "Always",
+    sidecars: tuple[str, ...] = (),
+    **meta: str,
+) -> dict[str, Any]:
+    """A pod of containers by name with their states; None: the kubelet has not reported it."""
+
+    def container(name: str) -> dict[str, Any]:
+        limits = {"nvidia.com/gpu": "1"} if name in gpus else {}
+        own = {"restartPolicy": "Always"} if name in sidecars else {}
+        return {"name": name, "resources": {"limits": limits}, **own}
+
+    def statuses(states: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": name, "state": state} for name, state in states.items() if state is not None]
+
+    early = early or {}
+    return {
+        "metadata": {"name": "p", "uid": "u", **meta},
+        "spec": {
+            "restartPolicy": policy,
+            "initContainers": [container(name) for name in early],
+            "containers": [container(name) for name in late],
+        },
+        "status": {
+            "phase": "Running",
+            "initContainerStatuses": statuses(early),
+            "containerStatuses": statuses(late),
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (pod({"main": RUNS}), ""),
+        (pod({"main": CRASHES}), "CrashLoopBackOff"),
+        (pod({"main": waits("CreateContainerError")}), "CreateContainerError"),
+        (pod({"main": waits("RunContainerError")}), "RunContainerError"),
+        (pod({"main": waits("ImagePullBackOff")}), "ImagePullBackOff"),
+        (pod({"main": CRASHES, "more": RUNS}), "CrashLoopBackOff"),
+        (pod({"main": CRASHES, "more": RUNS}, gpus=("main", "more")), ""),
+        (pod({"main": CRASHES, "more": waits("ErrImagePull")}, gpus=("main", "more")), "CrashLoopBackOff"),
+    ],
+)
+def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, Any], why: str) -> None:
+    (found,) = drain.working([item])
+    assert found.standstill == why
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pod({"main": None}),
+        pod({"main": {}}),
+        pod({"main": CREATING}),
+        pod({"main": waits("SomethingNew")}),
+        pod({"main": CRASHES, "more": CREATING}, gpus=("main", "more")),
+        pod({"main": FAILED}),
+        pod({"main": FAILED}, policy="OnFailure"),
+        pod({"main": DONE}),
+    ],
+)
+def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str, Any]) -> None:
+    """One that has just ended is started again at once: an attempt to go on, not a standstill."""
+    (found,) = drain.working([item])
+    assert found.standstill == ""
+
+
+@pytest.mark.parametrize(
+    ("late", "early", "more", "why"),
+    [
+        # the init container has the GPU
+        ({"main": INITIALIZING}, {"first": RUNS}, {"gpus": ("first",)}, ""),
+        ({"main": INITIALIZING}, {"first": CRASHES}, {"gpus": ("first",)}, "CrashLoopBackOff"),
+        ({"main": INITIALIZING}, {"first": FAILED}, {"gpus": ("first",)}, ""),
+        ({"main": RUNS}, {"first": DONE}, {"gpus": ("first",)}, ""),
+        ({"main": CRASHES}, {"first": DONE}, {"gpus": ("first",)}, "CrashLoopBackOff"),
+        # the main container has it, and others are in its way
+        ({"main": INITIALIZING}, {"first": RUNS}, {}, ""),
+        ({"main": INITIALIZING}, {"first": CRASHES}, {}, "CrashLoopBackOff"),
+        ({"main": INITIALIZING}, {"first": DONE, "next": waits("ErrImagePull")}, {}, "ErrImagePull"),
+        ({"main": INITIALIZING}, {"first": INITIALIZING}, {}, ""),
+        # a sidecar that is started before the others, and again whenever it ends
+        ({"main": CRASHES}, {"side": RUNS}, {"sidecars": ("side",)}, "CrashLoopBackOff"),
+        ({"main": CRASHES}, {"side": RUNS}, {"sidecars": ("side",), "gpus": ("main", "side")}, ""),
+        ({"main": RUNS}, {"side": CRASHES}, {"sidecars": ("side",), "gpus": ("side",)}, "CrashLoopBackOff"),
+        ({"main": RUNS}, {"side": DONE}, {"sidecars": ("side",), "gpus": ("side",)}, ""),
+    ],
+)
+def test_init_containers_and_sidecars_count(
+    late: dict[str, Any], early: dict[str, Any], more: dict[str, Any], why: str
+) -> None:
+    (found,) = drain.working([pod(late, early, **more)])
+    assert found.standstill == why
+
+
+@pytest.mark.parametrize(
+    ("policy", "main", "more", "why"),
+    [
+        ("Never", DONE, RUNS, ""),
+        ("Never", FAILED, RUNS, ""),
+        ("OnFailure", DONE, RUNS, ""),
+        ("OnFailure", DONE, CRASHES, "CrashLoopBackOff"),
+        ("OnFailure", DONE, CREATING, ""),
+        ("Always", DONE, CRASHES, ""),
+    ],
+)
+def test_a_job_whose_gpus_are_done_with_works_while_its_other_containers_run(
+    policy: str, main: dict[str, Any], more: dict[str, Any], why: str
+) -> None:
+    """They may be uploading what was computed."""
+    (found,) = drain.working([pod({"main": main, "more": more}, policy=policy)])
+    assert found.standstill == why
+
+
+def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
+    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    (found,) = drain.working([pod({"main": FAILED, "more": CRASHES}, **gone)])
+    assert found.standstill == "CrashLoopBackOff"
+
+
+def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
+    items = [pod({"main": CRASHES, "more": CRASHES}, gpus=()), pod({"main": CRASHES, "more": RUNS}, gpus=())]
+    assert [one.standstill for one in drain.working(items)] == ["CrashLoopBackOff", ""]

@@ -1,0 +1,204 @@
+"""Right before a host's changes: whether something runs by now of pods that nobody waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from gpunode import converge
+from gpunode.cluster.api import Api
+from gpunode.cluster.nodes import drain
+from gpunode.cluster.nodes.drain import Work
+from gpunode.errors import ClusterError
+from gpunode.model import Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
+from gpunode.rollout import ending, rounds, work
+from gpunode.rollout.member import Member
+from gpunode.visit import Visit
+from tests import cases
+
+HOST = Host("h", Ssh("h"), work="wait", work_timeout=60)
+REBOOT = Reboot("why")
+
+
+def member(*changes: Any, applied: tuple[Any, ...] = (), spared: bool = True) -> Member:
+    status = "changed" if applied else "planned"
+    plan = Plan("h", (StepPlan("x", changes),))
+    outcome = Outcome("h", cast("Any", status), cases.facts("modern"), plan=plan, applied=applied)
+    return Member(HOST, outcome, spared=spared)
+
+
+def prepared(one: Member) -> Member:
+    return work.again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: False)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[ending.End | ClusterError], list[str]]:
+    """How the wait ends; the hosts that it was for."""
+
+    def end(how: ending.End | ClusterError) -> list[str]:
+        asked: list[str] = []
+
+        def ended(_api: Any, one: Member, *_: Any) -> ending.End:
+            asked.append(one.host.name)
+            if isinstance(how, ClusterError):
+                raise how
+            return how
+
+        monkeypatch.setattr(ending, "ended", ended)
+        return asked
+
+    return end
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        member(REBOOT, spared=False),
+        member(WriteFile("/etc/x", "", "why")),
+        member(Service("containerd.service", "why", restart=True)),
+    ],
+)
+def test_a_host_is_asked_again_only_where_pods_were_left_and_a_change_ends_work(
+    one: Member, waits: Callable[..., list[str]]
+) -> None:
+    asked = waits(ClusterError("unasked"))
+    assert prepared(one) is one
+    assert asked == []
+
+
+@pytest.mark.parametrize("applied", [(), (REBOOT,)])
+def test_its_plan_is_the_one_of_its_last_probe(
+    applied: tuple[Any, ...], waits: Callable[..., list[str]]
+) -> None:
+    """What was applied in earlier rounds is not forgotten."""
+    now = member(WriteFile("/etc/x", "", "why")).outcome
+    assert now is not None
+    asked = waits(ending.End("", now, spared=False))
+    after = prepared(member(REBOOT, applied=applied))
+    assert (asked, after.spared) == (["h"], False)
+    assert after.outcome == replace(now, status="changed" if applied else "planned", applied=applied)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ending.End("ml/train", Outcome("h", "planned")),
+        ClusterError("the API at x does not answer", hint="See to it."),
+    ],
+)
+def test_work_that_does_not_end_keeps_the_host_from_its_changes(
+    how: Any, waits: Callable[..., list[str]]
+) -> None:
+    """It is skipped where nothing is changed yet; else it has failed, and its node stays cordoned."""
+    waits(how)
+    why = "after 1 min ml/train still used its GPUs" if isinstance(how, ending.End) else how.message
+    fresh, partly = prepared(member(REBOOT)), prepared(member(REBOOT, applied=(REBOOT,)))
+    assert fresh.reason is not None
+    assert fresh.reason.words == f"h: not changed: {why}"
+    assert partly.reason is None
+    assert partly.outcome is not None
+    assert (partly.outcome.status, partly.outcome.error) == ("failed", f"h: not finished: {why}")
+
+
+class Session:
+    """One host; what is told of it is not of interest."""
+
+    def __init__(self) -> None:
+        self.listener = self
+
+    def failures(self, outcomes: Any) -> None: ...
+
+    def problem(self, error: Any, host: str) -> None: ...
+
+    def each(self, task: Any, hosts: Any) -> list[Outcome]:
+        return [task(cast("Visit", type("Visit", (), {"host": host})()), lambda _: None) for host in hosts]
+
+
+@pytest.mark.parametrize("later", [REBOOT, WriteFile("/etc/y", "", "why")])
+def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods that stood still may run after the first round, which repaired the driver. A plan that is new by then must have
+    been accepted, too."""
+    done: list[str] = []
+    plans = [Plan("h", (StepPlan("x", (later,)),)), Plan("h", ())]
+
+    def apply(_: Visit, outcome: Outcome, __: Any) -> Outcome:
+        assert outcome.plan is not None
+        done.append("apply")
+        return replace(outcome, status="changed", applied=outcome.plan.changes, plan=plans.pop(0))
+
+    def ready(one: Member, *_: Any) -> Member:
+        done.append("ask")
+        return one
+
+    monkeypatch.setattr(converge, "apply", apply)
+    shown = frozenset({("write", "files"), ("reboot", "")})
+    (after,) = rounds.converged(
+        cast("Any", Session()), (member(WriteFile("/etc/x", "", "why")),), {"h": shown}, ready
+    )
+    assert done == ["ask", "apply", "ask", "apply"]
+    assert after.outcome is not None
+    assert after.outcome.status == "changed"
+
+    def another(one: Member, *_: Any) -> Member:
+        return replace(one, outcome=member(Service("docker.service", "why", restart=True)).outcome)
+
+    done.clear()
+    (after,) = rounds.converged(
+        cast("Any", Session()),
+        (member(WriteFile("/etc/x", "", "why")),),
+        {"h": frozenset({("write", "files")})},
+        another,
+    )
+    assert done == []
+    assert after.outcome is not None
+    assert (
+        after.outcome.error == "what is known only now asks for more than was shown: restart docker.service"
+    )
+
+
+# --- whether the kubelet's report counts ---
+
+
+class Cluster:
+    """A cluster of one pod that stands still, and its node."""
+
+    def __init__(self, *, ready: str = "True", boot: str = "b1", gone: bool = False) -> None:
+        self.ready, self.boot, self.gone = ready, boot, gone
+
+    def find(self, *_: Any, **__: Any) -> tuple[list[dict[str, Any]], str]:
+        limits = {"nvidia.com/gpu": "1"}
+        status = {"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        return [
+            {
+                "metadata": {"name": "p", "uid": "u"},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+                "status": {"phase": "Running", "containerStatuses": [status]},
+            }
+        ], "1"
+
+    def get(self, *_: Any) -> dict[str, Any] | None:
+        conditions = [{"type": "Ready", "status": self.ready}]
+        status = {"conditions": conditions, "nodeInfo": {"bootID": self.boot}}
+        return None if self.gone else {"metadata": {"name": "n", "uid": "n"}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "standstill"),
+    [
+        (Cluster(), "CrashLoopBackOff"),
+        (Cluster(boot=""), "CrashLoopBackOff"),
+        (Cluster(boot="b0"), ""),
+        (Cluster(ready="Unknown"), ""),
+        (Cluster(ready="False"), ""),
+        (Cluster(gone=True), ""),
+    ],
+)
+def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
+    cluster: Cluster, standstill: str
+) -> None:
+    """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
+    found: tuple[Work, ...] = drain.on_node(cast("Api", cluster), "n", "b1")
+    assert [one.standstill for one in found] == [standstill]
