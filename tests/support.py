@@ -384,7 +384,8 @@ H100's and an A100's. The production branch is {production}.
 | docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
 | containerd 1.6 | real part: `tests/lab/test_middle_kubelet.py::test_a_bare_host_becomes_a_verified_node` |
-| containerd of k3s, RKE2, k0s and MicroK8s | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
+| containerd of k3s and RKE2, agents | layout, with a real containerd and kubelet: `tests/lab/test_rancher.py::test_a_bare_agent_becomes_a_verified_node` |
+| containerd of k0s and MicroK8s; servers of k3s and RKE2 | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | CRI-O, of MicroShift too | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
 | docker by cri-dockerd | table only |
 | docker and containerd of other versions | table only |
