@@ -57,7 +57,7 @@ class Scene:
 
 # A state that is not here must be come to by a run in which all goes well.
 SCENES: dict[State, Scene] = {
-    "skipped": Scene(variables=(("work_timeout", "1s"),), seconds=20),
+    "skipped": Scene(variables=(("work_timeout", "1s"),), seconds=60),  # it must outlast a slow start
     "refused": Scene("locked"),
     "unreachable": Scene("gone", applies=2),  # it puts back what nobody confirms
     "failed": Scene("unapplicable", applies=2),
