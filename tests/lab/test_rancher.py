@@ -75,11 +75,10 @@ def test_a_plan_sets_the_default_runtime_and_restarts_the_agent(
 ) -> None:
     """By a drop-in of its settings; containerd's own configuration is the product's to write."""
     planned = gpunode("plan", "--limit", agent.node.name, "--json")
-    changes = planned.of("plan", agent.node.name)[0]["changes"]
-    paths = {change.get("path") for change in changes}
-    assert f"/etc/rancher/{agent.name}/config.yaml.d/90-gpunode-runtime.yaml" in paths, planned
-    assert agent.unit in {change.get("unit") for change in changes}, planned
-    assert not [path for path in paths if path and "/etc/containerd/" in path], planned
+    found = [change["what"] for change in planned.of("plan", agent.node.name)[0]["changes"]]
+    assert f"write /etc/rancher/{agent.name}/config.yaml.d/90-gpunode-runtime.yaml" in found, planned
+    assert f"restart {agent.name}-agent" in found, planned
+    assert not [what for what in found if "/etc/containerd/" in what], planned
 
 
 def test_a_bare_agent_becomes_a_verified_node(agent: Agent, provisioned: Ran) -> None:
