@@ -56,7 +56,9 @@ def provisioned(agent: Agent, gpunode: Callable[..., Ran]) -> Ran:
 
 def running(lab: Lab, name: str, node: str) -> dict[str, Any]:
     """A pod that runs without a GPU."""
-    container = {"name": "work", "image": BUSYBOX, "command": ["sleep", "3600"], "imagePullPolicy": "Never"}
+    # it ends when the host shuts down
+    command = ["sh", "-c", "trap exit TERM; sleep 3600 & wait"]
+    container = {"name": "work", "image": BUSYBOX, "command": command, "imagePullPolicy": "Never"}
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     lab.request("POST", PODS, pod)
