@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -116,7 +116,48 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
         ends = None if host.work == "kill" else users.keys(facts.gpu_users)
         steps.append(StepPlan("reboot", (Reboot(why, ends),)))
-    return Plan(host.name, tuple(steps))
+    return Plan(host.name, tuple(_restarted_once(steps)))
+
+
+def _restarted_once(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
+    """The steps, each unit restarted by the last one that does: it needs the files of all of them to come up.
+
+    k3s and RKE2 run containerd and kubelet in one unit.
+    """
+    last = {unit: number for number, step in enumerate(steps) for unit in _restarts(step)}
+    earlier: dict[str, Service] = {}
+    for number, step in enumerate(steps):
+        kept: list[Change] = []
+        for change in step.changes:
+            if not isinstance(change, Service) or not change.restart:
+                kept.append(change)
+            elif number < last[change.unit]:
+                before = earlier.get(change.unit)
+                earlier[change.unit] = _both(before, change) if before else change
+            else:
+                before = earlier.pop(change.unit, None)
+                kept.append(_both(before, change) if before else change)
+        yield replace(step, changes=tuple(kept))
+
+
+def _restarts(step: StepPlan) -> Iterable[str]:
+    return [change.unit for change in step.changes if isinstance(change, Service) and change.restart]
+
+
+def _both(first: Service, second: Service) -> Service:
+    """One restart for the reasons of both."""
+    faults = [one.why if one.fault is None else one.fault for one in (first, second)]
+    ends = [one.ends for one in (first, second) if one.ends is not None]
+    return replace(
+        second,
+        why="; ".join(_unique((first.why, second.why))),
+        enable=first.enable or second.enable,
+        guards=_unique((*first.guards, *second.guards)),
+        note="; ".join(_unique(filter(None, (first.note, second.note)))),
+        ends=_unique(key for keys in ends for key in keys) if ends else None,
+        loses=first.loses or second.loses,
+        fault="; ".join(_unique(filter(None, faults))),
+    )
 
 
 def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:

@@ -89,7 +89,7 @@ def _files(facts: Facts, desired: Desired, before: KubeletStart) -> Iterator[Wri
     changed = [name for name, state in gates.items() if before.gates.get(name) != state]
     why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
     for path, text in texts.items():
-        if text:
+        if text or files.text(facts, path):
             yield from files.write(facts, path, text, why or "gates that are not wished")
 
 

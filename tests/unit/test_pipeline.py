@@ -44,6 +44,27 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
     ]
 
 
+def test_a_unit_of_two_steps_is_restarted_once_with_the_files_of_both() -> None:
+    """k3s: with a gate that its kubelet refuses, a restart for the runtime alone would fail."""
+    settings, gate = "/etc/rancher/k3s/config.yaml.d", "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n"
+    host = cases.host("k3s")
+    seen = cases.facts(
+        "k3s", {"files": {f"{settings}/50.yaml": gate}, "units": {"k3s-agent.service": "loaded"}}
+    )
+
+    steps = {
+        step.step: step.changes for step in pipeline.plan(host, seen, desired.decide(host, seen, None)).steps
+    }
+
+    (first,), (second, restart) = steps["k3s"], steps["kubelet"]
+    assert isinstance(first, WriteFile)
+    assert isinstance(second, WriteFile)
+    assert isinstance(restart, Service)
+    assert restart.guards == (first.path, second.path)
+    assert restart.why == "it is not running; it reads its gates at its start"
+    assert restart.fault == ""
+
+
 def test_every_file_that_a_plan_touches_was_looked_at() -> None:
     """A file that no probe reads could be overwritten unseen."""
     image = PluginImage("r:1", "/a.tar", "sha256:1")
