@@ -51,7 +51,7 @@ HINTS = {
     "unit-failed": "Fix the error (`journalctl -u` on the host shows more), then run again.",
     "cut-off": "Find what in the change takes the host from its network, and leave that out; then run again.",
     "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
-    "gpus-in-use": "Their work goes on. Run again: it is waited for, as `work` in the inventory has it.",
+    "gpus-in-use": "Their work continues. Run again: gpunode waits for it, as the inventory's `work` says.",
     "module-missing": "Build it on the host (`dkms autoinstall`; the log is below /var/lib/dkms), then run again.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",

@@ -147,7 +147,9 @@ def from_os_error(error: OSError) -> Failure:
     if error.errno == errno.EPERM:
         for one in filter(None, (error.filename2, error.filename, os.path.dirname(path))):
             if is_immutable(str(one)):
-                sentence = "%s is immutable: somebody has protected it from every change" % unrooted(str(one))
+                sentence = "%s is immutable: a file attribute (see lsattr) blocks every change" % unrooted(
+                    str(one)
+                )
                 return Failure("immutable", sentence)
     where = unrooted(path) + ": " if path else ""
     return Failure(codes.get(error.errno or 0, "os-error"), where + (error.strerror or str(error)))

@@ -47,9 +47,7 @@ class Held:
         while not self.lost and not stopped() and clock() - self.renewed >= SECONDS:
             if clock() >= end:
                 self.lost = f"its lease could not be renewed for {seconds / 60:.0f} min"
-            tell(
-                "waiting for the API server: nothing is begun before it knows this run as the lease's holder"
-            )
+            tell("waiting for the API server: nothing starts before this run holds the lease")
             time.sleep(LOOK)
         return self.lost
 

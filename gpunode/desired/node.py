@@ -82,7 +82,7 @@ def check(host: Host, facts: Facts, minor: int, start: KubeletStart) -> None:
     if not allowed and start.config.get("failCgroupV1") is not False:
         raise Refused(
             host.name,
-            f"Kubernetes 1.{minor} wants cgroup v2 and this host runs {_cgroup(facts)}: "
+            f"Kubernetes 1.{minor} needs cgroup v2 and this host runs {_cgroup(facts)}: "
             "its kubelet does not start again",
             hint="Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in "
             f"{start.config_path}.",

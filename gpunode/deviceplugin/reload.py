@@ -102,9 +102,7 @@ class ConfigSource:
         """
         config = build(self._given)
         if not config.node_name:
-            raise BadConfig(
-                "--config-dir needs --node-name (NODE_NAME): whose label is to be followed is not known"
-            )
+            raise BadConfig("--config-dir needs --node-name (NODE_NAME): the node whose label is followed")
         api = InCluster(environ, Path(config.service_account_directory))
         label = NodeLabel(api, config.node_name)
         label.start()

@@ -41,7 +41,7 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
         if not newer or not desired.gates:
             return ()
         why = f"{newer[0]} is newer than the running one"
-    note = "pods go on running" + (
+    note = "pods keep running" + (
         "; the API server of this node starts again with it" if microk8s.is_server(facts) else ""
     )
     guards = tuple(change.path for change in written)

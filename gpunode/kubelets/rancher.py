@@ -63,7 +63,7 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
         why = f"{newer[0]} is newer than the running one"
     fault = "" if written else None
     guards = tuple(change.path for change in written)
-    return (*written, Service(unit, why, restart=True, guards=guards, note="pods go on running", fault=fault))
+    return (*written, Service(unit, why, restart=True, guards=guards, note="pods keep running", fault=fault))
 
 
 def _files(facts: Facts, desired: Desired, before: KubeletStart) -> Iterator[WriteFile]:

@@ -95,7 +95,7 @@ def _environment_problem(facts: Facts, environment: Mapping[str, Sequence[Assign
             if not one.closed or SWALLOWED.search(written):
                 return f"{path}:{line}: the quote before the value of {one.name} is not closed on its line"
             if CUT.search(written):
-                return f"{path}:{line}: in {one.name} the value of --feature-gates goes on in the next line; write it on one"
+                return f"{path}:{line}: in {one.name} the value of --feature-gates continues in the next line; write it on one"
         if found := ENDLESS.search(text):
             line = text.count("\n", 0, found.start()) + 1
             return f"{path}:{line}: this comment ends in a backslash: some versions of systemd pass over the next line too"

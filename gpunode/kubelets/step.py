@@ -38,7 +38,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     unit, fault = start.place.unit, "" if written else None
     return (
         *written,
-        Service(unit, reason, restart=True, guards=guards, note="pods go on running", fault=fault),
+        Service(unit, reason, restart=True, guards=guards, note="pods keep running", fault=fault),
     )
 
 

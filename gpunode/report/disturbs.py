@@ -58,7 +58,7 @@ def _treatment(found: Disturbed) -> str:
     if not found.anybody:
         return "nobody works there"
     return {
-        "stays": "what works there goes on",
+        "stays": "work there continues",
         "wait": f"cordoned first, work on GPUs waited for, {minutes}",
         "drain": f"drained first, {minutes}",
         "kill": "cordoned first, work ends with it",

@@ -32,5 +32,5 @@ class Interrupt:
             raise KeyboardInterrupt
         self.set = True
         self._listener.note(
-            "Interrupted: hosts that have begun are finished, no other is begun. Press Ctrl-C again to leave them as they are."
+            "Interrupted: hosts already started are finished, no other is started. Press Ctrl-C again to leave them as they are."
         )

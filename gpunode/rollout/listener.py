@@ -94,5 +94,5 @@ def accepted(listener: Listener, question: str, *, yes: bool) -> None:
     if not yes and not listener.ask(question):
         raise Declined(
             "cancelled; nothing of what was shown was changed",
-            hint="Accept with `y`, or give --yes where nobody can answer.",
+            hint="Answer `y`, or give --yes where there is no terminal.",
         )

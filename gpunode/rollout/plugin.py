@@ -100,7 +100,7 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
         if not listener.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
             raise Declined(
-                "nothing was removed", hint="Accept with `y`, or give --yes where nobody can answer."
+                "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
             )
     removed = plugin.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])

@@ -41,7 +41,7 @@ from gpunode.wording import Advice, Command, few, lines
 
 NAMED = 5
 INTERRUPTED = "it was interrupted"
-RESUME = Advice("`", Command("resume"), "` goes on with them.")
+RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _tell_left(members: Members, listener: Listener) -> None:
         return
     first = "Fix what is wrong there, then `" if bad else "`"
     them = "it" if len(left) == 1 else "them"
-    words = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` goes on with {them}")]
+    words = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
     if bad and len(bad) < len(left):
         words += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
     listener.note(lines((lines(words, ", "), "."), ""))

@@ -186,7 +186,7 @@ def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
     if not left:
         return ""
     limit = f"--limit {','.join(left)}"
-    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` goes on there.")
+    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
 
 
 def _newest_first(inventory: Path, folder: Path | None) -> Iterator[RecordedRun]:
@@ -223,7 +223,7 @@ def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) 
         if not hosts:
             raise UsageError(
                 f"--limit {part}: run {run.id}, the last one, has no such host",
-                hint=earlier(inventory, folder=folder) or "There is nothing to go on with.",
+                hint=earlier(inventory, folder=folder) or "No host is left to continue with.",
             )
         found += hosts
     return found

@@ -141,7 +141,7 @@ def _ended(one: Member) -> Member:
     outcome = replace(
         one.outcome,
         status="failed",
-        error=f"it does not converge: changes of {left} are wanted again after each was made",
-        hint=Advice("`", Command("plan"), "` shows them; something else on the host sets them back."),
+        error=f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
+        hint=Advice("`", Command("plan"), "` shows them; something else on the host reverts them."),
     )
     return replace(one, outcome=outcome)

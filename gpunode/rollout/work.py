@@ -122,7 +122,7 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
                 Advice(
                     f"{node} is still cordoned by {owner}, which did not finish. `",
                     Command("resume"),
-                    f"` goes on with it; `kubectl uncordon {node}` gives it back as it is.",
+                    f"` continues with it; `kubectl uncordon {node}` gives it back as it is.",
                 )
             )
     for node, owner in pause.left(api).items():

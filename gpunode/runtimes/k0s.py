@@ -106,7 +106,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         _taken(facts, default=desired.runtime_mode == "default")
         return written
     guards, fault = tuple(change.path for change in written), "" if written else None
-    note = "pods go on running; kubelet and containerd start again with it"
+    note = "pods keep running; kubelet and containerd start again with it"
     return (
         *written,
         Service(unit(facts), reason, restart=True, guards=guards, note=note, fault=fault),

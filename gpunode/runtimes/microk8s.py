@@ -106,7 +106,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         _taken(facts, default=default)
         return written
     guards, fault = tuple(change.path for change in written), "" if written else None
-    note = "containers go on running"
+    note = "containers keep running"
     return (*written, Service(UNIT, reason, restart=True, guards=guards, note=note, fault=fault))
 
 

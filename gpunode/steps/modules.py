@@ -70,7 +70,7 @@ def _mismatch(facts: Facts, wish: DriverWish) -> str | None:
     """Why the loaded module is not the desired one; None where it is."""
     version = facts.modules["nvidia"].version or ""
     if facts.library_version is not None and facts.library_version != version:
-        return f"the module is {version}, the library {facts.library_version}: NVML answers nobody"
+        return f"the module is {version}, the library {facts.library_version}: NVML fails for every program"
     if branch_of(version) != wish.branch:
         return f"the loaded module is {version}, of another branch than {wish.branch}"
     if wish.version not in ("", version):
@@ -78,7 +78,7 @@ def _mismatch(facts: Facts, wish: DriverWish) -> str | None:
     banner = facts.module_banner
     flavour = "open" if "Open Kernel Module" in (banner or "") else "proprietary"
     if banner is not None and flavour != wish.flavour:
-        return f"the loaded module is the {flavour} one, the GPUs want the {wish.flavour} one"
+        return f"the loaded module is the {flavour} one, the GPUs need the {wish.flavour} one"
     return None
 
 
@@ -93,7 +93,7 @@ def reload(facts: Facts, reason: str) -> Change:
 def unload(facts: Facts, reason: str, load: tuple[str, ...] = ()) -> KernelModule:
     """Unload all, while daemons that use the GPUs are stopped, and then load these."""
     loaded = tuple(name for name in UNLOAD if name in facts.modules)
-    why = f"{reason}; nobody uses the GPUs"
+    why = f"{reason}; no process uses the GPUs"
     if facts.gpu_users:
         why = f"{why} but the driver's own daemons, which are stopped meanwhile"
         return KernelModule(why, unload=loaded, load=load, services=stopped(facts))

@@ -43,7 +43,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     elif hold:
         changes.append(
             packaging.change(
-                facts, "its packages work at one version only, so nobody upgrades one", hold=hold
+                facts, "its packages work only at one version together: none may be upgraded alone", hold=hold
             )
         )
     return tuple(changes)

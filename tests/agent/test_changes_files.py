@@ -218,7 +218,7 @@ def test_an_immutable_file_is_named(host: Host) -> None:
         failed = host.fail(WriteFile("/etc/docker/daemon.json", "{ }", "why", before="{}"))
         assert (failed["code"], failed["error"][:40]) == (
             "immutable",
-            "/etc/docker/daemon.json is immutable: so",
+            "/etc/docker/daemon.json is immutable: a ",
         )
         assert path.read_text() == "{}"
     finally:

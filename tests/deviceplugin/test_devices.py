@@ -145,7 +145,7 @@ def test_strategy_single_offers_alike_mig_devices_as_gpus():
     ("gpus", "why"),
     [
         ((h100("GPU-a", Mig("MIG-1")), Gpu("GPU-b")), "MIG is on for some GPUs but off for GPU 1"),
-        ((h100("GPU-a"),), "MIG is on for GPU 0, but no MIG device of it is to be seen"),
+        ((h100("GPU-a"),), "MIG is on for GPU 0, but the plugin sees no MIG device there"),
         ((h100("GPU-a", Mig("MIG-1"), Mig("MIG-2", "2g.20gb")),), "profiles 1g.10gb, 2g.20gb"),
     ],
 )
@@ -163,7 +163,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
             (Gpu("GPU-a"), h100("GPU-b")),
             "mixed",
             (),
-            ["GPU 1 is not offered: MIG is on, but no MIG device of it is to be seen"],
+            ["GPU 1 is not offered: MIG is on, but the plugin sees no MIG device there"],
         ),
         (
             (Gpu("GPU-a"), h100("GPU-b")),
@@ -242,7 +242,7 @@ def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
 
 def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
     """And that it was not meanwhile: whoever reads the log is to know how things are."""
-    said = "GPU 1 is not offered: MIG is on, but no MIG device of it is to be seen"
+    said = "GPU 1 is not offered: MIG is on, but the plugin sees no MIG device there"
     part = "nvidia.com/mig-1g.10gb"
 
     async def scene(kubelet: FakeKubelet) -> None:

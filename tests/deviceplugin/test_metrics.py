@@ -77,7 +77,7 @@ def test_metrics_tell_devices_registration_allocations_and_xids(play, plugin):
 def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(play, plugin):
     """It is among no devices, and not Unhealthy."""
     port = free_port()
-    why = "MIG is on, but no MIG device of it is to be seen"
+    why = "MIG is on, but the plugin sees no MIG device there"
     line = f'gpunode_device_plugin_left_out{{gpu="GPU-b",why="{why}"}} 1\n'
 
     async def scene(kubelet: FakeKubelet) -> None:

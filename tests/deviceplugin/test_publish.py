@@ -109,7 +109,7 @@ def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
         async with plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"):
             await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
             message = api.events[0]["message"]
-            assert "GPU-a) is not offered: MIG is on, but no MIG device of it is to be seen" in message
+            assert "GPU-a) is not offered: MIG is on, but the plugin sees no MIG device there" in message
             assert "nvidia-smi mig -i 0 -cgi" in message
             await api.until(lambda: lost_by(api) == [("GPU-a", "mig-uncut", False)])
             gpu.mig = [Mig("MIG-1")]

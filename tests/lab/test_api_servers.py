@@ -377,7 +377,7 @@ def test_labels_of_several_writers_stay_apart(cluster: Cluster) -> None:
     cluster.add_node("b")
     try:
         cluster.edit("Node", "b", {"metadata": {"labels": {"zone": "x", "accelerator": "theirs"}}})
-        with pytest.raises(ClusterError, match="b: somebody else set accelerator=theirs"):
+        with pytest.raises(ClusterError, match="b: another client set accelerator=theirs"):
             labels.write(api, cluster.node("b"), {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
         wish = {"accelerator": "nvidia-l4"}
         taken = {"accelerator": ("theirs", "nvidia-l4")}
@@ -391,7 +391,7 @@ def test_labels_of_several_writers_stay_apart(cluster: Cluster) -> None:
         assert labels.holds(cluster.node("b"), {"pool": "ml", "tier": "1"})
         assert labels.write(api, cluster.node("b"), {"tier": "1"}) == {"pool": ("ml", None)}
         cluster.edit("Node", "b", {"metadata": {"labels": {"tier": "9"}}})
-        with pytest.raises(ClusterError, match="somebody else set tier=9"):
+        with pytest.raises(ClusterError, match="another client set tier=9"):
             labels.write(api, cluster.node("b"), {"tier": "1"})
         gone = labels.write(api, cluster.node("b"), {}, writer=labels.ACCELERATOR)
         assert gone == {"accelerator": ("nvidia-l4", None)}

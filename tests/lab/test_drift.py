@@ -165,4 +165,4 @@ def test_a_label_that_somebody_holds_is_no_drift_that_can_be_put_right(
 
     assert planned.code == 1, planned
     (error,) = planned.of("error", "legacy")
-    assert "somebody else set gpunode.dev/gpu=false (field manager kubectl-label)" in json.dumps(error)
+    assert "another client set gpunode.dev/gpu=false (field manager kubectl-label)" in json.dumps(error)

@@ -80,7 +80,7 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
     [
         (
             "X=1\nA=--feature-gates=A=true,\\\nB=true\n",
-            "2: in A the value of --feature-gates goes on in the next line",
+            "2: in A the value of --feature-gates continues in the next line",
         ),
         ('A="--feature-gates=A=true \\\n --v=2"\n', ""),
         ("# --v=9 \\\nA=1\n", "1: this comment ends in a backslash"),

@@ -564,7 +564,7 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/train": {GPU: 1}}),
-            "restart of containerd; what works there goes on",
+            "restart of containerd; work there continues",
             "ml/train (1 GPU)",
         ),
         (

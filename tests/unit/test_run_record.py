@@ -137,6 +137,6 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> Non
     assert record.left_before(inventory, folder=folder) == ("b",)
     with pytest.raises(UsageError) as error:
         record.names(["@failed"], inventory, folder=folder)
-    assert "`gpunode provision --limit b` goes on there" in error.value.hint
+    assert "`gpunode provision --limit b` continues there" in error.value.hint
     begun(tmp_path, "b").host("b", "proven")
     assert record.left_before(inventory, folder=folder) == ()

@@ -85,7 +85,7 @@ def _of_pod(
     if promised is None:
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
         edited = any(key in annotations for key in (placement.OWN, placement.ALLOCATION, placement.INDEX))
-        words = "its annotations contradict its spec or its node" if edited else "nobody noted its GPU"
+        words = "its annotations contradict its spec or its node" if edited else "its GPU is not noted"
         code = "unreadable" if edited else "not-noted"
         own = str(pod["spec"].get("schedulerName") or "default-scheduler")
         if scheduler and own != scheduler and not edited:

@@ -11,7 +11,7 @@ from . import ids, memory
 from .listing import MAX_LIST, unit_bytes
 
 # A container sees only the MIG devices that existed when it started: it has no device nodes of others.
-UNCUT = "MIG is on, but no MIG device of it is to be seen"
+UNCUT = "MIG is on, but the plugin sees no MIG device there"
 VOLTA = (7, 0)  # the first compute capability whose MPS servers enforce limits and isolate clients
 
 
@@ -195,7 +195,7 @@ def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> 
     empty = [gpu.index for gpu in uncut([*gpus, *parts], "single")]
     if empty:
         raise CannotOffer(
-            f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but no MIG device of it is to be seen"
+            f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but the plugin sees no MIG device there"
         )
     profiles = sorted({part.profile or "" for part in parts})
     if len(profiles) > 1:

@@ -40,7 +40,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     reason = services.restart(facts, UNIT, _present(facts), changed=bool(written))
     if not reason:
         return written
-    note, fault = "containers go on running", "" if written else None
+    note, fault = "containers keep running", "" if written else None
     return (*written, Service(UNIT, reason, restart=True, guards=_present(facts), note=note, fault=fault))
 
 

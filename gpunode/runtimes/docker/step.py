@@ -94,7 +94,7 @@ def _note(facts: Facts, text: str) -> str:
     if not count:
         return "no container runs in it"
     if _survive(facts, text):
-        return f"{count} container{' goes' if one else 's go'} on running: live-restore is on"
+        return f"{count} container{' keeps' if one else 's keep'} running: live-restore is on"
     inside = _inside(facts)
     return (
         f"{count} container{' stops' if one else 's stop'} with it, since live-restore is off: "

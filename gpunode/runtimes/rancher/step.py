@@ -104,7 +104,7 @@ class Brought:
             return written
         unit = self.unit(facts)
         server = unit == self.product.units[0]
-        note = f"pods go on running; kubelet and containerd{', and the API server,' if server else ''} start again with it"
+        note = f"pods keep running; kubelet and containerd{', and the API server,' if server else ''} start again with it"
         guards, fault = tuple(change.path for change in written), "" if written else None
         return (*written, Service(unit, reason, restart=True, guards=guards, note=note, fault=fault))
 

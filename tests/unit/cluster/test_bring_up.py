@@ -104,7 +104,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     code = bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
 
     assert code == 1
-    assert "a: somebody else set pool=theirs" in capsys.readouterr().err
+    assert "a: another client set pool=theirs" in capsys.readouterr().err
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in fake.all("Node")}
     assert labels["b"]["gpunode.dev/gpu"] == "true"
     assert labels["a"]["pool"] == "theirs"
@@ -151,7 +151,7 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
 
     said = capsys.readouterr()
     assert [one.host.name for one in planned.conflicts] == ["a"]
-    assert "a: somebody else set pool=theirs" in said.err
+    assert "a: another client set pool=theirs" in said.err
     assert "~ label Node b\n                 +gpunode.dev/gpu=true\n" in said.out
 
 
@@ -677,7 +677,7 @@ def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (error,) = [line for line in lines if line["type"] == "error"]
     assert error["host"] == "a"
-    assert error["error"] == "a: somebody else set pool=theirs"
+    assert error["error"] == "a: another client set pool=theirs (field manager other)"
     assert error["hint"].startswith("Take it off")
 
 

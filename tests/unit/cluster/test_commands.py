@@ -526,7 +526,7 @@ def test_a_label_that_would_be_refused_is_no_good_plan(
     fake.update("Node", "gpu-1", metadata={"labels": {"gpunode.dev/gpu": "false"}})
     planned = command("plan", "--exit-code")
     assert planned.exit_code == 1
-    assert "gpu-1: somebody else set gpunode.dev/gpu=false" in planned.stderr
+    assert "gpu-1: another client set gpunode.dev/gpu=false" in planned.stderr
 
 
 def test_who_may_only_look_gets_a_plan_that_says_so(

@@ -220,7 +220,7 @@ def test_mig_devices_that_are_not_known_are_not_none() -> None:
         (
             tuple(cut(gpu) for gpu in GPUS),
             "single",
-            "MIG strategy single: MIG is on for GPU 0, 1, 2, 3, but no MIG device of it is to be seen",
+            "MIG strategy single: MIG is on for GPU 0, 1, 2, 3, but the plugin sees no MIG device there",
             "`nvidia-smi -i 0,1,2,3 -mig 0` switches MIG off",
             "all GPUs",
         ),

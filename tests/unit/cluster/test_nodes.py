@@ -169,10 +169,10 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
     found = nodes.every(api)[0]
     with pytest.raises(ClusterError) as caught:
         labels.write(api, found, {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
-    assert "a: somebody else set accelerator=mine" in caught.value.message
+    assert "a: another client set accelerator=mine" in caught.value.message
     assert "kubectl label node a accelerator-" in caught.value.hint
     assert "--overwrite" in caught.value.hint
-    with pytest.raises(ClusterError, match="somebody else") as caught:
+    with pytest.raises(ClusterError, match="another client") as caught:
         labels.write(api, found, {"accelerator": "nvidia-l4"})
     assert "take it out of the inventory" in caught.value.hint  # `provision` has no --overwrite
     changed = labels.write(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)

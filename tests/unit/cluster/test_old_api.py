@@ -132,7 +132,7 @@ def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi)
     assert labels.write(api, now(), {"pool": "ml"}) == {"pool": (None, "ml")}
     assert now().applied == {labels.PROVISION: {"pool"}, labels.ACCELERATOR: {"accelerator"}}
     assert labels.holds(now(), {"pool": "ml"})
-    with pytest.raises(ClusterError, match="somebody else set zone=x") as caught:
+    with pytest.raises(ClusterError, match="another client set zone=x") as caught:
         labels.write(api, now(), {"zone": "y"})
     assert "field manager" not in caught.value.message
     assert labels.write(api, now(), {"zone": "y"}, overwrite=True) == {
