@@ -18,6 +18,7 @@ from gpunode.image.base import UnusableBase
 
 SECONDS = 30.0  # for a program that keeps logins
 NO_NAME = "<token>"  # the user's name where the secret is a token of the registry's, and no password
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def login(host: str, image: str) -> Login | None:
     for place in filter(os.path.exists, _places()):
         try:
             found = _kept(json.loads(place.read_text(encoding="utf-8")), host, image)
-        except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+        except UNREADABLE as error:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__
             )  # not its words: they may have the login

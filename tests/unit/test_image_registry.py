@@ -242,13 +242,24 @@ def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tm
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"auths": {"HOST": {"auth": "hunter2!"}}}', '{"credsStore": "none-there"}']
+    "text",
+    [
+        "{",
+        '{"auths": {"HOST": {"auth": "hunter2!"}}}',
+        '{"auths": {"HOST": {"auth": 5}}}',
+        '{"credsStore": "none-there"}',
+        '{"credsStore": "half"}',
+    ],
 )
 def test_a_login_that_cannot_be_read_is_named_and_not_shown(
-    server: Registry, tmp_path: Path, text: str
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     server.login = f"Basic {LOGIN}"
     (tmp_path / "docker").mkdir()
+    program = tmp_path / "docker-credential-half"
+    program.write_text('#!/bin/sh\necho \'{"Username": "<token>"}\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "docker/config.json").write_text(text.replace("HOST", server.host))
 
     said = str(refusal(server.reference(), tmp_path))
