@@ -82,7 +82,7 @@ def _pods(api: Api | None, one: Member, *, strict: bool) -> tuple[Work, ...] | N
     if api is None or one.node is None:
         return None
     try:
-        return drain.on_node(api, one.node.name, booted(one))
+        return drain.on_node(api, one.node.name, booted(one), whole=one.host.work == "drain")
     except ClusterError:
         if strict:
             raise

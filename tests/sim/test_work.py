@@ -232,6 +232,29 @@ def test_a_disruption_budget_that_never_allows_it_is_named(
     assert told[-1] == f"waiting for default/web: default/web may not be evicted: {budget}"
 
 
+def test_a_budget_holds_a_pod_whose_other_containers_run(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one with a GPU crashes; what the budget is for may be the one that runs."""
+    made = pod(client, "web", gpus=1)
+    spec = {**made["spec"], "containers": [*made["spec"]["containers"], {"name": "d", "image": "i"}]}
+    states = {"c": {"waiting": {"reason": "CrashLoopBackOff"}}, "d": {"running": {}}}
+    statuses = [{"name": name, "state": state} for name, state in states.items()]
+    monkeypatch.setattr(
+        drain,
+        "changes",
+        lambda *_, **__: iter(
+            [({"u": {**made, "spec": spec, "status": {"containerStatuses": statuses}}}, "1")]
+        ),
+    )
+    monkeypatch.setattr(Api, "evict", lambda *_: "The disruption budget web needs 1 healthy pods")
+    monkeypatch.setattr(drain, "_reports", lambda *_: True)
+    (left,) = drain.wait(api, "n1", lambda one: True, evict=True, seconds=1, tell=lambda _: None)
+    assert left.standstill == ""
+    (left,) = drain.wait(api, "n1", lambda one: True, evict=False, seconds=1, tell=lambda _: None)
+    assert left.standstill == "CrashLoopBackOff"
+
+
 # --- one operator ---
 
 

@@ -27,7 +27,7 @@ NAMED = 3
 class Work:
     """A pod that runs on a node. `asks`: for how much of GPUs, by resource. `service`: a DaemonSet's, or the kubelet's
     own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now. `standstill`: why
-    nothing of it runs, or nothing with a GPU, so that nobody's work ends with a change."""
+    none of its containers with a GPU runs, or (where `whole` is asked for) none at all, so that no work ends with a change."""
 
     name: str  # namespace/name
     uid: str
@@ -38,15 +38,15 @@ class Work:
     standstill: str = ""
 
 
-def on_node(api: Api, node: str, boot: str = "") -> tuple[Work, ...]:
+def on_node(api: Api, node: str, boot: str = "", *, whole: bool = False) -> tuple[Work, ...]:
     """The pods that run there, by name. `boot`: the host's boot id, where it is known."""
     pods, _ = api.find("Pod", fields=f"spec.nodeName={node}")
-    return _reported(api, node, working(pods), boot)
+    return _reported(api, node, working(pods, whole=whole), boot)
 
 
-def working(pods: Sequence[Object]) -> tuple[Work, ...]:
+def working(pods: Sequence[Object], *, whole: bool = False) -> tuple[Work, ...]:
     """Those of the pods that have a container which runs, or is still to run."""
-    return tuple(sorted((_work(pod) for pod in pods if _runs(pod)), key=lambda one: one.name))
+    return tuple(sorted((_work(pod, whole) for pod in pods if _runs(pod)), key=lambda one: one.name))
 
 
 def wait(
@@ -62,7 +62,7 @@ def wait(
 ) -> tuple[Work, ...]:
     """Wait until no pod that `concerns` works on the node any more; returns those that are there then: all stand still, or
     `seconds` have passed. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it;
-    one that stands still is waited for until it is gone or a budget keeps it.
+    one of which no container runs is waited for until it is gone or a budget keeps it.
 
     `tell` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
     """
@@ -70,7 +70,8 @@ def wait(
     first = 0
     left: tuple[Work, ...] = ()
     for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", tell=tell):
-        left = _reported(api, node, [one for one in working(list(seen.values())) if concerns(one)], boot)
+        there = working(list(seen.values()), whole=evict)
+        left = _reported(api, node, [one for one in there if concerns(one)], boot)
         if evict and not stopped():
             left = tuple(_evicted(api, seen, one, asked) for one in left)
         waited = [
@@ -131,7 +132,7 @@ def _progress(left: Sequence[Work], first: int) -> str:
     return f"waiting for {few([one.name for one in left], NAMED)}{ended}{why}"
 
 
-def _work(pod: Object) -> Work:
+def _work(pod: Object, whole: bool) -> Work:
     meta = pod["metadata"]
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
     return Work(
@@ -140,12 +141,12 @@ def _work(pod: Object) -> Work:
         asks=_asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
-        standstill=standstill.reason(pod, _using(pod["spec"])),
+        standstill=standstill.reason(pod, () if whole else _using(pod["spec"])),
     )
 
 
 def _using(spec: Object) -> list[str]:
-    return [one.get("name", "") for one in standstill.containers(spec) if _limits(one)]
+    return [one.get("name", "") for one in standstill.containers(spec) if +_limits(one)]
 
 
 def _asks(pod: Object) -> dict[str, int]:

@@ -152,3 +152,17 @@ def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
 def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
     items = [pod({"main": CRASHES, "more": CRASHES}, gpus=()), pod({"main": CRASHES, "more": RUNS}, gpus=())]
     assert [one.standstill for one in drain.working(items)] == ["CrashLoopBackOff", ""]
+
+
+def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs() -> None:
+    """Drained are pods without GPUs, too: a budget may be there for the container that runs."""
+    (partly,) = drain.working([pod({"main": CRASHES, "more": RUNS})], whole=True)
+    (wholly,) = drain.working([pod({"main": CRASHES, "more": CRASHES})], whole=True)
+    assert (partly.standstill, wholly.standstill) == ("", "CrashLoopBackOff")
+
+
+def test_a_container_that_asks_for_no_gpu_in_figures_uses_none() -> None:
+    item = pod({"main": CRASHES, "more": RUNS})
+    item["spec"]["containers"][1]["resources"]["limits"] = {"nvidia.com/gpu": "0"}
+    (found,) = drain.working([item])
+    assert found.standstill == "CrashLoopBackOff"
