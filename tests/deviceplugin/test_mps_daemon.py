@@ -45,6 +45,7 @@ def stand_in(tmp_path, monkeypatch) -> None:
     """The stand-in is the program of that name."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / PROGRAM).symlink_to(STAND_IN)
+    (tmp_path / "bin/python3").symlink_to(sys.executable)  # not pyenv's, which is a program in bash
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
 
 
