@@ -189,6 +189,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host\nHostKey {folder}/rsa\n"
             f"HostCertificate {folder}/host-cert.pub\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
             "PermitRootLogin yes\nUsePAM no\nPidFile none\nPasswordAuthentication no\nMaxStartups 100\n"
+            f"SetEnv HOME={folder}\n"  # what a developer's ~/.bashrc does is no part of a login here
         )
         served = Server(folder, port, silent.getsockname()[1])
         for name in ("known-gpu-01", "known-global"):

@@ -487,7 +487,7 @@ def openssh(signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (tmp_path / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nHostKey {tmp_path}/rsa\n"
         f"HostCertificate {tmp_path}/host-cert.pub\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
-        "PermitRootLogin yes\nUsePAM no\nPidFile none\n"
+        f"PermitRootLogin yes\nUsePAM no\nPidFile none\nSetEnv HOME={tmp_path}\n"
     )
     (tmp_path / "config").write_text(
         f"Host gpu-01\nHostName 127.0.0.1\nPort {port}\nUser {getpass.getuser()}\nHostKeyAlias gpu-farm\n"
