@@ -46,22 +46,22 @@ def ended(api: Api | None, one: Member, visit: Visit, tell: OnEvent, stopped: Ca
         None  # pods, by uid and by name: that of a static pod's processes is not its object's
     )
     found: Sequence[Work] = ()
-    if api and one.node:
-        node, concerns, boot = one.node.name, _concerns(mode), stake.booted(one)
-        answering(api, seconds=seconds, tell=sentence)
-        evict = mode == "drain"
-        found = drain.wait(
-            api, node, concerns, evict=evict, seconds=seconds, tell=sentence, stopped=stopped, boot=boot
-        )
-        if left := [pod for pod in found if not pod.standstill]:
-            blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
-            names = few([pod.name for pod in left], NAMED)
-            return End(names + (f" ({blocked})" if blocked else ""), one.outcome)
-        services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
-        if found:
-            names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
-            sentence(f"not waited for, as nothing runs there on GPUs: {names}")
     while True:
+        if api and one.node and (services is None or found):  # what stood still may run by now
+            node, concerns, boot = one.node.name, _concerns(mode), stake.booted(one)
+            seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", found
+            answering(api, seconds=seconds, tell=sentence)
+            found = drain.wait(
+                api, node, concerns, evict=evict, seconds=seconds, tell=sentence, stopped=stopped, boot=boot
+            )
+            if left := [pod for pod in found if not pod.standstill]:
+                blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
+                names = few([pod.name for pod in left], NAMED)
+                return End(names + (f" ({blocked})" if blocked else ""), one.outcome)
+            services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
+            if found and not before:
+                names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
+                sentence(f"not waited for, as nothing runs there on GPUs: {names}")
         outcome = converge.look(visit, tell)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.nodes import drain
 from gpunode.cluster.nodes.drain import Work
 from gpunode.errors import ClusterError
-from gpunode.model import Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import GpuUser, Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
 from gpunode.rollout import ending, rounds, work
 from gpunode.rollout.member import Member
 from gpunode.visit import Visit
@@ -157,6 +158,25 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     assert (
         after.outcome.error == "what is known only now asks for more than was shown: restart docker.service"
     )
+
+
+def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Processes outside Kubernetes may take minutes to end; a container that was started meanwhile may have no GPU open yet."""
+    stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
+    pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
+    monkeypatch.setattr(ending, "LOOK", 0)
+    monkeypatch.setattr(ending, "answering", lambda *_, **__: None)
+    monkeypatch.setattr(drain, "wait", lambda *_, **__: pods.pop(0))
+    monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
+    seen = cases.facts("modern")
+    monkeypatch.setattr(
+        converge, "look", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
+    )
+    one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
+    end = ending.ended(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
+    assert (end.left, pods) == ("ml/train", [])
 
 
 # --- whether the kubelet's report counts ---
