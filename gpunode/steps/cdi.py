@@ -29,6 +29,7 @@ RULE = "/etc/udev/rules.d/99-gpunode-cdi.rules"
 UNIT_FILES = tuple(f"{folder}/systemd/system/{UNIT}" for folder in ("/etc", "/usr/lib", "/lib"))
 TOOLKITS = "Description=Refresh NVIDIA CDI specification file"  # in every version's unit
 MAKES = "create-device-nodes"  # in those that make the device files
+MADE_BY_NONE = (1, 20, 0)  # the last version whose unit does not
 NOTE = "no container is touched"
 WATCH = Watch(
     files=(
@@ -57,7 +58,9 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     written: tuple[WriteFile, ...] = ()
     for path in () if theirs else (FILE, RULE):
         written += files.write(facts, path, template(path.lstrip("/")), reason)
-    drop_in, makes = files.text(facts, DROP_IN), MAKES in unit_text
+    drop_in = files.text(facts, DROP_IN)
+    # By its version where it comes only with this plan: a later round may do nothing that was not shown.
+    makes = desired.toolkit_version[:3] > MADE_BY_NONE if comes else MAKES in unit_text
     if theirs and not makes and (specifications.lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
         made = files.write(facts, DROP_IN, template(DROP_IN.lstrip("/")), why)
