@@ -228,10 +228,12 @@ def _runtime(outcome: Outcome, seen: Facts) -> Link:
     if unit is None or unit.active != "active":
         shown = service.removesuffix(".service")
         by_hand = f"See `systemctl status {shown}` and `journalctl -u {shown}` on the host."
-        fix = _fix(outcome, "runtime", by_hand, name)
+        # k3s and RKE2 restart both by one unit, after the files of both.
+        steps = (name, "kubelet") if kubelets.places.of(seen).unit == service else (name,)
+        fix = _fix(outcome, "runtime", by_hand, *steps)
         if fix != by_hand and outcome.status != "refused":
             fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
-        return Link("runtime", "broken", f"{shown} {_state(unit)}", _why(outcome, "runtime", name), fix)
+        return Link("runtime", "broken", f"{shown} {_state(unit)}", _why(outcome, "runtime", *steps), fix)
     link = _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES, "dev-char")
     if link.status == "ok" and outcome.desired and outcome.desired.device_loss:
         cause, fix = outcome.desired.device_loss

@@ -294,6 +294,19 @@ def test_a_runtime_that_failed_has_failed() -> None:
     assert link.text == "containerd has failed"
 
 
+def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix() -> None:
+    """Its one unit is the runtime's and the kubelet's; the plan restarts it after the files of both."""
+    host, seen = right("k3s")
+    gate = "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n"
+    path = "/etc/rancher/k3s/config.yaml.d/50.yaml"
+    link = first(
+        host, cases.overlaid(seen, {"files": {path: gate}, "units": {"k3s-agent.service": "loaded"}})
+    )
+    assert (link.layer, link.text) == ("runtime", "k3s-agent is inactive (dead)")
+    assert "DevicePlugins: gone since 1.28" in link.cause
+    assert link.fix.startswith("gpunode provision --limit k3s")
+
+
 def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
     host, seen = right()
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
