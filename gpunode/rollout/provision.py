@@ -120,7 +120,7 @@ def provision(session: Session, wish: Wish) -> int:
     for one in members:
         if not (one.good or one.waits):  # no batch has it, but the next run may
             record.host(one.host.name, *batch.end(one))
-    with _operator(api, session, record) as held, Interrupt(session.listener) as stop:
+    with _operator(api, session, record) as held, Interrupt(session.listener, lambda: record.begun) as stop:
         work.show_left(api, session.listener, members)
         if api is not None and held.exclusive:
             pods.sweep(api, namespace, progress(session.listener), holder=record.owner)

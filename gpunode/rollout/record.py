@@ -115,6 +115,11 @@ class Record:
         """How a gate ended before a batch."""
         self._write(time=time.time(), **seen)
 
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The hosts that have begun and come to no end yet."""
+        return read(self.path).having(*BEGUN)
+
     def end(self) -> None:
         """Nothing is left to resume, but by a new run."""
         self._write(ended=time.time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -128,6 +129,33 @@ def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, momen
     assert (code, states(demo)[A]) == (1, "skipped"), output(demo)
     assert proofs(seen)[A] == f"not changed: the cluster has no node `{A}` any more"
     assert applies(demo, A) == before
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 1), (2, 130)], ids=["once", "twice"])
+def test_ctrl_c_finishes_what_has_begun_or_leaves_it_by_name(demo: Demo, times: int, code: int) -> None:
+    """The next host is not begun. `resume` goes on in both cases, to the same end."""
+    api = client(demo)
+    for path in ("here", "go"):
+        (demo.folder / path).unlink(missing_ok=True)
+    for host in (A, B):
+        change(demo, host)
+    with begin(demo, *PROVISION, "--batch", "1", then=[[A, "changing", "held"]]) as going:
+        until((demo.folder / "here").exists)
+        going.send_signal(signal.SIGINT)
+        until(lambda: "Press Ctrl-C again" in output(demo))
+        if times > 1:
+            going.send_signal(signal.SIGINT)
+        else:
+            (demo.folder / "go").touch()
+        assert going.wait() == code, output(demo)
+    if times == 1:
+        assert (states(demo), cordoned(api)) == ({A: "proven", B: "skipped"}, [])
+        assert proofs(operators.lines(demo))[B] == "not begun: it was interrupted"
+    else:
+        assert (states(demo), cordoned(api)) == ({A: "changing", B: "waiting"}, [A])
+        assert f"Left as they are: {A}; nodes that are cordoned stay so. `gpunode resume" in output(demo)
+    code, _ = run(demo, "resume", "inventory.yaml", "--yes")
+    assert (code, states(demo)[B], cordoned(api)) == (0, "proven", []), output(demo)
 
 
 @pytest.mark.parametrize("moment", ["cordoned", "drained", "changed", "proven"])
