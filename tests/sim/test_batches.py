@@ -65,7 +65,8 @@ def client(demo: Demo) -> Client:
 def pod(api: Client, name: str, node: str, gpus: int) -> None:
     """A job's pod, bound to the node."""
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "resources": {"limits": limits}}
+    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"]}
+    container |= {"resources": {"limits": limits}}  # type: ignore[dict-item]
     body = {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
