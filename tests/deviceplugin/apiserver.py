@@ -43,7 +43,9 @@ class FakeApiServer:
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """Of the one node that the path selects, until `refuse` is set."""
         node = f"/api/v1/nodes/{path.rpartition('%3D')[2]}"
-        self.watches += 1
+        with self._changed:
+            self.watches += 1
+            self._changed.notify_all()
         seen = None
         while True:
             with self._changed:
