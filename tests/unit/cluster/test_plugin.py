@@ -545,7 +545,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
     config = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
 
     def deployed(config: PluginConfig | None) -> dict[str, str]:
-        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=5, tell=told.append)
+        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=0.5, tell=told.append)
         return {one.what: one.action for one in rollout.differences if one.action != "same"}
 
     assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
@@ -611,10 +611,10 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))
     assert (
         what
-        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=5, tell=told.append).differences
+        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=0.5, tell=told.append).differences
     )
     assert set(annotated(fake)) == {"a", "by-hand"}
-    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append).differences
+    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=0.5, tell=told.append).differences
     assert set(annotated(fake)) == {"by-hand"}
     assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
 
