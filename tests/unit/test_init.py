@@ -157,7 +157,7 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "mistake"),
     [
-        ((), "nobody can be asked"),
+        ((), "no terminal to ask on"),
         (("--from", "ssh", "--hosts", "a"), "exclude each other"),
         (("--from", "ssh", "--limit", "zzz*"), "none of 5 hosts matches --limit"),
         (("--from", "gone"), "gone cannot be read: No such file"),
