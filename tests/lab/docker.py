@@ -61,7 +61,7 @@ def _start(slot: Slot) -> None:
         ],
     )
     with contextlib.suppress(LabError):
-        wait("dockerd", lambda: _answers(slot) or not process.running(slot.state, "dockerd"), 30)
+        wait("dockerd", lambda: _answers(slot) or not process.running(slot.state, "dockerd"), 120)
     if not _answers(slot):
         last = process.log(slot.state, "dockerd").read_text().strip().splitlines()[-1:]
         raise CannotRun(f"docker cannot run on this machine: {' '.join(last) or 'dockerd said nothing'}")

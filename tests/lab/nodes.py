@@ -99,7 +99,7 @@ def _create(slot: Slot, each: Host, image: str, inputs: str, programs: Path) -> 
 def _usable(slot: Slot, each: Host) -> bool:
     """Whether the user comes in by SSH and has sudo, python3 and static pods: not so if a test died while it had broken that."""
     with contextlib.suppress(LabError):
-        wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 15)
+        wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 120)
     files = ["-i", f"{slot.out}/id_ed25519", "-o", f"UserKnownHostsFile={slot.out}/known_hosts"]
     options = [*files, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
     manifests = (

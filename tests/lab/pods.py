@@ -134,7 +134,7 @@ class Pods:
         def events() -> list[Any]:
             return list(self._lab.request("GET", f"{NAMESPACE}/events?{query}")["items"])
 
-        wait(f"an event of {name}", lambda: bool(events()), 10)
+        wait(f"an event of {name}", lambda: bool(events()), 120)
         assert events()[-1]["message"] in status["message"]
         return str(status["message"])
 
@@ -147,7 +147,7 @@ class Pods:
             found[:] = [one["message"] for one in conditions if one.get("reason") == "Unschedulable"]
             return bool(found)
 
-        wait(f"{name} to be unschedulable", said, 30)
+        wait(f"{name} to be unschedulable", said, 120)
         return found[0]
 
     def delete(self, *names: str) -> None:

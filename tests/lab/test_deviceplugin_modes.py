@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from . import faults
 from .api import Lab, Node
 from .conftest import Ran
 from .gpu import control, mig
@@ -377,7 +378,7 @@ def test_mig_mixed_names_each_profile(
     offered(lab, "modern", 3)
     offered(lab, "legacy", 2)
     small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
-    wait("the MIG devices", lambda: count(lab, "modern", small, "capacity") == 2, 30)
+    wait("the MIG devices", lambda: count(lab, "modern", small, "capacity") == 2, 120)
     assert count(lab, "modern", small) == 0
     assert f"does not know device {parts[0]}" in plugin_log(lab, "modern")
     lab.node("modern").exec(["systemctl", "restart", "nvidia-cdi-refresh"])
@@ -461,15 +462,16 @@ def test_a_gpu_with_an_xid_gets_no_pods_until_it_is_well(lab: Lab, deploy: Deplo
     modern = lab.node("modern")
     deploy(flags(recoverySeconds=12, healthInterval=2), "modern")
     offered(lab, "modern", 4)
-    modern.gpus.xid(2, 95)
-    began = time.monotonic()
-    offered(lab, "modern", 3)
-    others = [made.make(f"other-{n}", "modern") for n in range(3)]
-    last = made.make("last", "modern")
-    one_gpu_each(made, modern, *others)
-    sick = uuids(modern)[2]
-    assert (sick,) not in {one.uuids for one in made.seen(*others)}
-    assert f"Insufficient {GPU}" in made.unschedulable(last)
+    with faults.xids(modern, 2, 95):
+        offered(lab, "modern", 3)
+        others = [made.make(f"other-{n}", "modern") for n in range(3)]
+        last = made.make("last", "modern")
+        one_gpu_each(made, modern, *others)
+        sick = uuids(modern)[2]
+        assert (sick,) not in {one.uuids for one in made.seen(*others)}
+        assert f"Insufficient {GPU}" in made.unschedulable(last)
+        modern.gpus.xid(2, 95)
+        began = time.monotonic()
     assert made.seen(last)[0].uuids == (sick,)
     assert time.monotonic() - began >= 12
 

@@ -92,7 +92,7 @@ def rewritten(lab: Lab, node: str) -> None:
     """Wait until the kubelet has written its record anew: the plugin has looked, and had it do so."""
     when = ["stat", "-c", "%i %y", RECORD]
     before = lab.node(node).exec(when).stdout
-    wait(f"another record on {node}", lambda: lab.node(node).exec(when).stdout != before, 30)
+    wait(f"another record on {node}", lambda: lab.node(node).exec(when).stdout != before, 120)
 
 
 def loading(made: Pods, node: str) -> str:

@@ -158,7 +158,7 @@ def test_a_lost_gpus_memory_is_out(lab: Lab, by_gib: None) -> None:
         lab.node(name).gpus.lose(1)
     for name, gpus in GPUS.items():
         offered(lab, name, (gpus - 1) * GIB[name])
-        wait("the count", lambda name=name, gpus=gpus: count(lab, name, COUNT) == gpus - 1, 30)
+        wait("the count", lambda name=name, gpus=gpus: count(lab, name, COUNT) == gpus - 1, 120)
         assert count(lab, name, which="capacity") == gpus * GIB[name]
         lab.node(name).gpus.bring_back(1)
 

@@ -201,7 +201,7 @@ def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab) -> Non
         assert offered(lab, "nvidia.com/gpu") == whole
         for name in NODES:
             words = f"cannot start {Path(PROGRAM).name}: Permission denied"
-            wait(f"the reason on {name}", lambda: words in log(lab, name, "gpunode-mps"), 30)  # noqa: B023
+            wait(f"the reason on {name}", lambda: words in log(lab, name, "gpunode-mps"), 120)  # noqa: B023
     finally:
         for name in NODES:
             lab.node(name).exec(["chmod", "755", PROGRAM])

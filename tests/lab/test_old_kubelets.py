@@ -270,7 +270,7 @@ def test_a_kubelet_that_starts_again_has_the_plugin_back(node, minor):
     mine = pod("a", 2)
     before = kubelet.run(mine)
     kubelet.kill()
-    wait("the plugin to see it", lambda: "the kubelet has stopped" in node.log(), 10)
+    wait("the plugin to see it", lambda: "the kubelet has stopped" in node.log(), 120)
 
     kubelet = node.kubelet(minor, mine)
     offered(kubelet, {GPU: 4})
@@ -333,12 +333,12 @@ def test_of_two_plugins_the_newer_serves_and_the_other_takes_over(node, minor):
     node.plugin()
     offered(kubelet, {GPU: 4})
     newer = node.plugin()
-    wait("the newer to be registered", lambda: node.log().count("INFO registered with the kubelet") == 2, 10)
-    wait("the other to see it", lambda: "this one stands by" in node.log(), 10)
+    wait("the newer to be registered", lambda: node.log().count("INFO registered with the kubelet") == 2, 120)
+    wait("the other to see it", lambda: "this one stands by" in node.log(), 120)
     offered(kubelet, {GPU: 4})
     kubelet.run(pod("a", 1))
     newer.kill()
-    wait("the other to take over", lambda: node.log().count("INFO registered with the kubelet") == 3, 10)
+    wait("the other to take over", lambda: node.log().count("INFO registered with the kubelet") == 3, 120)
     offered(kubelet, {GPU: 4})
     kubelet.run(pod("b", 1))
 
@@ -350,7 +350,7 @@ def test_a_kubelet_that_cannot_say_what_pods_have_is_not_waited_for(node, minor)
     node.plugin(POD_RESOURCES_SOCKET="/var/lib/kubelet/pod-resources/kubelet.sock")
     offered(kubelet, {GPU: 4}, 8)
     kubelet.run(pod("a", 1))
-    wait("the warning", lambda: "by an earlier configuration are not reserved" in node.log(), 20)
+    wait("the warning", lambda: "by an earlier configuration are not reserved" in node.log(), 120)
     assert "init containers" not in node.log()
     offered(kubelet, {GPU: 4})
 
@@ -366,7 +366,7 @@ def test_long_lists_are_taken(node, minor):
 
     memory = {"name": MEMORY, "unit": "MiB", "devices": ["0"]}
     node.config.write_text(json.dumps({"version": "v1", "sharing": {"memory": memory}}))
-    wait("the memory", lambda: kubelet.offers().get(MEMORY, 0) > 16_000, 20)
+    wait("the memory", lambda: kubelet.offers().get(MEMORY, 0) > 16_000, 120)
     given = kubelet.run(pod("b", 10_000, resource=MEMORY))["c0"]
     assert given["envs"]["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10000"
 

@@ -159,6 +159,6 @@ def test_preemption_frees_a_gpu_and_ends_nobody_else(lab: Lab, enabled: None, ma
         except urllib.error.HTTPError:
             return False
 
-    wait("the small pods to be gone", lambda: not there("a") and not there("c"), 30)
+    wait("the small pods to be gone", lambda: not there("a") and not there("c"), 120)
     assert [there("b"), there("d")].count(True) == 1
     assert made.get(high)["metadata"]["annotations"][INDEX] == one.env["ALIYUN_COM_GPU_MEM_IDX"]

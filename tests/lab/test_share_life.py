@@ -171,7 +171,7 @@ def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
 
         assert promised() == 9 + size
         lab.request("DELETE", f"{NAMESPACE}/pods/{lost}", NOW)
-        wait("its memory to be free", lambda: promised() == 9, 30)
+        wait("its memory to be free", lambda: promised() == 9, 120)
         made.make("web-0", node, size, MEM, tolerations=[])
         assert "untolerated taint" in made.unschedulable("web-0")
     finally:

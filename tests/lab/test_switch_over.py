@@ -185,7 +185,7 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     wait("NVIDIA's plugin to be registered once more", lambda: registrations(lab) == before + 2, 60)
     made.seen(made.make("second", NODE))
     assert ours(lab).count(" allocated ") == 1
-    wait("its pod to be unready", lambda: not our_pod(lab)["status"]["containerStatuses"][0]["ready"], 30)
+    wait("its pod to be unready", lambda: not our_pod(lab)["status"]["containerStatuses"][0]["ready"], 120)
     ran = gpunode("verify", "--json", "--limit", NODE, inventory=inventory)
     assert (ran.code, f"another device plugin on this node has taken over {GPU}" in ran.stdout) == (
         1,
