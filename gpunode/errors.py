@@ -143,7 +143,13 @@ class Refused(HostError):
 
 
 class ClusterError(GpunodeError):
-    """The Kubernetes API could not do what was asked."""
+    """The Kubernetes API could not do what was asked. `subject`: the host or node that it is about, `words` what is wrong
+    with it; the message is both."""
+
+    def __init__(self, words: str, *, hint: str = "", subject: str = "") -> None:
+        super().__init__(f"{subject}: {words}" if subject else words, hint=hint)
+        self.subject = subject
+        self.words = words
 
 
 class Obstacle(ClusterError):

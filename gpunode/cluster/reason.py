@@ -12,6 +12,7 @@ from gpunode.errors import ClusterError
 class Reason:
     """Why something is not in its desired state. Programs read `code`; `words` are for people and may change.
 
+    `subject`: the host or node that it is about, which `words` do not name; "" where they say it themselves.
     `holders`: pods whose end fixes it. `fix`: what to do, "" where `words` say it.
     """
 
@@ -19,11 +20,12 @@ class Reason:
     words: str
     holders: tuple[Pod, ...] = ()
     fix: str = ""
+    subject: str = ""
 
     def __str__(self) -> str:
-        return self.words
+        return f"{self.subject}: {self.words}" if self.subject else self.words
 
 
 def of(code: str, error: ClusterError) -> Reason:
     """The reason for an error that concerns one host only."""
-    return Reason(code, error.message, fix=error.hint)
+    return Reason(code, error.words, fix=error.hint, subject=error.subject)

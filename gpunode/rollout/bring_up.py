@@ -65,7 +65,7 @@ def aimed(inventory: Inventory, members: Members) -> Members:
         mig_problem = mig.problem(config, one.gpus, one.labels)
         partly = None
         if mig_problem and mig_problem.missing:  # its other GPUs are waited for and tested
-            partly = Reason("mig", f"{one.node.name}: {mig_problem.what}", fix=mig_problem.fix)
+            partly = Reason("mig", mig_problem.what, fix=mig_problem.fix, subject=one.node.name)
         return replace(
             one,
             target=target(config, one.node.name, one.gpus, one.labels),
@@ -103,12 +103,13 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
             return one
         row = rows.get(one.node.name)
         if row and row.reason:
-            return one.out(Reason(row.reason.code, f"{one.node.name}: {row.reason}", fix=row.reason.fix))
+            return one.out(replace(row.reason, subject=one.node.name))
         if one.no_driver:
             return one.out(
                 Reason(
                     "no-driver",
-                    f"{one.host.name}: {one.no_driver}",
+                    one.no_driver,
+                    subject=one.host.name,
                     fix=Advice("`", Command("verify"), "` says why."),
                 )
             )

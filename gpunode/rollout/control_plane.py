@@ -71,7 +71,7 @@ def _checked(
         fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",
     )
     for host in hosts:
-        problem(listener, host, replace(reason, words=f"{host}: {reason.words}"))
+        problem(listener, host, replace(reason, subject=host))
     return tuple(one.out(one.reason or reason) if one.host.name in hosts else one for one in members)
 
 

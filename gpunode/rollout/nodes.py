@@ -117,8 +117,8 @@ def refused(one: Member) -> Member:
     """The member with why its host is no node: one that is refused need not become one."""
     if one.node is not None or one.outcome is None or one.outcome.error is None or one.reason is None:
         return one
-    words = f"{one.host.name}: {one.outcome.error}; it is no node of the cluster either"
-    return one.out(Reason(one.reason.code, words, fix=one.outcome.hint))
+    words = f"{one.outcome.error}; it is no node of the cluster either"
+    return one.out(Reason(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
 
 
 def labelled(api: Api, members: Sequence[Member]) -> Members:

@@ -188,7 +188,7 @@ def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str],
 
 def _named(node: NodeUsage) -> Reason | None:
     """Why its GPUs are not known, with the node's name."""
-    return replace(node.reason, words=f"{node.node}: {node.reason.words}") if node.reason else None
+    return replace(node.reason, subject=node.node) if node.reason else None
 
 
 def _count(number: int, what: str) -> str:

@@ -256,7 +256,9 @@ def _hosts(bad: Sequence[Member]) -> str:
 
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, out before anything was changed there."""
-    out = tuple(one.out(Reason(code, f"{one.host.name}: not begun: {why}", fix=RESUME)) for one in members)
+    out = tuple(
+        one.out(Reason(code, f"not begun: {why}", fix=RESUME, subject=one.host.name)) for one in members
+    )
     for one in out:
         run.record.host(one.host.name, "skipped", one.reason.words if one.reason else "")
     names = few([one.host.name for one in out], NAMED)

@@ -101,7 +101,7 @@ def again(
         reason = _named(one, error, what)
     if not before.applied:
         return one.out(_lifted(api, one, reason, tell))
-    return replace(one, outcome=replace(before, status="failed", error=reason.words, hint=reason.fix))
+    return replace(one, outcome=replace(before, status="failed", error=str(reason), hint=reason.fix))
 
 
 def released(api: Api, members: Members) -> None:
@@ -157,7 +157,7 @@ def _lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reas
 
 def _named(one: Member, error: ClusterError, what: str = NOT_CHANGED) -> Reason:
     found = of(BUSY, error)
-    return replace(found, words=f"{one.host.name}: {what}: {found.words}")
+    return replace(found, words=f"{what}: {found.words}", subject=one.host.name)
 
 
 def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:
@@ -191,4 +191,4 @@ def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str
 def _busy(one: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Reason:
     after = "interrupted while" if interrupted else f"after {one.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    return Reason(BUSY, f"{one.host.name}: {what}: {after} {left} still used its GPUs", fix=hint)
+    return Reason(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=one.host.name)

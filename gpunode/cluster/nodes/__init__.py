@@ -200,7 +200,8 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
             return by_name[host.node]
         near = get_close_matches(host.node, by_name, 1)
         raise ClusterError(
-            f"{host.name}: the cluster has no node `{host.node}`",
+            f"the cluster has no node `{host.node}`",
+            subject=host.name,
             hint=f"Did you mean `{near[0]}`?" if near else f"Its nodes: {_few(by_name)}.",
         )
     found = named(host, nodes, hostname)
@@ -210,8 +211,8 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
     if len(found) == 1:
         return found[0]
     raise ClusterError(
-        f"{host.name}: no node of the cluster has its hostname `{hostname or host.name}`"
-        f" or its address {host.ssh.address}",
+        f"no node of the cluster has its hostname `{hostname or host.name}` or its address {host.ssh.address}",
+        subject=host.name,
         hint=join(nodes),
     )
 

@@ -33,8 +33,9 @@ def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
     right = [one.name for one in every if facts and _equal(facts, one)]
     if not right and not host.node and node not in nodes.named(host, every, name):
         raise ClusterError(
-            f"{host.name}: no node of the cluster has its hostname `{name or host.name}`; "
+            f"no node of the cluster has its hostname `{name or host.name}`; "
             f"{node.name}, which has its address {host.ssh.address}, is another machine",
+            subject=host.name,
             hint=nodes.join(every),
         )
     way = (
@@ -43,8 +44,9 @@ def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
         else "Correct the hostname or the inventory's address; if it is a node under another name, name that with `node:`."
     )
     raise Mistaken(
-        f"{host.name}: it claims node {node.name}, which is another machine: {' and '.join(wrong)} "
+        f"it claims node {node.name}, which is another machine: {' and '.join(wrong)} "
         f"{'is' if len(wrong) == 1 else 'are'} not this host's",
+        subject=host.name,
         hint=way,
     )
 
@@ -56,7 +58,8 @@ def shared(found: Mapping[str, Node]) -> dict[str, Mistaken]:
         hosts.setdefault(node.name, []).append(host)
     return {
         host: Mistaken(
-            f"{host}: {' and '.join(these)} of the inventory are one node, {node}",
+            f"{' and '.join(these)} of the inventory are one node, {node}",
+            subject=host,
             hint="A machine is in the inventory once: take the other out, correct its address, or name its node with `node:`.",
         )
         for node, these in hosts.items()

@@ -53,7 +53,8 @@ def write(
             other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
             by = ", ".join(sorted({claim.manager for claim in error.claims if claim.manager}))
             raise ClusterError(
-                f"{node.name}: another client set {held_labels}{f' (field manager {by})' if by else ''}",
+                f"another client set {held_labels}{f' (field manager {by})' if by else ''}",
+                subject=node.name,
                 hint=f"Take it off (`kubectl label node {node.name} {off}`), or {other}.",
             ) from error
         raise

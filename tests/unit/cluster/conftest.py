@@ -42,8 +42,8 @@ def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of the cluster with other sentences for people."""
     made = ClusterError.__init__
 
-    def init(self: ClusterError, message: str, *, hint: str = "") -> None:
-        made(self, "zzz", hint="yyy" if hint else "")
+    def init(self: ClusterError, words: str, *, hint: str = "", subject: str = "") -> None:  # noqa: ARG001
+        made(self, "zzz", hint="yyy" if hint else "", subject=subject)
 
     monkeypatch.setattr(ClusterError, "__init__", init)
 

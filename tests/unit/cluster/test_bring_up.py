@@ -835,5 +835,6 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.out(Reason("stopped", f"{name}: not begun: 1 host ended badly (other: {name}: why)"))
+    out = one.out(Reason("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
+    assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
     assert prove.verdict(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")
