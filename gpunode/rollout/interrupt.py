@@ -16,7 +16,7 @@ NAMED = 5
 
 class Interrupt:
     """Within its block: `set` is True once Ctrl-C was pressed; the second Ctrl-C raises KeyboardInterrupt. `begun`: hosts that
-    are left then before they are finished; they are named with the command that goes on."""
+    are left then before they are finished; they are named with the command that continues."""
 
     def __init__(self, listener: Listener, begun: Callable[[], Sequence[str]]) -> None:
         self.set = False
@@ -36,7 +36,7 @@ class Interrupt:
                 Advice(
                     f"Left as they are: {few(hosts, NAMED)}; nodes that are cordoned stay so. `",
                     Command("resume"),
-                    "` goes on.",
+                    "` continues.",
                 )
             )
 

@@ -42,7 +42,7 @@ def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of the cluster with other sentences for people."""
     made = ClusterError.__init__
 
-    def init(self: ClusterError, words: str, *, hint: str = "", subject: str = "") -> None:  # noqa: ARG001
+    def init(self: ClusterError, words: str, *, hint: str = "", subject: str = "") -> None:
         made(self, "zzz", hint="yyy" if hint else "", subject=subject)
 
     monkeypatch.setattr(ClusterError, "__init__", init)
