@@ -42,5 +42,5 @@ def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[s
 
     with pytest.raises(KeyboardInterrupt):
         twice()
-    named = "Left as they are: gpu-1, gpu-2; nodes that are cordoned stay so. `gpunode resume` goes on."
+    named = "Left as they are: gpu-1, gpu-2; nodes that are cordoned stay so. `gpunode resume` continues."
     assert listener.notes[1:] == ([named] if begun else [])
