@@ -60,7 +60,7 @@ def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
 
 
 def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
-    """Its label says that it is away, and who did it; `resume` goes on."""
+    """Its label says that it is away, and who did it; `resume` continues."""
     want(demo, 595)
     before = booted(demo)
     with begin(demo, "provision", "inventory.yaml", "--yes") as run:
