@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +81,41 @@ def delete(api: Client, name: str) -> None:
     api.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}", {"gracePeriodSeconds": 0})
 
 
-def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
-    demo: Demo, tmp_path: Path
-) -> None:
-    """Before any batch, and as the plan shows it; nothing is changed, and no run is recorded."""
+def refuse(demo: Demo) -> None:
+    """gpu-1 has a daemon.json that only its administrator can mend."""
     (demo.states["gpu-1"].root / "etc/docker").mkdir(parents=True, exist_ok=True)
     (demo.states["gpu-1"].root / "etc/docker/daemon.json").write_text("{")
+
+
+def away(demo: Demo) -> None:
+    """gpu-1 cannot be reached."""
+    with demo.states["gpu-1"].change() as now:
+        now.faults["unreachable"] = "1"
+
+
+@pytest.mark.parametrize(("fault", "state"), [(refuse, "refused"), (away, "unreachable")])
+def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
+    demo: Demo, tmp_path: Path, fault: Callable[[Demo], None], state: str
+) -> None:
+    """Before any batch, and as the plan shows it; nothing is changed, and no run is recorded."""
+    fault(demo)
     done = gpunode(demo, "provision", "inventory.yaml", "--max-fail", "0")
     told = " ".join(done.stderr.split())
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "Nothing begins: 1 host ended badly already (gpu-1: refused), and --max-fail allows 0." in told
+    assert f"Nothing begins: 1 host ended badly already (gpu-1: {state}), and --max-fail allows 0." in told
     assert "Apply inventory.yaml" not in done.stdout + told
     assert "batches" not in done.stdout
     assert not list(tmp_path.glob("state/gpunode/runs/*"))
+
+
+def test_as_many_unreachable_hosts_as_max_fail_allows_stop_no_other(demo: Demo) -> None:
+    away(demo)
+    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--max-fail", "1", "--batch", "1")
+    assert {row["host"]: row["result"] for row in lines(done, "verified")} == {
+        "gpu-1": "not verified",
+        "gpu-2": "verified",
+    }
+    assert done.returncode == 3, done.stdout + done.stderr
 
 
 def cordoned(api: Client) -> list[str]:
@@ -283,6 +306,23 @@ def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None
         run.send_signal(signal.SIGINT)
         assert run.wait() == 1
     assert cordoned(api) == []
+
+
+def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> None:
+    """The apply of one goes on without its operator."""
+    with Demo([replace(kinds.old("gpu-1"), pace=0.5)]) as demo:
+        seen = demo.folder / "out"
+        with begin(demo, "provision", "inventory.yaml", "--yes") as run:
+            until(lambda: '"type": "change"' in seen.read_text())
+            run.send_signal(signal.SIGINT)
+            until(lambda: "Interrupted: hosts already started are finished" in seen.read_text())
+            run.send_signal(signal.SIGINT)
+            assert run.wait() == 130
+        left = "Left as they are: gpu-1; nodes that are cordoned stay so. `gpunode resume` continues."
+        assert left in seen.read_text()
+        done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [(row["host"], row["result"]) for row in lines(done, "verified")] == [("gpu-1", "verified")]
 
 
 # --- the control plane ---
