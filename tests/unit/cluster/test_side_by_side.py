@@ -1,0 +1,65 @@
+"""Requests for the labels of many nodes: side by side, and never more at once than connections are kept."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpunode.cluster import nodes
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.nodes import labels
+from gpunode.model import Host, Ssh
+from gpunode.rollout import nodes as stages
+from gpunode.rollout import planned
+from gpunode.rollout.member import Member
+
+from .conftest import add_node
+from .fake import FakeApi
+
+SECONDS = 120  # for threads to come
+
+
+def written(api: Api, members: Sequence[Member]) -> int:
+    return len([one for one in stages.labelled(api, members) if one.reason is None])
+
+
+def tried(api: Api, members: Sequence[Member]) -> int:
+    return len([change for _, change in planned._tried(api, members, strict=True) if change])
+
+
+@pytest.mark.parametrize(("room", "ask", "alone"), [(stages, written, 0), (planned, tried, 1)])
+def test_labels_are_asked_for_side_by_side_with_a_bound(
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    room: ModuleType,
+    ask: Callable[[Api, Sequence[Member]], int],
+    alone: int,
+) -> None:
+    """`alone`: requests that come before the others, by themselves."""
+    many = alone + AT_ONCE
+    for number in range(many):
+        add_node(fake, f"n{number}")
+    members = [Member(Host(node.name, Ssh(node.name)), node=node) for node in nodes.every(api)]
+    together, turn, bounds = threading.Barrier(AT_ONCE), itertools.count(), []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, most: int) -> None:
+            bounds.append(most)
+            super().__init__(most)
+
+    def write(*_: Any, **__: Any) -> dict[str, Any]:
+        if next(turn) >= alone:
+            together.wait(SECONDS)  # breaks, and the test fails, where fewer come
+        return {}
+
+    monkeypatch.setattr(labels, "write", write)
+    monkeypatch.setattr(room, "ThreadPoolExecutor", Pool)
+    assert ask(api, members) == many
+    assert bounds == [AT_ONCE]
