@@ -321,7 +321,7 @@ def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(tmp_path, monkeyp
     ],
 )
 def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch, number, hint):
-    """With what to do about it, where that is known. The devices are then given to nobody."""
+    """With what to do about it, where that is known. Such devices are not allocatable."""
     put(tmp_path, toolkit("GPU-a"))
 
     def refused(**_: object) -> tuple[int, str]:

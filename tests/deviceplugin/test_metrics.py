@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
-    """Status and body; (0, "") while nobody listens."""
+    """Status and body; (0, "") if refused."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:

@@ -156,7 +156,7 @@ def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(pr
 
 
 def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
-    """Somebody set another one by hand: clients would get more than their share."""
+    """A user set another one by hand: clients would get more than their share."""
 
     async def scene(stage: Scene) -> None:
         await stage.until(lambda: stage.said)
@@ -185,7 +185,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch
 
 
 def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
-    """Somebody else keeps one there."""
+    """Another process has one there."""
     pipe = mps_paths.pipe(str(sockets), GPU)
     pipe.mkdir(parents=True)
     other = subprocess.Popen(

@@ -226,7 +226,7 @@ def test_without_inotify_it_looks_every_now_and_then(play, plugin, no_kubelet_ye
 
 
 def test_serves_again_when_only_its_socket_was_removed(play, plugin):
-    """Somebody cleaned up the directory while the kubelet kept running."""
+    """A user cleaned up the directory while the kubelet kept running."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):

@@ -70,7 +70,7 @@ def rpms(node: Node) -> dict[str, str]:
 def test_a_host_without_python3_is_named_with_what_to_do(
     run: Callable[..., Ran], node: tuple[Node, str]
 ) -> None:
-    """Nothing is changed before somebody agrees."""
+    """Nothing is changed before the user agrees."""
     planned = run("plan")
     outcome = planned.of("outcome")[-1]
     assert "it has no python3" in outcome["error"], str(planned)

@@ -148,7 +148,7 @@ def test_an_apiserver_that_does_not_answer_stops_before_any_host_is_touched(
 def test_an_api_that_forbids_names_what_is_missing(
     lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]
 ) -> None:
-    """Verb and resource, so that somebody can grant them."""
+    """Verb and resource, so that an admin can grant them."""
     wish = inventory(lambda text: text.replace("kubeconfig: kubeconfig ", "kubeconfig: kubeconfig-nobody "))
     ran = gpunode("provision", "--yes", "--json", inventory=wish)
 

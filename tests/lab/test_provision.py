@@ -104,7 +104,7 @@ def test_each_node_has_the_driver_its_gpus_need(provisioned: Ran, lab: Lab) -> N
 
 
 def logins(node: Node) -> tuple[int, int]:
-    """How often sshd let somebody in, and how often sudo ran something."""
+    """Number of logins by key that sshd accepted, and of sudo commands."""
     journal = node.exec(["journalctl", "-q", "--no-pager", "-o", "cat"]).stdout.splitlines()
     return (
         sum("Accepted publickey" in line for line in journal),

@@ -48,7 +48,7 @@ def state(tmp_path: Path) -> State:
 
 @pytest.fixture
 def ask(state: State, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Runs a command on it; nobody answers a question."""
+    """Runs a command on it; stdin is empty."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def ran(command: str) -> Said:

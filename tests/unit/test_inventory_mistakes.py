@@ -88,7 +88,7 @@ SYNTAX = {
 
 @pytest.mark.parametrize("name", SYNTAX)
 def test_what_is_no_yaml_is_reported_with_line_and_cause(tmp_path, name):
-    """A broken file gives one line that a person can act on."""
+    """A broken file gives one line that a user can act on."""
     text, expected = SYNTAX[name]
     assert mistakes(tmp_path, text) == [expected]
 

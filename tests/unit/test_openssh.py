@@ -202,7 +202,7 @@ def test_sockets_are_private_and_gone_at_the_end(
 
 @needs_ssh
 def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) -> None:
-    """Also of a connection that nobody closed."""
+    """Also that of an unclosed connection."""
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
     opened = dialer.connect(sshd.host())._master
     assert opened.alive()

@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""What the user sees."""
 
 from __future__ import annotations
 

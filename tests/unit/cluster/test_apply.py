@@ -21,7 +21,7 @@ ALL = manifests(NS, IMAGE, CONFIG)
 
 
 def foreign(kind: str, name: str, namespace: str | None = None, **more: object) -> dict[str, object]:
-    """An object that somebody else made."""
+    """An object of another client."""
     place = {"namespace": namespace} if namespace else {}
     return {"kind": kind, "metadata": {"name": name, **place}, **more}
 
@@ -87,7 +87,7 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
     """What an earlier inventory asked for goes, shown before it is done; an object of others' stays."""
     more = manifests(NS, IMAGE, CONFIG, PluginPublish(annotation=True))
     apply.apply(api, more)
-    fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # somebody has taken it for theirs
+    fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # another client has taken it
     apply.apply(api, ALL)
     for do in (apply.diff, apply.prune):
         gone = [one for one in do(api, ALL, more) if one.action == "removed"]
@@ -100,7 +100,7 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
 
 
 def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi) -> None:
-    """Somebody edited the image by hand: the plan shows it, applying puts it right."""
+    """A user edited the image by hand: the plan shows it, applying restores it."""
     apply.apply(api, ALL)
     live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
@@ -170,7 +170,7 @@ def token(name: str, account: str) -> dict[str, object]:
 def test_a_namespace_with_other_things_in_it_stays(
     api: Api, fake: FakeApi, told: list[str], guest: dict[str, Any]
 ) -> None:
-    """Deleting a namespace deletes all in it, so whatever somebody has there keeps it, of whatever kind."""
+    """Deleting a namespace deletes all in it, so any other object there keeps it, of whatever kind."""
     apply.apply(api, ALL)
     fake.put(guest)
     named = f"Namespace gpunode stays: it also holds {guest['kind']}/{guest['metadata']['name']}"

@@ -126,7 +126,7 @@ def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeA
 
 
 def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fake: FakeApi) -> None:
-    """Where nobody can answer, it is shown and nothing is removed."""
+    """If no user can answer, it is shown and nothing is removed."""
     add_node(fake, "inside", 2, labels=GPU_NODE)
     PluginController(fake)
     command("plugin", "deploy", "--yes")

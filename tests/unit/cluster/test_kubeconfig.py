@@ -415,7 +415,7 @@ def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(
 
 
 def _is_read(fifo: Path) -> bool:
-    """Whether somebody has it open."""
+    """Whether a process reads it."""
     try:
         os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:

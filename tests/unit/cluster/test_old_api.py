@@ -31,7 +31,7 @@ def old(request: pytest.FixtureRequest, fake: FakeApi) -> FakeApi:
 
 
 def edited(fake: FakeApi) -> None:
-    """As somebody edits the DaemonSet by hand."""
+    """As a user edits the DaemonSet by hand."""
     live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
     live["spec"]["template"]["spec"]["hostNetwork"] = True

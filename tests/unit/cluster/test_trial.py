@@ -137,7 +137,7 @@ def test_an_api_server_without_dry_runs_makes_no_pods(
 def test_what_the_plan_itself_puts_right_is_no_obstacle(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The namespace's level that somebody has changed."""
+    """The namespace's level that a user changed."""
     there(api, fake, "Namespace")
     labels = fake.objects[f"/api/v1/namespaces/{NS}"]["metadata"]["labels"]
     labels["pod-security.kubernetes.io/enforce"] = "baseline"

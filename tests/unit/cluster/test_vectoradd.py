@@ -138,7 +138,7 @@ def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
 def test_gpus_in_use_are_left_alone_and_named(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
-    """Somebody trains on one of two: the free one is tested, the other is named, and who uses it."""
+    """A pod uses one of two: the free one is tested; the other is named, and its pod."""
     fake.put(pod("train", node="a", namespace="ml", gpus=1))
     kubelet.free["a"].remove("GPU-1")
     (result,) = run(api, told, A)
