@@ -161,7 +161,7 @@ class Obstacle(ClusterError):
 
 
 class KubeconfigUnusable(ClusterError):
-    """The kubeconfig cannot be used: found without asking anybody, so nothing was contacted."""
+    """The kubeconfig cannot be used: found before any request, so nothing was contacted."""
 
     exit_code = 2
 

@@ -149,7 +149,7 @@ DAEMONS = (
 def spare_newcomers(known: Optional[List[str]], patience: float, act: str, contained: bool = False) -> None:
     """Raises Failure where users of the GPUs, of containers if `contained`, are none of `known` (pids, and UIDs of pods) nor
     the driver's daemons, and have not ended after `patience` seconds: monitoring starts nvidia-smi again and again. `act`
-    is what does not happen then. `known` None: it may end anybody."""
+    is what does not happen then. `known` None: it may end any user."""
     new = [] if known is None else newcomers(known, patience, contained)
     if new:
         sentence = "%s: since the plan these use the GPUs: %s" % (act, ", ".join(new[:8]))

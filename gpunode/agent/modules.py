@@ -13,11 +13,11 @@ from gpunode.agent.system import Answer, Message, below, last, line_of, run, tex
 
 def kernel_module(this: Run, change: Message) -> Message:
     """Daemons of the driver that keep a module in use are stopped meanwhile, but not under work: without the fabric manager
-    CUDA's jobs abort. Where nobody but the kernel keeps it they stay stopped: a reboot, which the next plan has then, starts
+    CUDA's jobs abort. Where only the kernel keeps it they stay stopped: a reboot, which the next plan has then, starts
     them. So they do where nothing is loaded: they would load the old modules again."""
     services = change["services"]  # of an earlier unload, where this one only loads
     if change["unload"]:
-        spare_newcomers([], 2 * settling(this), "the kernel modules stay loaded")  # planned with nobody
+        spare_newcomers([], 2 * settling(this), "the kernel modules stay loaded")  # planned without users
         services = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
     try:
         for unit in services if change["unload"] else ():

@@ -11,7 +11,7 @@ from gpunode.agent.files import put, sync
 from gpunode.agent.record import RECORDS, VERSION, Run, readable
 from gpunode.agent.system import Message, below, text_of, unrooted
 
-KEPT = "api-server-answered"  # code: why a restart was kept that nobody confirmed
+KEPT = "api-server-answered"  # code: why an unconfirmed restart was kept
 
 
 def judged(this: Run, unit: str) -> Message:
@@ -50,7 +50,7 @@ def sign(this: Run, n: int) -> str:
 
 
 def mark(this: Run, unit: str, by: str) -> None:
-    """Record for the next run that nobody has confirmed this restart."""
+    """Record for the next run that this restart is unconfirmed."""
     found = {"version": VERSION, "code": KEPT, "run": this.name, "unit": unit, "by": by, "since": time.time()}
     put("%s/unconfirmed-%d.json" % (this.record, this.n), json.dumps(found).encode(), 0o600, None, this.name)
 

@@ -1,7 +1,7 @@
 """One operator a cluster: a Lease that the run under way holds and renews.
 
 A holder is alive while its Lease changes; no clocks are compared, as in Kubernetes' leader election (client-go,
-tools/leaderelection). A wrong clock takes no Lease from anyone.
+tools/leaderelection). A wrong clock takes no Lease from its holder.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
 
 
 def holder(api: Api) -> str:
-    """Who holds the cluster's Lease now, by the API server; "" where nobody does."""
+    """Who holds the cluster's Lease now, by the API server; "" where it has no holder."""
     return _by(api.get("Lease", NAME, NAMESPACE))
 
 
@@ -93,7 +93,7 @@ def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
     holder = held.holder
     seen: tuple[str, float] | None = None  # the version that was seen first, and when
     while True:
-        held.renewed = clock()  # before it is asked for: nobody else can have it for SECONDS from then
+        held.renewed = clock()  # before it is asked for: no other run can have it for SECONDS from then
         live = api.get("Lease", NAME, NAMESPACE)
         by = _by(live)
         try:

@@ -100,7 +100,7 @@ def _links(facts: Facts, runtime: Runtime) -> str:
 
 
 def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
-    """Who reads the toolkit's CDI specification, as far as somebody has asked for that: newer runtimes can by default."""
+    """Who reads the toolkit's CDI specification, as far as that is configured: newer runtimes can by default."""
     if host.cdi:
         yield "the device plugin makes the devices of its CDI strategy from the toolkit's specification"
     if _mode(facts) == "cdi":

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpunode import streams
 
 LOGIN_SECONDS = 60.0  # beside the host's own timeout: keys may have to be touched
-# A master that nobody closed ends by itself, as where gpunode was killed; one that ended while gpunode waited for
+# A master that was not closed ends by itself, as where gpunode was killed; one that ended while gpunode waited for
 # work or an answer is started again.
 IDLE = "10m"
 EXITS_SECONDS = 5.0

@@ -40,7 +40,7 @@ class Human:
             self._out.width = 1000  # files and pipes have no width: cut nothing
         self._err = screen(stderr=True)
         self._quiet = quiet
-        self._brief = quiet and accepted  # no plan: nobody is asked about it
+        self._brief = quiet and accepted  # no plan: the user is not asked about it
         self._live: Live | None = None
         self._start = time.monotonic()
         self._visited = 0  # hosts
@@ -115,7 +115,7 @@ class Human:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if not rows or (self._brief and kind in ASKED):
             return
-        if kind == "batch":  # with many hosts there are more than anybody reads before a question
+        if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._headed("batches", disturbs.batches(rows))
             return
         cells = [[plain(shown(cell)) for cell in row] for row in rows]

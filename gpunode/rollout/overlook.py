@@ -46,7 +46,7 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
     there, pods = api.find("Node")[0], api.find("Pod")[0]
     found = usage(api, wish.namespace, there, pods, only)
     resource = (wish.share or Share()).resource
-    # Without the extender nobody notes which GPU a pod has: it was promised what the plugin says.
+    # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
     known = {} if wish.share else {one.node: picture.of_plugin(one.gpus, pods) for one in found}
     promised = {
         (one.node, one.gpu): one

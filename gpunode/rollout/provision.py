@@ -77,7 +77,7 @@ class Wish:
             canary=max(0, int(known.get("canary") or 0) - len(run.having(DONE))),
             max_fail=known.get("max_fail"),
             rest=run.not_done,
-            # A clock that was set back makes nobody wait longer than for a reboot.
+            # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
         )
 

@@ -34,7 +34,7 @@ def cleared(
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
     happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
-    Nobody waits for a pod of which nothing runs: see `again`."""
+    A pod of which nothing runs is not waited for: see `again`."""
     going = [one for one in members if one.waits and one.reason is None]
     heavy = [one for one in going if stake.disturbance(one).ends_gpu_work]
     reasons: dict[str, Reason] = {}

@@ -66,7 +66,7 @@ class Replica:
             lease.release()
 
     def _tend(self, lease: Lease) -> None:
-        """It is not taken, and runs out, while nobody can reach this replica."""
+        """It is not taken, and runs out, while no client can reach this replica."""
         while not self.stop.is_set():
             if self._home.ready:
                 lease.tend()

@@ -22,7 +22,7 @@ from .ledger import Ledger
 
 
 class NotBound(Exception):
-    """The pod is not bound, or nobody knows whether it is; the message says why."""
+    """The pod is not bound, or that is unknown; the message says why."""
 
 
 class NotLeading(Exception):

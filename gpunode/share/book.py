@@ -37,7 +37,7 @@ class Nominee:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A node's GPUs, and what is promised of each, in units. `unplaced`: promised of GPUs that nobody knows. `leaving`: what
+    """A node's GPUs, and what is promised of each, in units. `unplaced`: promised of unknown GPUs. `leaving`: what
     of `promised` is of pods that are being deleted. `nominees` hold nothing of it: see `nominated.beside`."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -86,7 +86,7 @@ class Book:
         return not one.has or (placed is not None and self._placed(one.has) == placed)
 
     def counted(self, one: Promise) -> Iterable[tuple[int, int]] | None:
-        """Positions of GPUs with the promise's units of each; None where nobody knows of which they are."""
+        """Positions of GPUs with the promise's units of each; None where its GPUs are unknown."""
         placed = self._placed(one.parts)
         if one.has:
             has = self._placed(one.has) or {}

@@ -10,7 +10,7 @@ from gpunode.deviceplugin.cluster.follow import Kind
 
 class Home:
     """A node, followed. `ready`: Services lead to its pods. They do not once its kubelet is silent, though its containers go on
-    and reach the API server: a leader there would be asked by nobody."""
+    and reach the API server: a leader there would get no requests."""
 
     def __init__(self, node: str) -> None:
         self.ready = True  # until more is known

@@ -33,4 +33,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads of probes."""
+        """Probes are not logged."""

@@ -27,7 +27,7 @@ EVICTION = 22  # the minor from which evictions are of policy/v1; an older API s
 
 
 def connect(cluster: Cluster) -> Api:
-    """The API of the cluster the inventory names. Reads the kubeconfig; contacts nobody yet."""
+    """The API of the cluster the inventory names. Reads the kubeconfig; sends no request yet."""
     return Api(load(cluster))
 
 
@@ -42,7 +42,7 @@ class Api:
         self._connection.pool.clear()
 
     def version(self) -> str:
-        """The API server's version, `v1.36.3`: the cheapest question that shows it is there (anybody may ask it)."""
+        """The API server's version, `v1.36.3`: the cheapest question that shows it is there (any client may ask it)."""
         return str(self._object("GET", "/version")["gitVersion"])
 
     @property

@@ -1,6 +1,6 @@
 """A kubeconfig's credential plugin: a program that prints a token or a certificate. It has a deadline, also when it asks.
 
-The client library waits for it without end, and tells nobody but its log of a failure.
+The client library waits for it without end, and reports a failure only in its log.
 source: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 """
 

@@ -42,7 +42,7 @@ class Access:
 
 def chosen(cluster: Cluster) -> tuple[str, str]:
     """The kubeconfig (`cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config) and the context asked for, or the
-    current. Raises KubeconfigUnusable. Runs no credential plugin and contacts nobody."""
+    current. Raises KubeconfigUnusable. Runs no credential plugin and sends no request."""
     source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     sections, current = _merged(source)
     contexts, users = sections["contexts"], sections["users"]

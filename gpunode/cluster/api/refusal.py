@@ -18,7 +18,7 @@ FORBIDDEN = re.compile(
     r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
 )
 
-# Of kubernetes/pkg/registry/rbac: nobody gives rights that he does not have.
+# Of kubernetes/pkg/registry/rbac: no user grants rights that he does not have.
 GRANT = re.compile(
     r'^(?P<what>.*) is forbidden: user "(?P<user>[^"]*)".* is attempting to grant RBAC permissions not currently held:'
     r"\n(?P<rules>.*)",

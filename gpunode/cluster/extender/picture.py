@@ -17,8 +17,8 @@ from gpunode.deviceplugin.usage import Gpu
 from gpunode.share import gpus
 from gpunode.share.ledger import ENDED, Ledger
 
-UNKNOWN = "?"  # a GPU that nobody noted
-UNIT = "unit"  # one of which nobody says what it is
+UNKNOWN = "?"  # a GPU that is not recorded
+UNIT = "unit"  # one whose kind is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
         real = allocated(pods, ledger.resource, host.entries)
         used = {(pod, box, index.get(device, device)): count for (pod, box, device), count in real.items()}
     for promise in (one for one in ledger.promises(node).values() if not one.parts):
-        # Nobody noted where: what the kubelet gave it was promised there, and the rest of a GPU that nobody knows.
+        # Not recorded where: what the kubelet gave it was promised there, and the rest of an unknown GPU.
         has = {key: count for key, count in (used or {}).items() if key[0] == promise.pod}
         promised |= has
         if (rest := promise.units - sum(has.values())) > 0:

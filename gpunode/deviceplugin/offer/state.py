@@ -25,14 +25,14 @@ class NodeState:
     def __init__(self, unhealthy: Mapping[str, Reason] | None = None) -> None:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
         self.units: Mapping[str, Mapping[str, Unit]] = {}  # the same by id
-        self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; wakes nobody
+        self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; wakes no waiter
         self.unhealthy: Mapping[str, Reason] = unhealthy or {}  # faulty and excluded devices
         self.since: Mapping[str, str] = _since({}, self.unhealthy)  # of which they are; RFC 3339
         self._faulty: Mapping[str, Reason] = unhealthy or {}
         self._excluded: dict[str, Mapping[str, Reason]] = {}  # by cause
-        self.driver = ""  # its version; wakes nobody
+        self.driver = ""  # its version; wakes no waiter
         self.problem: Reason | None = STARTING  # why nothing can be offered
-        self.links: Links = {}  # how well GPUs are connected; wakes nobody
+        self.links: Links = {}  # how well GPUs are connected; wakes no waiter
         # GPUs shared by memory: why the driver does not enforce each container's share; None: it does.
         self.memory_limits: Mapping[str, str | None] = {}
         self.not_offered: Mapping[str, Reason] = {}  # GPUs without any unit

@@ -25,7 +25,7 @@ Held: TypeAlias = Mapping[tuple[str, str], Place]  # by pod (namespace/name) and
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One container's units. `parts`: those that it was promised; () where nobody placed its pod."""
+    """One container's units. `parts`: those that it was promised; () where its pod was not placed."""
 
     pod: str  # namespace/name
     container: str
@@ -160,7 +160,7 @@ def _name(pod: Object) -> str:
 
 
 def _place(one: Wanted, index: Mapping[str, str]) -> Place:
-    """Where it was promised to be; empty where nobody placed its pod."""
+    """Where it was promised to be; empty where its pod was not placed."""
     return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
 
 

@@ -15,7 +15,7 @@ MOST_ASKS = 100  # sharing containers of a pod
 
 
 class Malformed(ValueError):
-    """The pod asks for what nobody can promise; the message says for what."""
+    """The pod asks for what cannot be promised; the message says for what."""
 
 
 @dataclass(frozen=True, slots=True)
