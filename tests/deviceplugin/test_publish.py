@@ -221,7 +221,7 @@ def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, capl
 
 
 def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
-    """What nobody keeps up to date any more is not left there."""
+    """What is no longer kept up to date is not left there."""
     publisher._annotation.put((ANNOTATION, "{}"))
     api.wait(lambda: note(api) == "{}")
     publisher.close()

@@ -207,7 +207,7 @@ def test_mig_devices_wait_for_themselves_and_for_their_gpu(now, resource, held, 
 
 
 def test_the_reason_names_the_container_and_what_it_has() -> None:
-    """It is all that a person is told in the event of a refused pod."""
+    """A refused pod's event tells the user nothing else."""
     (reservation,) = reservations(offered(GIBS, A), (A,), [has(GPU, "GPU-a")])
     assert reservation == Reservation(
         GPU_MEM,

@@ -185,7 +185,7 @@ def test_a_lead_that_is_lost_meanwhile_binds_nothing() -> None:
 
 
 def test_another_scheduler_that_was_faster_is_believed() -> None:
-    """The pod is where it was bound, on a GPU that nobody noted."""
+    """The pod is where it was bound, on a GPU not recorded."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10), node("m", 10, 10)], [])
 

@@ -97,7 +97,7 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
         (pod("a", 4, on="n", **{INDEX: "0"}), [place(g1=4)], (6, 6)),
         (pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'}), [place(g0=4), place(g0=2)], (4, 8)),
         (pod("a", 4, on="n", **{ALLOCATION: '{"0":{"0":4}}'}), [place(g0=2, g1=2)], (6, 8)),
-        # Nobody noted it: where it is, not everywhere.
+        # Not recorded: where it is, not everywhere.
         (pod("a", 4, on="n"), [place(g1=4)], (10, 6)),
         (pod("a", 4, on="n", **{INDEX: "x"}), [place(g1=4)], (10, 6)),
         # Not all of its containers are known.

@@ -98,7 +98,7 @@ def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) ->
         # the label was edited since
         (pod("p", 4, on="n", gpus=3, **own("n", c0=[0, 1])), (8, 8)),
         (pod("p", *[1] * 101, on="n", **{placement.INDEX: "1"}), (10, 0)),
-        # nobody knows where: each GPU can be the one
+        # GPU not known: each can be the one
         (pod("p", 4, on="n"), (6, 6)),
         (pod("p", 4, on="n", **own("m", c0=[1])), (6, 6)),
         (pod("p", 4, on="n", **own("n", c0=[0, 1, 2])), (6, 6)),
@@ -190,7 +190,7 @@ def test_scores_fill_nodes_or_leave_them_empty() -> None:
 
 
 def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> None:
-    """A release takes back only what nobody has bound."""
+    """A release frees only what is not bound."""
     ledger = Ledger.of(MEM, [node("n", 10, 10)], [])
     waiting = pod("p", 4)
     wanted = demand.of(waiting, MEM)

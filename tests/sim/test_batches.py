@@ -1,4 +1,4 @@
-"""Fleets that carry work, provisioned as a user does it: in batches that finish, without ending anybody's pods."""
+"""Fleets that carry work, provisioned as a user does it: in batches that finish, without ending users' pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan shows of a cluster that holds gpunode's objects, after somebody has been at them."""
+"""What a plan shows of gpunode's objects in a cluster after other clients changed them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def deployed(cluster: Cluster, client: Client) -> Iterator[Api]:
 
 @dataclass(frozen=True)
 class Edit:
-    """What somebody did, and what the plan then shows: lines of the diff without context, and whose they are."""
+    """Another client's edit and what the plan then shows: diff lines without context, and whose they are."""
 
     place: str
     body: Any

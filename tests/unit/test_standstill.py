@@ -1,4 +1,4 @@
-"""Right before a host's changes: whether something runs by now of pods that nobody waited for."""
+"""Right before a host's changes: whether pods that were not waited for run by now."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) ->
 def test_the_fix_is_provision_only_where_it_would_change_something(
     then: dict[str, Any], layer: str, fix: str
 ) -> None:
-    """What no plan mends has a fix that a person can do."""
+    """What no plan mends has a fix that a user can do."""
     link = broken(then)
     assert link.layer == layer
     assert fix in link.fix

@@ -154,7 +154,7 @@ COMPARED = {
 
 @pytest.mark.parametrize("what", COMPARED)
 def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: str) -> None:
-    """As far as it is wished: defaults, and what others added, are nobody's difference."""
+    """As far as it is wished: defaults, and what others added, are no difference."""
     wish, live, lines = COMPARED[what]
     shown = difference.compared(live, wish, "why")
     assert tuple(line for line in shown.lines if line[0] in "+-") == lines
@@ -162,6 +162,6 @@ def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: s
 
 
 def test_without_a_dry_run_what_is_not_there_is_new() -> None:
-    """And it is said that nobody tried it."""
+    """It is reported as not tried."""
     shown = difference.compared(None, config_map(a="b"), "why")
     assert (shown.action, shown.untried) == ("created", "why")
