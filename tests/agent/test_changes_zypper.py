@@ -195,7 +195,7 @@ def test_zyppers_exit_codes_have_their_causes(suse: Suse, code: str) -> None:
 
 @pytest.mark.parametrize("status", [102, 103, 106])
 def test_codes_for_information_are_no_failures(suse: Suse, status: int) -> None:
-    """A reboot is wanted, zypper itself was updated, somebody else's repository was left out."""
+    """A reboot is wanted, zypper itself was updated, another repository was left out."""
     suse.says("run", SUMMARY.format(size=1, more=""), status)
     assert suse.host.apply(Packages("why", install=MODULE))[-1]["ok"]
 

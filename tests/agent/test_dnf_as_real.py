@@ -350,7 +350,7 @@ def test_the_real_lock_is_reported_with_its_holder(rocky: Host) -> None:
 def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
     rocky: Host, repositories: Repositories, tmp_path: Path
 ) -> None:
-    """Somebody else's has a newer branch, which neither the installation nor an upgrade takes."""
+    """Another one has a newer branch, which neither the installation nor an upgrade takes."""
     rpms.build(tmp_path / "newer", list(parts("595.91.07")), repositories.key)
     repository(rocky, "gpunode-driver", repositories.folder / "flat")
     repository(rocky, "newer", tmp_path / "newer")

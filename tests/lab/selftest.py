@@ -28,7 +28,7 @@ def check() -> int:
 
 
 def ssh(node: Node, command: str) -> str:
-    """Run a command the way a person would, with OpenSSH."""
+    """Run a command the way a user would, with OpenSSH."""
     options = ["-i", str(node.key), "-o", f"UserKnownHostsFile={node.known_hosts}", "-o", "BatchMode=yes"]
     return run(["ssh", *options, "-p", str(node.port), f"{node.user}@{node.address}", command])
 

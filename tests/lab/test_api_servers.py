@@ -320,7 +320,7 @@ def test_the_api_server_keeps_all_that_is_wished(cluster: Cluster) -> None:
 
 
 def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster) -> None:
-    """An image by hand, a label of somebody's own: the first goes, the second stays. The same lines in each release."""
+    """An image by hand, a label of another owner: the first goes, the second stays. The same lines in each release."""
     edit: Object = {
         "spec": {"template": {"spec": {"containers": [{"name": "device-plugin", "image": "evil:1"}]}}}
     }

@@ -36,7 +36,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
 
 @pytest.fixture
 def edit(lab: Lab) -> Callable[..., None]:
-    """Somebody's patch of an object, under the name that kubectl would give."""
+    """A client's patch of an object, under the name that kubectl would give."""
     api = connect(Cluster(kubeconfig=str(lab.kubeconfig)))
 
     def patch(path: str, body: Any, content: str = STRATEGIC, manager: str = "kubectl-edit") -> None:

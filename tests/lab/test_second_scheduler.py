@@ -55,7 +55,7 @@ def image(lab: Lab) -> None:
 
 @pytest.fixture(scope="module")
 def inventory(lab: Lab) -> Path:
-    """The GPU hosts alone, as where the control plane is somebody else's."""
+    """The GPU hosts alone, as where others run the control plane."""
     wish = yaml.safe_load(lab.inventory.read_text())
     lab.inventory.with_name("share-plugin.yaml").write_text("version: v1\nsharing: {memory: {}}\n")
     wish["cluster"]["plugin"]["config"] = "share-plugin.yaml"

@@ -50,7 +50,7 @@ def run(lab: Lab, node: tuple[Node, str], gpunode: Callable[..., Ran]) -> Iterat
 
 
 def test_a_python_of_3_5_is_named_with_what_to_do(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
-    """Nothing is changed before somebody agrees."""
+    """Nothing is changed before the user agrees."""
     planned = run("plan")
     outcome = planned.of("outcome")[-1]
     assert "its python3 is 3.5.2; 3.6 or newer is needed" in outcome["error"], str(planned)

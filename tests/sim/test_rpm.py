@@ -231,7 +231,7 @@ def test_all_parts_of_a_driver_change_their_release_together(state: State, ask: 
 
 
 def test_what_only_a_removed_package_needed_goes_with_it(state: State, ask: Ask) -> None:
-    """Not what somebody asked for."""
+    """Not what a user asked for."""
     ask("dnf install -y libnvidia-container1")
     ask("dnf install -y nvidia-container-toolkit")
     ask("dnf remove -y nvidia-container-toolkit")

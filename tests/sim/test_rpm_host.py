@@ -159,7 +159,7 @@ def test_headers_that_no_repository_has_stop_it_before_a_driver_is_installed(fle
 
 
 def test_a_host_without_epel_is_refused_and_left_as_it_was(fleet: Fleet) -> None:
-    """Where it is there and disabled: somebody wanted that."""
+    """Where it is there and disabled: a user wanted that."""
     state = fleet.states["rocky-1"]
     path = state.root / "etc/yum.repos.d/epel.repo"
     path.write_text(path.read_text().replace("enabled=1", "enabled=0"))
