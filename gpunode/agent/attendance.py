@@ -18,7 +18,8 @@ SILENCE = 1800  # seconds without output after which a package manager hangs; bu
 
 
 def lock_free(this: Run, name: str, holder: Callable[[], Optional[int]]) -> Optional[int]:
-    """Wait until nobody holds a lock; every 5 s a progress message names who does. Returns who still does in the end."""
+    """Wait until no process holds a lock; every 5 s a progress message names the holder.
+    Returns the pid that still holds it at the end, or None."""
     deadline = time.monotonic() + this.load().get("apt_wait", 120)
     reported = 0.0
     while True:

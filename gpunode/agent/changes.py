@@ -34,7 +34,7 @@ def not_known(change: Message) -> Optional[Failure]:
 
 
 def reboot(this: Run, change: Message) -> Message:
-    """Not done, but refused where somebody began to use the GPUs after the plan; `work` does it after the last message."""
+    """Not done, but refused if a process began to use the GPUs since the plan; `work` does it after the last message."""
     spare_newcomers(change["ends"], 2 * settling(this), "not rebooted")
     return {}
 

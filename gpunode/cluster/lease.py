@@ -41,8 +41,9 @@ class Held:
         return self.renewed != math.inf
 
     def sure(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
-        """Why nothing new may be begun; "" where nobody else can hold the Lease. Where it could not be renewed in time,
-        as without an API server, another may have taken it: this waits until that is known, for so many seconds."""
+        """Why nothing new may be begun; "" where no other run can hold the Lease. Where it could not be renewed in
+        time, as without an API server, another may have taken it: this waits until that is known, for so many
+        seconds."""
         end = clock() + seconds
         while not self.lost and not stopped() and clock() - self.renewed >= SECONDS:
             if clock() >= end:

@@ -32,8 +32,8 @@ class Login:
 
 
 def login(host: str, image: str) -> Login | None:
-    """The login for this image of the registry: that of the longest path that has one, else the registry's; None where nobody has
-    logged in. Raises UnusableBase for one that cannot be read."""
+    """The login for this image of the registry: that of the longest path that has one, else the registry's;
+    None where no user has logged in. Raises UnusableBase for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
             found = _kept(json.loads(place.read_text(encoding="utf-8")), host, image)

@@ -14,8 +14,9 @@ from .gpus import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A pod's units of a node. `parts`: of which GPUs; () if nobody knows. `has`: what the node publishes that its containers
-    have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is under way. `leaving`: the pod is being deleted."""
+    """A pod's units of a node. `parts`: of which GPUs; () if unknown. `has`: what the node publishes that its
+    containers have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is
+    under way. `leaving`: the pod is being deleted."""
 
     pod: str  # namespace/name
     units: int

@@ -62,8 +62,8 @@ def module_changes(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted", "loaded", "reloaded"]:
-    """What the steps after this one find of the module: absent, where nobody loads it; there only after a reboot; as it is
-    loaded now; or loaded by this step."""
+    """What the steps after this one find of the module: absent, where nothing loads it; there only after a reboot; as
+    it is loaded now; or loaded by this step."""
     planned = module_changes(facts, desired)
     nouveau = desired.driver is not None and modules.nouveau(facts)
     if nouveau or any(isinstance(change, Reboot) for change in planned):

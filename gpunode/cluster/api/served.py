@@ -10,12 +10,13 @@ from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
 from gpunode.errors import ClusterError
 
 FLOOR = 8  # Kubernetes 1.8: RBAC v1, DaemonSets of group apps, device plugins
-# Server-side apply is on since 1.16. Before 1.18 the API server does not say who set a field of an object that nobody has
-# applied, before 1.20 it refuses ports without a protocol (kubernetes/kubernetes#92332): so gpunode uses it from 1.20 on.
+# Server-side apply is on since 1.16. Before 1.18 the API server does not say who set a field of an object that was
+# never applied, before 1.20 it refuses ports without a protocol (kubernetes/kubernetes#92332): so gpunode uses it from
+# 1.20 on.
 APPLY = 20
 DRY_RUN = 13  # on by default; before 1.12 the API server does not know the parameter, and would write
-# Fields of pods -> the first minor that keeps them. An older API server drops them, and they would look as if somebody had
-# taken them off. Source: staging/src/k8s.io/api/core/v1/types.go of each release.
+# Fields of pods -> the first minor that keeps them. An older API server drops them, and they would look as if a client
+# had taken them off. Source: staging/src/k8s.io/api/core/v1/types.go of each release.
 FIELDS = {"runtimeClassName": 14, "enableServiceLinks": 13, "seccompProfile": 19}
 # Before, admission lets pods have the system's priorities in kube-system alone (plugin/pkg/admission/priority).
 PRIORITY = 17

@@ -1,4 +1,4 @@
-"""Certificates for the scheduler and the extender, which trust each other by a CA whose key nobody keeps."""
+"""Certificates for the scheduler and the extender, which trust each other by a CA whose key is not kept."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gpunode.share import gpus
 from gpunode.share.ledger import ENDED, Ledger
 
 UNKNOWN = "?"  # a GPU that is not recorded
-UNIT = "unit"  # one whose kind is unknown
+UNIT = "unit"  # one whose size is unknown
 
 
 @dataclass(frozen=True, slots=True)

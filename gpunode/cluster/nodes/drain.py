@@ -85,7 +85,7 @@ def wait(
 
 
 def _reported(api: Api, node: str, found: Sequence[Work], boot: str) -> tuple[Work, ...]:
-    """The pods; none stands still where the kubelet has not reported lately, or not since the boot: then nobody knows."""
+    """The pods; none stands still where the kubelet has not reported lately, or not since boot: unknown then."""
     if any(one.standstill for one in found) and not _reports(api, node, boot):
         return tuple(replace(one, standstill="") for one in found)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Keeps somebody's view as the API server has some objects: a list, then a watch from there, and again when it breaks."""
+"""Keeps a caller's view of some objects current: a list, then a watch from there, and again when it breaks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Follower(threading.Thread):
                 version = self._watch(version) if version else self._list()
             except ApiError as error:
                 if self._stop_following.is_set():
-                    break  # nobody wants it any more
+                    break  # its caller has stopped it
                 log.warning("%s cannot be followed: %s; listing again", self._kind.path, error)
                 version = ""
                 self._stop_following.wait(RETRY)
