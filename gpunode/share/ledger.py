@@ -167,7 +167,7 @@ class Ledger:
                 book = nominated.beside(book, uid, own, packed=packed)
             found, choice = find(book, wanted, packed=packed)
             parts = notes.placed(wanted, choice, found.gpus)
-            promise = Promise(_name(pod), wanted.units, parts, reserved=True, priority=own)
+            promise = Promise(demand.name(pod), wanted.units, parts, reserved=True, priority=own)
             self._add(uid, node, promise)
             return found.gpus, parts
 
@@ -188,7 +188,7 @@ class Ledger:
         # Which units of an init container the others get from the kubelet is not known here.
         parts = () if held.init else placement.read(pod, node, held) or ()
         leaving = bool(pod["metadata"].get("deletionTimestamp"))
-        return Promise(_name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
+        return Promise(demand.name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
 
     def _nominee(self, pod: Mapping[str, Any]) -> tuple[str, Nominee] | None:
         """Where a pod is nominated to; None where it is not, is being deleted, or asks for no memory."""
@@ -260,7 +260,3 @@ class Ledger:
 def priority(pod: Mapping[str, Any]) -> int:
     """A pod's, as admission wrote it."""
     return int((pod.get("spec") or {}).get("priority") or 0)
-
-
-def _name(pod: Mapping[str, Any]) -> str:
-    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"

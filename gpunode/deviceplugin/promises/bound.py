@@ -145,7 +145,7 @@ class BoundPods:
         parts = placement.read(pod, self._node, held) or ()
         return tuple(
             Wanted(
-                _name(pod),
+                demand.name(pod),
                 ask.container,
                 ask.units,
                 tuple(part for part in parts if part.container == ask.container),
@@ -153,10 +153,6 @@ class BoundPods:
             )
             for ask in held.asks
         )
-
-
-def _name(pod: Object) -> str:
-    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
 
 
 def _place(one: Wanted, index: Mapping[str, str]) -> Place:

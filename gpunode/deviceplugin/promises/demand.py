@@ -18,6 +18,11 @@ class Malformed(ValueError):
     """The pod asks for what cannot be promised; the message says for what."""
 
 
+def name(pod: Mapping[str, Any]) -> str:
+    """Its namespace/name."""
+    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One container's: `each` units of each of `gpus` GPUs. `position` is its place among the pod's containers;
