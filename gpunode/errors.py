@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from gpunode.wording import lines
+
 if TYPE_CHECKING:
     from gpunode.model import Layer
 
@@ -147,7 +149,7 @@ class ClusterError(GpunodeError):
     with it; the message is both."""
 
     def __init__(self, words: str, *, hint: str = "", subject: str = "") -> None:
-        super().__init__(f"{subject}: {words}" if subject else words, hint=hint)
+        super().__init__(lines((f"{subject}:", words), " ") if subject else words, hint=hint)
         self.subject = subject
         self.words = words
 

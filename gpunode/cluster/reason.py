@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from gpunode.deviceplugin.status import Pod
 from gpunode.errors import ClusterError
+from gpunode.wording import lines
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why something is not in its desired state. Programs read `code`; `words` are for people and may change.
 
-    `subject`: the host or node that it is about, which `words` do not name; "" where they say it themselves.
+    `subject`: the host or node that it is about; it comes before `words` where a row does not name it.
     `holders`: pods whose end fixes it. `fix`: what to do, "" where `words` say it.
     """
 
@@ -23,7 +24,7 @@ class Reason:
     subject: str = ""
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.words}" if self.subject else self.words
+        return lines((f"{self.subject}:", self.words), " ") if self.subject else self.words
 
 
 def of(code: str, error: ClusterError) -> Reason:

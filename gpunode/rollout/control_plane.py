@@ -72,7 +72,10 @@ def _checked(
     )
     for host in hosts:
         problem(listener, host, replace(reason, subject=host))
-    return tuple(one.out(one.reason or reason) if one.host.name in hosts else one for one in members)
+    return tuple(
+        one.out(one.reason or replace(reason, subject=one.host.name)) if one.host.name in hosts else one
+        for one in members
+    )
 
 
 def _refused(inventory: Inventory, one: Member) -> Member:

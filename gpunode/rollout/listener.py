@@ -86,7 +86,7 @@ def progress(listener: Listener) -> Callable[[str], None]:
 def problem(listener: Listener, host: str, reason: Reason | None) -> None:
     """Tell why a host takes no part; nothing for None."""
     if reason is not None:
-        listener.problem(ClusterError(str(reason), hint=reason.fix), host)
+        listener.problem(ClusterError(reason.words, hint=reason.fix, subject=reason.subject), host)
 
 
 def accepted(listener: Listener, question: str, *, yes: bool) -> None:

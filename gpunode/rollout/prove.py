@@ -160,4 +160,4 @@ def show(results: Sequence[NodeResult], listener: Listener) -> None:
     listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
     for result in results:
         if result.why:
-            listener.problem(ClusterError(lines((f"{result.node}:", result.why), " ")))
+            listener.problem(ClusterError(result.why, subject=result.node))

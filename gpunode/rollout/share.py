@@ -67,7 +67,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     for row in rollout.rows:
         if row.problem:
             listener.problem(
-                ClusterError(f"{row.node}: {row.problem}", hint=row.reason.fix if row.reason else "")
+                ClusterError(row.problem, hint=row.reason.fix if row.reason else "", subject=row.node)
             )
     extender.deploy(api, wanted, seconds=LEADS, tell=tell)
     if wish.scheduler is not None:
@@ -220,7 +220,7 @@ def _change(
         )
     for one in todo:
         if why := held.sure(API_SECONDS, progress(listener), lambda: False):
-            raise ClusterError(f"{one.host.name}: not begun: {why}", hint="Run this again.")
+            raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=one.host.name)
         _apply(session, api, one, plans[one.host.name][1])
     return len(found)
 

@@ -216,7 +216,7 @@ def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
     """Why some nodes are not compared with their kubelets; failures, which are reported elsewhere, left out."""
     answered = [one for one in placed if one.facts]
     seen = {one.node.name for one in answered if one.node}
-    reasons = [one.reason.words for one in answered if one.reason]
+    reasons = [str(one.reason) for one in answered if one.reason]
     bare = [one.host.name for one in answered if one.node and not _record(one)]
     if bare:
         reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
@@ -242,7 +242,8 @@ def _of_host(one: Member, listener: Listener) -> Real | None:
         entries = parse(file.content)
     except ValueError as error:
         listener.problem(
-            ClusterError(f"{RECORD}: {error}", hint="What its pods use is not known."), one.host.name
+            ClusterError(f"{RECORD}: {error}", hint="What its pods use is not known.", subject=one.host.name),
+            one.host.name,
         )
         return None
     indexes = {gpu.uuid: str(gpu.index) for gpu in one.gpus}

@@ -101,7 +101,7 @@ def again(
         reason = _named(one, error, what)
     if not before.applied:
         return one.out(_lifted(api, one, reason, tell))
-    return replace(one, outcome=replace(before, status="failed", error=str(reason), hint=reason.fix))
+    return replace(one, outcome=replace(before, status="failed", error=reason.words, hint=reason.fix))
 
 
 def released(api: Api, members: Members) -> None:
@@ -150,7 +150,7 @@ def _lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reas
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(
-            reason, code=CORDONED, words=f"{reason.words}; {node} is still cordoned: {error.message}"
+            reason, code=CORDONED, words=f"{reason.words}; {node} is still cordoned: {error.words}"
         )
     return reason
 
@@ -177,7 +177,7 @@ def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str
     try:
         gone = pause.pause(api, namespace, one.node, nodes.wished(one.host), owner, sentence)
     except ClusterError as error:
-        sentence(f"the device plugin stays: {error.message}")
+        sentence(f"the device plugin stays: {error.words}")
         return one.outcome
     outcome = converge.look(visit, tell)
     users = outcome.facts.gpu_users if outcome.facts else ()

@@ -45,7 +45,7 @@ class Lease:
         return self._clock() < self._renewed + SURE
 
     def tend(self) -> None:
-        """Renew the Lease, or take one without a holder; a failure is logged. Call it every RENEW seconds."""
+        """Renew the Lease, or take one that no replica renews; a failure is logged. Call it every RENEW seconds."""
         began = self._clock()
         try:
             if self._held():

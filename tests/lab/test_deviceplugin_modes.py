@@ -470,8 +470,8 @@ def test_a_gpu_with_an_xid_gets_no_pods_until_it_is_well(lab: Lab, deploy: Deplo
         sick = uuids(modern)[2]
         assert (sick,) not in {one.uuids for one in made.seen(*others)}
         assert f"Insufficient {GPU}" in made.unschedulable(last)
-        modern.gpus.xid(2, 95)
         began = time.monotonic()
+        modern.gpus.xid(2, 95)
     assert made.seen(last)[0].uuids == (sick,)
     assert time.monotonic() - began >= 12
 

@@ -173,7 +173,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
         return SimpleNamespace(
             host=SimpleNamespace(name=name),
             node=SimpleNamespace(name=name) if node else None,
-            reason=None if node else Reason("no-node", f"{name} is no node"),
+            reason=None if node else Reason("no-node", "is no node", subject=name),
             facts=SimpleNamespace(files=files or {}),
         )
 
@@ -196,8 +196,8 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     shares.fsck(session, repair=repair, yes=True)
 
     assert totals[0].startswith(total)
-    assert [words.removeprefix("Not compared with its kubelet: ").split(":")[0] for words in seen] == [
-        "x is no node.",
+    assert [words.removeprefix("Not compared with its kubelet: ").split(": ")[0] for words in seen] == [
+        "x",
         "n2",
         "n3, n4",
     ]

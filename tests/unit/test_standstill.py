@@ -101,7 +101,7 @@ def test_work_that_does_not_end_keeps_the_host_from_its_changes(
     assert (fresh.reason.subject, fresh.reason.words) == ("h", f"not changed: {why}")
     assert partly.reason is None
     assert partly.outcome is not None
-    assert (partly.outcome.status, partly.outcome.error) == ("failed", f"h: not finished: {why}")
+    assert (partly.outcome.status, partly.outcome.error) == ("failed", f"not finished: {why}")
 
 
 class Session:

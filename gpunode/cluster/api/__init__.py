@@ -27,7 +27,7 @@ EVICTION = 22  # the minor from which evictions are of policy/v1; an older API s
 
 
 def connect(cluster: Cluster) -> Api:
-    """The API of the cluster the inventory names. Reads the kubeconfig; sends no request yet."""
+    """The API of the cluster the inventory names. Reads the kubeconfig; asks the API server nothing yet."""
     return Api(load(cluster))
 
 

@@ -66,11 +66,13 @@ def _of_cluster() -> None:
 
     made, failed = Reason.__init__, ClusterError.__init__
 
-    def reason(self: Reason, code: str, words: str, holders: Any = (), fix: str = "") -> None:
-        made(self, code, other(words), holders, other(fix))
+    def reason(
+        self: Reason, code: str, words: str, holders: Any = (), fix: str = "", subject: str = ""
+    ) -> None:
+        made(self, code, other(words), holders, other(fix), subject)
 
-    def error(self: ClusterError, message: str, *, hint: str = "") -> None:
-        failed(self, other(message), hint=other(hint))
+    def error(self: ClusterError, words: str, *, hint: str = "", subject: str = "") -> None:
+        failed(self, other(words), hint=other(hint), subject=subject)
 
     Reason.__init__ = reason  # type: ignore[method-assign]
     ClusterError.__init__ = error  # type: ignore[method-assign]
