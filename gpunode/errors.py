@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gpunode.wording import lines
+from gpunode.wording import about
 
 if TYPE_CHECKING:
     from gpunode.model import Layer
@@ -149,7 +149,7 @@ class ClusterError(GpunodeError):
     with it; the message is both."""
 
     def __init__(self, words: str, *, hint: str = "", subject: str = "") -> None:
-        super().__init__(lines((f"{subject}:", words), " ") if subject else words, hint=hint)
+        super().__init__(about(subject, words), hint=hint)
         self.subject = subject
         self.words = words
 

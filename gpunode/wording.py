@@ -47,6 +47,11 @@ def lines(texts: Iterable[str], separator: str = "\n") -> Advice:
     return Advice(*parts)
 
 
+def about(subject: str, words: str) -> str:
+    """`subject: words`; the words alone where there is no subject."""
+    return lines((f"{subject}:", words), " ") if subject else words
+
+
 def few(items: Sequence[str], most: int) -> str:
     """`a, b and 3 more`: at most `most` items, and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""

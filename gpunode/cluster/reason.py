@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpunode.deviceplugin.status import Pod
 from gpunode.errors import ClusterError
-from gpunode.wording import lines
+from gpunode.wording import about
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Reason:
     subject: str = ""
 
     def __str__(self) -> str:
-        return lines((f"{self.subject}:", self.words), " ") if self.subject else self.words
+        return about(self.subject, self.words)
 
 
 def of(code: str, error: ClusterError) -> Reason:
