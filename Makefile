@@ -18,9 +18,9 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
-# Runs check and sim while the labs start, then lab-test, which reports their errors.
-test: $(VENV)/.ready ## All tests; what this machine cannot run is skipped and named at the end
-	@$(BIN)/python -m tests.lab test --labs $(LABS)
+test: check ## All tests that need Python only: check, a release, the simulation, and the reports in a browser where there is one
+	$(PYTEST) -m "not lab and not gpu and not openssh and (release or browser)"
+	@$(MAKE) --no-print-directory sim
 
 # uv is ten times as fast, but only pip reads pip.conf. pip does not read [tool.uv], so it takes the lock as it is.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
@@ -29,9 +29,9 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile
-UNIT := -m "not lab and not gpu and not browser" --ignore tests/sim --no-loadscope-reorder
+UNIT := -m "not lab and not gpu and not browser and not openssh and not release" --ignore tests/sim --no-loadscope-reorder
 
-check: $(VENV)/.ready ## Format, lint, types, import contracts, unit tests
+check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(MAKE) --no-print-directory -j types contracts unit
@@ -56,9 +56,9 @@ storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated
 	$(BIN)/python bench/kills.py $(STORM)
 
 # The number of labs for parallel tests; fewer if the machine has no room for them.
-test lab-test lab-matrix: LABS := 3
-lab-test: lab ## Tests on the real cluster of `make lab`, and on a real GPU where there is one
-	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser) and not matrix" --timeout 900
+lab-test lab-matrix: LABS := 3
+lab-test: lab ## Tests on the real cluster of `make lab`, with OpenSSH's own server, and on a real GPU where there is one
+	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser or openssh) and not matrix" --timeout 900
 
 # Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words. By the
 # environment: names of rows have apostrophes.
@@ -83,9 +83,9 @@ proto: $(VENV)/.ready ## Generate the device plugin's messages from its .proto
 
 lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
-	  --python-version 3.10 --all-extras --group dev pyproject.toml -o requirements-dev.lock
+	  --python-version 3.10 --group dev pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \
-	  --python-version 3.10 --all-extras --constraint requirements-dev.lock pyproject.toml -o requirements.lock
+	  --python-version 3.10 --constraint requirements-dev.lock pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --python-version 3.11 gpunode/deviceplugin/requirements.in -o gpunode/deviceplugin/requirements.lock
 

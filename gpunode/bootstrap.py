@@ -35,6 +35,8 @@ PYTHONS = (
     "/usr/bin/python3.[0-9]*",
     f"{PLACE}/python/bin/python3",
 )
+# sudo gets the user's password, so the PATH of the user comes last. The third is that of NixOS.
+SUDO_PATH = "/usr/bin:/bin:/run/wrappers/bin"
 # How root installs one where there is none, by the program that does it.
 INSTALLS: Mapping[str, str] = MappingProxyType(
     {
@@ -67,7 +69,7 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
         ask = f'-S -p "{PROMPT}"' if password else "-n"
         start = (
             f'[ "$(id -u)" = 0 ] && {own}; '
-            f"s=$(command -v sudo) || {{ echo {_NO_SUDO}; exit 1; }}; "
+            f"s=$(PATH={SUDO_PATH}:$PATH; command -v sudo) || {{ echo {_NO_SUDO}; exit 1; }}; "
             f'[ -n "$p$2" ] || {{ {none} $(command -v python3); exit 1; }}; '
             f'PATH={ROOT_PATH}; export PATH; exec "$s" {ask} -- {run}'
         )

@@ -128,7 +128,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
                 hint="Run again.",
             )
         elif kind == "facts":
-            seen = facts.parse(message["facts"])
+            seen = _seen(host, message)
     if error is None and any(isinstance(change, Reboot) for change in applied):
         reboot = next(change for change in applied if isinstance(change, Reboot))
         seen, refused = _reboot(visit, run, outcome.facts.boot_id, tell)
@@ -260,11 +260,21 @@ def _clock(since: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
+def _seen(host: Host, message: Mapping[str, Any]) -> Facts:
+    """The message's facts. Raises AgentFailed for what no agent sends: a host may answer anything."""
+    try:
+        return facts.parse(message["facts"])
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise AgentFailed(
+            host.name, f"the agent's answer holds no facts that gpunode reads ({error!r:.200})"
+        ) from error
+
+
 def _probe(visit: Visit) -> Facts:
     seen: Facts | None = None
     for message in visit.ask(wire.probe_job(visit.watch)):
         if message["type"] == "facts":
-            seen = facts.parse(message["facts"])
+            seen = _seen(visit.host, message)
     if seen is None:
         raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
     return seen

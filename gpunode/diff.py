@@ -22,8 +22,8 @@ from gpunode.model import (
 from gpunode.redaction import redacted
 
 
-def headline(change: Change) -> str:
-    """What the change does, in one line."""
+def headline(change: Change, *, reload: bool = False) -> str:
+    """What the change does, in one line. `reload`: a reboot is the second choice, as `Disturbed.reload` has it."""
     match change:
         case WriteFile():
             return f"{'write' if change.before is None else 'change'} {change.path}"
@@ -53,7 +53,7 @@ def headline(change: Change) -> str:
         case SelinuxBoolean():
             return f"set the SELinux boolean {change.name} on"
         case Reboot():
-            return "reboot"
+            return "reload the modules (reboots only if something else holds a GPU)" if reload else "reboot"
 
 
 def _packages(change: Packages) -> str:

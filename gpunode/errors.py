@@ -20,6 +20,7 @@
     - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
     - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
   + WrongKey                   4    a key is not the one of the tables (keys)
+    - Unconfirmed              4    only the end of its fingerprint is known, and the user has not given the whole one (keys)
   + UnusableBase             2    the base of the plugin's image does not fit (image)
   + NoWheels                 1    pip could not bring the libraries of the plugin's image (image)
   + DemoFailed                 1    the simulation could not start (sim)

@@ -50,6 +50,7 @@ def parse(raw: Raw) -> Facts:
         pci=tuple(PciDevice(**device) for device in raw.get("pci") or ()),
         modules={name: Module(**module) for name, module in (raw.get("modules") or {}).items()},
         kernels=dict(raw.get("kernels") or {}),
+        boot_default=raw.get("boot_default", ""),
         module_files=tuple(raw.get("module_files") or ()),
         versions=dict(raw.get("versions") or {}),
         unlinked=tuple(raw.get("unlinked") or ()),
@@ -64,6 +65,7 @@ def parse(raw: Raw) -> Facts:
         docker=_docker(docker) if docker else None,
         containerd=Containerd(**containerd) if containerd else None,
         kubelet=_kubelet(kubelet) if kubelet else None,
+        containers=raw.get("containers"),
         gpu_users=tuple(_gpu_user(user) for user in raw.get("gpu_users") or ()),
         images=dict(raw.get("images") or {}),
         installed_run=InstalledRun(**run) if (run := raw.get("installed_run")) else None,
@@ -107,8 +109,8 @@ def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
 def _gpu(row: list[str], mig: Mapping[str, tuple[MigDevice, ...]]) -> Gpu:
     index, uuid, name, pci, memory, *modes = row
     on, pending = (word == "Enabled" for word in (modes or ["", ""]))  # a driver before branch 450 has no MIG
-    # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs without memory of their own say [N/A].
-    mib = int(memory) if memory.isdigit() else 0
+    # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs that share the host's memory say [N/A].
+    mib = int(memory) if memory.isdigit() else None
     return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending)
 
 

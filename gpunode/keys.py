@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from gpunode import __version__
-from gpunode.compat import Signed
+from gpunode.compat import WHOLE, Signed, is_trusted
 from gpunode.errors import GpunodeError
 from gpunode.packages.dnf import openpgp
+from gpunode.streams import within
 
 SECONDS = 20.0  # without an answer
+WHOLE_SECONDS = 60.0  # for all of it
 LARGEST = 64 * 1024  # bytes; NVIDIA's keys have some 2 KiB
 
 
@@ -21,10 +25,32 @@ class WrongKey(GpunodeError):
     exit_code = 4
 
 
-def key(source: Signed, place: str = "") -> str:
-    """The armoured key of a repository, from `place` (an address or a file; "": NVIDIA's own).
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An armoured key, and its whole fingerprint."""
 
-    Raises WrongKey for another key, GpunodeError where none can be read.
+    text: str
+    fingerprint: str
+
+
+class Unconfirmed(WrongKey):
+    """The `key` may be NVIDIA's: its fingerprint has the end that is known, and the user has not given the whole one."""
+
+    def __init__(self, key: Key, source: Signed, where: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the key at {where} has the fingerprint {key.fingerprint}; gpunode knows only that NVIDIA's ends with "
+            f"{source.fingerprint}, and another key can be made to end so",
+            hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
+            f"If they are the same, run again with `--fingerprint {key.fingerprint}`.",
+        )
+
+
+def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
+    """The key of a repository, from `place` (an address or a file; "": NVIDIA's own). `given`: whole fingerprints that the user
+    trusts; they count where the tables have only the end of one.
+
+    Raises Unconfirmed, WrongKey for another key, GpunodeError where none can be read.
     """
     where = place or source.key_uri
     text = _fetched(where) if where.startswith(("http://", "https://")) else _read(Path(where))
@@ -32,27 +58,37 @@ def key(source: Signed, place: str = "") -> str:
         found = openpgp.fingerprint(text)
     except ValueError as error:
         raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
-    if not found.endswith(source.fingerprint):
-        raise WrongKey(
-            f"{where} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's ends with {source.fingerprint}",
-            hint="If NVIDIA has changed its key, use a newer gpunode; else somebody else answers at that address.",
-        )
-    return text
+    made = Key(text, found)
+    if is_trusted(found, source.fingerprint, given):
+        return made
+    known = next((one for one in given if one.endswith(source.fingerprint)), source.fingerprint)
+    if found.endswith(known):
+        raise Unconfirmed(made, source, where)
+    verb = "is" if len(known) == WHOLE else "ends with"
+    raise WrongKey(
+        f"{where} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known}",
+        hint="If NVIDIA has changed its key, use a newer gpunode; else somebody else answers at that address.",
+    )
 
 
 def _fetched(address: str) -> str:
     """The text at this address; by $HTTPS_PROXY where it is set."""
     request = Request(address, headers={"User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (http or https)
-    try:
+
+    def read() -> bytes:
         with urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
-            data: bytes = answer.read(LARGEST + 1)
-    except (URLError, OSError, ValueError) as error:
+            data: bytes = answer.read(LARGEST)
+            return data
+
+    try:
+        text = within(WHOLE_SECONDS, read).decode("ascii", "replace")
+    except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", "") or error
         raise GpunodeError(
             f"{address} cannot be fetched: {why}",
             hint="Without internet name a mirror's address, or a file that you bring: `--driver PLACE`, `--toolkit PLACE`.",
         ) from error
-    return data[:LARGEST].decode("ascii", "replace")
+    return text
 
 
 def _read(path: Path) -> str:

@@ -114,9 +114,24 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
+        _keeps_driver(host, facts, desired, why)
         ends = None if host.work == "kill" else users.keys(facts.gpu_users)
         steps.append(StepPlan("reboot", (Reboot(why, ends),)))
     return Plan(host.name, tuple(_restarted_once(steps)))
+
+
+def _keeps_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
+    """Refuse a reboot into a kernel that will have no nvidia module. Where a change is to bring it, the agent checks."""
+    wish = desired.driver
+    if wish is None or not wish.ahead_why:
+        return
+    raise Refused(
+        host.name,
+        f"a reboot is needed, and kernel {wish.ahead}, which boots next, has no nvidia module: {wish.ahead_why}\n{why}",
+        hint=f"Give that kernel its module (`dkms autoinstall -k {wish.ahead}`, where dkms builds it). Make kernel {facts.kernel} "
+        "the next one (`grubby --set-default`, GRUB_DEFAULT) if it has one. Then run again.",
+        layer="module",
+    )
 
 
 def _restarted_once(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:

@@ -17,11 +17,13 @@ LONG = (
 SHORT = r"(?:[\w.-]*(?:[_.-]|(?-i:[a-z](?=[A-Z]))))?(?:auth|pass|psk|pwd)"
 NAME = rf"(?<![\w.-])(?:{LONG}|{SHORT})"
 TO = r"\\?[\"']?[ \t]*[=:][ \t]*"  # from a name to its value
-SCHEME = r"(?:(?:Basic|Bearer|Digest|Token)[ \t]+)?"
+SCHEMES = r"(?:Basic|Bearer|Digest|Token|Api-?Key|Bot|Key|Negotiate|NTLM|SSWS)[ \t]+"
+SCHEME = rf"(?:{SCHEMES})?"
 STRING = (
     r"(?:\"{3}.{0,4096}?\"{3}|'{3}.{0,4096}?'{3}|\\\"[^\"\n]*?\\\"|\"(?:\\.|[^\"\\\n])*\"|'(?:''|[^'\n])*')"
 )
 BARE = r"(?!\\)[^\s\"',;&)}\]{\[]+"
+ODD = r"(?=[^\s\"',;]*(?:\d|[!@#$%^&*+=][^\s\"',;]))(?=[^\s\"',;]*[A-Za-z])"  # no word: a letter, and a digit or a sign
 PATTERNS = [
     re.compile(pattern, re.IGNORECASE | re.MULTILINE | re.DOTALL)
     for pattern in (
@@ -37,9 +39,18 @@ PATTERNS = [
         # Within a line: a variable, a field of several, a header, a flag and its argument.
         rf"(?P<name>{NAME}[ \t]*=[ \t]*)(?P<value>{BARE})",
         rf"(?P<name>[\"'{{,(][ \t]*{NAME}{TO}{SCHEME})(?P<value>{BARE})",
-        rf"(?P<name>\bauthorization{TO}[\"'\[]*(?:Basic|Bearer|Digest|Token)[ \t]+)(?P<value>[^\s\"']+)",
+        rf"(?P<name>\bauthorization{TO}[\"'\[]*{SCHEMES})(?P<value>[^\s\"']+)",
         r"(?P<name>\b(?:Basic|Bearer)[ \t]+)(?P<value>(?-i:(?=[\w.~+/-]*[A-Z\d])[\w.~+/-]{8,}=*(?![\w\"'=])))",
-        rf"(?P<name>(?<!\S)--(?:{LONG}|{SHORT})[ \t]+)(?P<value>(?=\S*[^\sA-Za-z])[^\s\"'-][^\s\"']*)",
+        rf"(?P<name>(?<!\S)--(?:{LONG}|{SHORT})[ \t]+)(?P<value>(?=\S*[^\sA-Za-z]|\S{{16}})[^\s\"'-][^\s\"']*)",
+        # Behind its name alone: only what is no word, since programs' words about secrets look the same otherwise.
+        r"(?P<name>\b(?:passw(?:or)?d|passphrase|pwd|(?:api|access)[ _-]?key)(?:[ \t]+is)?[ \t]+[\"']?)"
+        rf"(?P<value>{ODD}[^\s\"',;:()<>/\0][^\s\"',;<>\0]{{5,}})",
+        rf"(?P<name>\btoken(?:[ \t]+is)?[ \t]+[\"']?)(?P<value>(?=[\w.-]{{15}}){ODD}[\w.-]+)",
+        # A webhook's address, and a signature.
+        r"(?P<name>\bhooks\.slack\.com/\w{1,20}/|\bdiscord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks/|\.office\.com/webhook\w{0,9}/"
+        r"|\bapi\.telegram\.org/(?:file/)?bot|\bpagerduty\.com/integration/|://[^\s/\"'<>]{1,200}/hooks/(?=\w{20}))"
+        r"(?P<value>[^\s\"'<>?#\0]+)",
+        r"(?P<name>\bsignature=)(?P<value>[\w%/+-]{16,}=*)",
         # The login of a proxy address without a scheme.
         rf"(?P<name>proxy{TO}[\"']?)(?P<value>[^\s\"'@:/]{{1,99}}:(?!//)[^\s\"']{{1,999}})(?=@(?!sha256:))",
         # A query of a URL; netrc, which apt's auth.conf is; a JSON web token, wherever it is.
@@ -48,6 +59,25 @@ PATTERNS = [
         r"(?P<name>)(?P<value>\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)",
     )
 ]
+# Of commands whose short flags are other programs' ports, users and folders.
+LOGINS = (
+    (
+        "curl",
+        re.compile(
+            r"(?P<name>(?<!\S)(?:-u|--user|-U|--proxy-user)[ \t=]?[\"']?[^\s:\"']{1,99}:)(?P<value>[^\s\"']+)"
+        ),
+    ),
+    ("login", re.compile(r"(?P<name>(?<!\S)-p[ \t=]?[\"']?)(?P<value>(?![\d:]+(?!\S))[^\s\"'/-][^\s\"']*)")),
+    ("sshpass", re.compile(r"(?P<name>(?<!\S)-p[ \t]?[\"']?)(?P<value>[^\s\"'-][^\s\"']*)")),
+)
+# Tokens that their makers gave a beginning of their own: GitHub's, GitLab's, AWS's, Google's, OpenAI's and Anthropic's, Hugging
+# Face's, NVIDIA NGC's, Slack's, Docker's, npm's, PyPI's, Vault's, SendGrid's, Telegram's, age's, k3s'.
+SHAPES = re.compile(
+    r"(?<![\w-])(?:gh[oprsu]_\w{20,}|github_pat_\w{20,}|gl(?:pat|dt|rt|ptt|cbt|soat|ft|imt|agent|oas)-[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}"
+    r"|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|sk-(?=[\w-]{0,99}\d)[\w-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}"
+    r"|dckr_[a-z]{2,4}_[\w-]{16,}|npm_\w{30,}|pypi-[\w-]{30,}|hv[bs]\.[\w-]{20,}|SG\.[\w-]{16,}\.[\w-]{16,}|\d{8,10}:AA[\w-]{30,}"
+    r"|AGE-SECRET-KEY-1\w{20,}|K10[0-9a-f]{64}::[\w:.-]+)"
+)
 NAMED = re.compile(NAME, re.IGNORECASE)
 TEXT = re.compile(STRING, re.DOTALL)
 BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
@@ -62,7 +92,8 @@ PLAIN = re.compile(
 )
 # Every secret has one of these near it; most text has none, and is returned at once.
 HINT = re.compile(
-    r"auth|pass|psk|pwd|secret|token|credential|cookie|docker|art-api|key|proxy|basic|bearer|eyJ|sig|code=",
+    r"auth|pass|psk|pwd|secret|token|credential|cookie|docker|art-api|key|proxy|basic|bearer|eyJ|sig|code=|curl|login|hook|telegram"
+    r"|pagerduty",
     re.I,
 )
 
@@ -71,10 +102,11 @@ def redacted(text: str) -> str:
     """The text with keys, passwords and tokens replaced by their kind and length. Idempotent."""
     if "-----BEGIN" in text:
         text = BLOCK.sub(lambda m: f"<{m[1].lower()}, {len(m[0])} characters>", text)
+    text = SHAPES.sub(lambda m: hidden(m[0]), text)
     if "://" not in text and not HINT.search(text):
         return text
     text = URL.sub(lambda m: _url(m[0]), re.sub(r"<secret, (\d+) characters>", "\0\\1\0", text))
-    for pattern in PATTERNS:
+    for pattern in [*PATTERNS, *(pattern for program, pattern in LOGINS if program in text)]:
         text = pattern.sub(_without, text)
     return re.sub(r"\0(\d+)\0", r"<secret, \1 characters>", text)
 

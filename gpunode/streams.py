@@ -1,12 +1,17 @@
-"""Limits on what hosts send: no host can fill this machine's memory or keep it reading forever."""
+"""Limits on what hosts and servers send: none can fill this machine's memory or keep it reading forever."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 LINE_BYTES = 8 << 20  # one message; a host's facts are some hundred kilobytes
 NOISE_BYTES = 1 << 20  # everything else: banners, shell output, standard error
 KEPT_BYTES = 64 << 10  # the end of standard error, for error messages
+
+T = TypeVar("T")
 
 
 class Flood(Exception):
@@ -28,6 +33,30 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             raise Flood(f"a line of more than {LINE_BYTES >> 20} MiB")
     if rest:
         yield bytes(rest)
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns. Raises TimeoutError after so many seconds; its thread is left behind, and keeps no process alive.
+
+    The timeout of a socket is no such limit: it counts silence, and begins again with each byte.
+    """
+    future: Future[T] = Future()
+    threading.Thread(target=_settle, args=(future, work), daemon=True).start()
+    try:
+        if not wait([future], seconds).done:
+            raise TimeoutError(f"no whole answer within {seconds:g} s")
+        return future.result()
+    finally:
+        del future  # an error names this frame: what it holds open is to go with it
+
+
+def _settle(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+        future.set_exception(error)
+    finally:
+        del future
 
 
 class Errors:

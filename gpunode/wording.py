@@ -1,9 +1,10 @@
-"""Sentences for users: the gpunode commands in them, and how long lists read."""
+"""Sentences for users: the commands and pages that they name, and how long lists read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,13 @@ class Advice(str):
     def on(self, inventory: str) -> str:
         """The sentence with this inventory, already quoted, in each command."""
         return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
+
+
+def page(name: str) -> str:
+    """Where the user has this page of the documents: in the installed package, or in the checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "docs"
+    return str((installed if installed.is_dir() else package.parent / "docs") / name)
 
 
 def lines(texts: Iterable[str], separator: str = "\n") -> Advice:

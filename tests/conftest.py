@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 
 from gpunode.report.lines import Lines
 from tests import jsonlines
@@ -14,10 +16,7 @@ from tests import jsonlines
 TESTS = Path(__file__).parent
 # Files of `make check` that are begun first, so that in the end no process is busy for long while the others are not.
 LONGEST = (
-    "unit/test_ssh_as_real.py",
-    "unit/test_ssh_parity.py",
     "agent/test_changes_services.py",
-    "unit/test_release.py",
     "deviceplugin/test_mps_daemon.py",
     "agent/test_guard.py",
     "agent/test_outside.py",
@@ -44,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skip(reason="no NVIDIA GPU on this machine: /dev/nvidia0 is not there")
             )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_tree_of_commands() -> None:
+    """Typer builds it for each invocation, which takes longer than most tests of a command."""
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,12 @@
 """The kinds of changes."""
 
+import re
 from typing import Callable, Dict, Optional
 
+from gpunode.agent.attendance import SILENCE
 from gpunode.agent.edits import CHECKS, remove_file, write_file
 from gpunode.agent.failures import Failure
-from gpunode.agent.gpus import spare_newcomers
+from gpunode.agent.gpus import next_kernel, read_kernels, spare_newcomers
 from gpunode.agent.guard import settling
 from gpunode.agent.images import load_image
 from gpunode.agent.modules import kernel_module
@@ -13,7 +15,7 @@ from gpunode.agent.record import Run
 from gpunode.agent.runfile import install_driver, uninstall_driver
 from gpunode.agent.selinux import selinux_boolean
 from gpunode.agent.services import service
-from gpunode.agent.system import Message
+from gpunode.agent.system import Message, last, run
 
 
 def make(this: Run, change: Message) -> Message:
@@ -34,9 +36,26 @@ def not_known(change: Message) -> Optional[Failure]:
 
 
 def reboot(this: Run, change: Message) -> Message:
-    """Not done, but refused if a process began to use the GPUs since the plan; `work` does it after the last message."""
+    """Not done, but refused if the next kernel has no nvidia module and dkms builds none, or a process began to use the GPUs
+    since the plan; `work` does it after the last message."""
+    kernel = next_kernel()
+    if read_kernels().get(kernel) is False:
+        words = build(this, kernel)
+        if not read_kernels().get(kernel):
+            sentence = "not rebooted: the kernel %s boots next and has no nvidia module" % kernel
+            raise Failure("module-missing", sentence, last(words, 5))
     spare_newcomers(change["ends"], 2 * settling(this), "not rebooted")
     return {}
+
+
+def build(this: Run, kernel: str) -> str:
+    """Have dkms build its nvidia module for a kernel: the scripts of RPM packages build for the running one alone. Its words."""
+    status = run("dkms", "status").out
+    if re.search("(?m)^nvidia", status) is None:
+        return status
+    this.progress("dkms builds the nvidia module for the kernel %s, which boots next" % kernel)
+    answer = run("dkms", "autoinstall", "-k", kernel, timeout=SILENCE)
+    return (answer.out + answer.err).strip() or status
 
 
 CHANGES: Dict[str, Callable[[Run, Message], Message]] = {

@@ -10,6 +10,8 @@ from gpunode.agent.system import below, text_of, unrooted
 
 CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+# LXC, LXD and Incus; systemd-nspawn and libvirt. source: lxc's src/lxc/cgroups; systemd.special(7)
+MACHINE = re.compile(r"/(lxc\.payload[^/\n]*|machine\.slice/[^/\n]+)")
 LOGS = "/var/log/pods/*_*_"  # NAMESPACE_NAME_UID, from kubelet 1.14 on
 DOCKER = "/var/lib/docker/containers/%s/config.v2.json"
 BUNDLES = (  # OCI's config.json: containerd's, CRI-O's and podman's
@@ -33,6 +35,16 @@ def owner(cgroup: str) -> Dict[str, Optional[str]]:
     pod = pods[-1].replace("_", "-") if pods else None
     name = (pod_of(pod) if pod else None) or (name_of(container) if container else None)
     return {"container": container, "pod": pod, "name": name}
+
+
+def read_containers() -> int:
+    """How many containers and virtual machines have processes, whatever started them: by their own ids, or by their pods'."""
+    every = os.listdir(below("/proc")) if os.path.isdir(below("/proc")) else []
+    cgroups = {text_of("/proc/%s/cgroup" % name) or "" for name in every if name.isdigit()}
+    owners = [
+        CONTAINER.findall(one) or POD.findall(one) or MACHINE.findall(one) or [task(one)] for one in cgroups
+    ]
+    return len({found[-1] for found in owners if found[-1]})
 
 
 def task(cgroup: str) -> Optional[str]:

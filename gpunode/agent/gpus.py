@@ -47,7 +47,9 @@ def manages_switches(device: str) -> bool:
 def read_modules() -> Dict[str, Dict[str, Any]]:
     found = {}
     for path in [
-        path for name in ("nvidia*", "nouveau", "ib_umad") for path in glob.glob(below("/sys/module/" + name))
+        path
+        for name in ("nvidia*", "nouveau", "nova*", "ib_umad")
+        for path in glob.glob(below("/sys/module/" + name))
     ]:
         name = path[len(below("/sys/module/")) :]
         count = line_of("/sys/module/%s/refcnt" % name)
@@ -69,6 +71,33 @@ def read_kernels() -> Dict[str, bool]:
         if listed is not None:  # a rescue image has no modules
             found[version] = re.search(MODULE, listed) is not None
     return found
+
+
+def read_boot_default() -> Optional[str]:
+    """The kernel that GRUB is told to start; "" where that is its first entry, the newest; None where it is not known."""
+    text, asked = "", text_of("/etc/default/grub") or ""
+    for path in sorted(glob.glob(below("/etc/default/grub.d/*.cfg"))):
+        asked += "\n" + (text_of(unrooted(path)) or "")
+    entry = (re.findall(r"(?m)^\s*GRUB_DEFAULT=[\"']?([^\"'\n#]*)", asked) or [""])[-1].strip()
+    for path in ("/boot/grub2/grubenv", "/boot/grub/grubenv"):
+        text += text_of(path) or ""
+    kept = dict(re.findall(r"(?m)^(saved_entry|next_entry)=(.+)$", text))
+    if entry == "saved" and text:  # a file without an entry: the first one
+        entry = kept.get("saved_entry", "")
+    entry = kept.get("next_entry", entry)
+    named = [kernel for kernel in read_kernels() if kernel in entry]
+    return max(named, key=len) if named else "" if entry in ("", "0") else None
+
+
+def next_kernel() -> str:
+    """The kernel of the next boot: as GRUB is told, else the newest; the running one where another would be older; "": not known."""
+    running = line_of("/proc/sys/kernel/osrelease")
+    told = read_boot_default()
+    return told or ("" if told is None else max([running, *read_kernels()], key=order))
+
+
+def order(release: str) -> List[int]:
+    return [int(part) for part in re.findall(r"\d+", release)]
 
 
 def read_module_files() -> List[str]:

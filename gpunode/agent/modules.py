@@ -73,7 +73,7 @@ def module_failure(name: str, what: str, answer: Answer) -> Failure:
     kernel = [
         line
         for line in run("dmesg").out.splitlines()
-        if re.search(r"NVRM|nvidia|nouveau|Lockdown|module", line)
+        if re.search(r"NVRM|nvidia|nouveau|[Nn]ova|Lockdown|module", line)
     ]
     sentence = "the kernel module %s could not be %s: %s" % (name, what, last(answer.words, 1)[0])
     return Failure("module-failed", sentence, last(answer.words, 3) + kernel[-10:])

@@ -7,8 +7,10 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from gpunode.agent.containerd import read_containerd
+from gpunode.agent.containers import read_containers
 from gpunode.agent.docker import read_docker
 from gpunode.agent.gpus import (
+    read_boot_default,
     read_gpu_users,
     read_kernels,
     read_library_version,
@@ -47,6 +49,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "pci": begin(read_pci),
         "modules": modules,
         "kernels": begin(read_kernels),
+        "boot_default": begin(read_boot_default),
         "module_files": begin(read_module_files),
         "versions": begin(read_versions),
         "unlinked": begin(read_unlinked),
@@ -58,6 +61,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "units": units,
         "docker": begin(read_docker),
         "containerd": begin(read_containerd),
+        "containers": begin(read_containers),
         "kubelet": kubelet,
         "gpu_users": users,
         "unconfirmed": begin(unconfirmed),

@@ -138,5 +138,6 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def without_passwords(text: str) -> str:
-    """The text with the user name and password removed from every URI."""
-    return re.sub(r"(\w://)[^/\s'\"]*@", r"\1", text)
+    """The text with the user name and password removed from every URI. As in gpunode.redaction, a `/` or an `@` in them
+    is often not encoded; an image's digest is no password."""
+    return re.sub(r"(\w://)(?:[^/\s'\"]*|[^/\s'\"@:]*:[^\s'\"]{0,256})@(?!sha256:)", r"\1", text)

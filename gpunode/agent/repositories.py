@@ -26,6 +26,7 @@ def refresh(this: Run) -> None:
         sentence = {
             "repository-unreachable": "apt could not fetch from %s: %s",
             "repository-unsigned": "apt does not trust the signature of %s: %s",
+            "repository-sha1": "apt refuses the signature of %s: %s",
             "repository-damaged": "apt got a file of %s that is not the one its index names: %s",
             "repository-expired": "the index of %s %s",
         }[code] % (uri, words)
@@ -64,8 +65,10 @@ def update_problems(text: str) -> List[Tuple[str, str, str]]:
     broken = re.search(SAID + r"((?:Malformed|Type '|Unable to parse|The list of sources).*)", text, re.M)
     if broken:
         return [("sources-broken", "", broken.group(1))]
-    for uri, words in re.findall(SAID + r".*?GPG error: (\S+) [^:]*: (.*)", text, re.M):
-        found.setdefault(site(uri), ("repository-unsigned", site(uri), words))
+    refused = r".*?(?:GPG error|OpenPGP signature verification failed): (\S+) [^:]*: (.*)"  # of gpgv, of sqv
+    for uri, words in re.findall(SAID + refused, text, re.M):
+        code = "repository-sha1" if "SHA1 is not considered secure" in words else "repository-unsigned"
+        found.setdefault(site(uri), (code, site(uri), words))
     for uri, words in re.findall(
         SAID + r"Release file for (\S+) (is (?:expired|not valid yet).*)", text, re.M
     ):

@@ -20,7 +20,7 @@ LOGS = {"install": "/var/log/nvidia-installer.log", "uninstall": "/var/log/nvidi
 CAUSES = (
     ("disk-full", r"No space left on device"),
     ("driver-present", r"alternate driver installation|using a different installer"),
-    ("nouveau-loaded", r"Nouveau kernel driver is currently in use"),
+    ("nouveau-loaded", r"Nouveau kernel driver is currently in use|already bound to [Nn]ova"),
     ("compiler-missing", r"Unable to find the development tool|libc header files|cc_sanity_check.*fail"),
     (
         "headers-missing",

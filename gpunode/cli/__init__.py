@@ -85,7 +85,7 @@ def root(
     """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.
 
     Write an inventory with `gpunode init`, look at `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
-    without a host or a cluster, where gpunode was installed with its extra: pip install '.[deviceplugin]'.
+    without a host or a cluster.
     """
 
 

@@ -26,7 +26,7 @@ def demo(
         typer.Option(
             "--break",
             help="At the end break one host, let verify find it and provision fix it: xid, module, library, nouveau, "
-            "toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
+            "nova, kernel, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
             autocompletion=completion.links,
         ),
@@ -95,8 +95,8 @@ def broken(
         typer.Option("--host", help="Break this one, not the first that can have the fault.", metavar="HOST"),
     ] = None,
 ) -> None:
-    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: xid, module, library, nouveau,
-    toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
+    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: xid, module, library, nouveau, nova,
+    kernel, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
 
     Example: gpunode demo break toolkit --host h100-01
     """

@@ -32,12 +32,14 @@ def keys(
         str, typer.Option(help="The toolkit's key from this address or file.", metavar="PLACE")
     ] = "",
     to: Annotated[Path, typer.Option(help="The folder that gets the files.", metavar="FOLDER")] = Path(),
+    fingerprint: options.Fingerprints = None,
     arch: Annotated[str, typer.Option(help="The hosts' architecture: amd64 or arm64.")] = "amd64",
     json: options.Json = False,
 ) -> None:
     """Fetch the two keys that sign NVIDIA's packages, check their fingerprints, and write them beside the inventory.
 
-    Prints the `repositories` that the inventory needs. A key with another fingerprint is refused, wherever it comes from.
+    Prints the `repositories` that the inventory needs. A key with another fingerprint is refused, wherever it comes from. Where
+    gpunode knows only the last digits of one, so is any key whose whole fingerprint you do not give.
 
     Example: gpunode keys debian12
     """
@@ -58,21 +60,24 @@ def keys(
             hint=f"Did you mean {near[0]}? Known are {error}." if near else f"Choose one of {error}.",
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
-    texts = {
-        one.purpose: key(one, places[one.purpose]) for one in sources
-    }  # all are right, or none is written
-    files = {purpose: to / NAMES[purpose] for purpose in texts}
-    for purpose, text in texts.items():
+    given = fingerprint or []
+    found = {one.purpose: key(one, places[one.purpose], given) for one in sources}  # all, or none is written
+    files = {purpose: to / NAMES[purpose] for purpose in found}
+    for purpose, each in found.items():
         try:
-            files[purpose].write_text(text, encoding="ascii", errors="replace")
+            files[purpose].write_text(each.text, encoding="ascii", errors="replace")
         except OSError as error:
             raise UsageError(f"{files[purpose]} cannot be written: {error.strerror}") from error
     listener = report.make(json=json, quiet=False)
     listener.rows(
         "key",
         ("purpose", "file", "fingerprint", "uri"),
-        [(one.purpose, str(files[one.purpose]), one.fingerprint, one.uri) for one in sources],
+        [(one.purpose, str(files[one.purpose]), found[one.purpose].fingerprint, one.uri) for one in sources],
     )
-    lines = [f'    {one.purpose}: {{uri: "{one.uri}", key: {files[one.purpose]}}}' for one in sources]
+    mine = {each: f", fingerprint: {each}" for each in given}
+    lines = [
+        f'    {one.purpose}: {{uri: "{one.uri}", key: {files[one.purpose]}{mine.get(found[one.purpose].fingerprint, "")}}}'
+        for one in sources
+    ]
     for line in ("For the inventory's `defaults`, or a group:", "", "  repositories:", *lines):
         listener.note(line)

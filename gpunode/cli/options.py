@@ -25,6 +25,15 @@ def namespaced(value: str | None) -> str | None:
     return value
 
 
+def whole(values: list[str] | None) -> list[str]:
+    """Fingerprints as gpg prints them, without the spaces."""
+    found = ["".join(value.split()).upper() for value in values or ()]
+    for value in found:
+        if not re.fullmatch(r"[0-9A-F]{40}", value):
+            raise typer.BadParameter(f"{value}: a whole fingerprint has 40 of 0-9 and A-F")
+    return found
+
+
 InventoryPath = Annotated[
     Path,
     typer.Argument(help="The inventory file.", show_default=True, metavar="INVENTORY", envvar=VARIABLE),
@@ -64,6 +73,15 @@ Exclude = Annotated[
         help="All but these hosts or groups.",
         metavar="NAMES",
         autocompletion=completion.hosts,
+    ),
+]
+Fingerprints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fingerprint",
+        help="Trust a key with this whole fingerprint, where gpunode knows only its end.",
+        metavar="DIGITS",
+        callback=whole,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on stdout, never a question.")]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpunode.wording import page
+
 PROVISION = "`gpunode plan` shows what would change, `gpunode provision` does it."
 DRAIN = (
     "`kubectl drain NODE` does it by hand; with `work: drain` in the inventory `gpunode provision` drains each node that it "
-    "disturbs: docs/howto/replace-a-host.md."
+    f"disturbs: {page('howto/replace-a-host.md')}"
 )
 UPGRADE = (
     'Name it in the inventory, such as `driver: "580"` for a group, then `gpunode plan` and `gpunode provision`: '
-    "docs/howto/upgrade-a-driver.md."
+    f"{page('howto/upgrade-a-driver.md')}"
 )
 VERSION = "`gpunode --version` shows it."
 DEPLOY = "`gpunode plugin deploy` does it, and replaces an older plugin; `gpunode provision` includes it."
@@ -24,7 +26,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "uncordon": "gpunode lifts its own cordons; `kubectl uncordon NODE` lifts yours.",
         **dict.fromkeys(("upgrade", "update"), UPGRADE),
         **dict.fromkeys(
-            ("remove", "delete", "uninstall", "reset"), "By hand: docs/howto/replace-a-host.md, Take one out."
+            ("remove", "delete", "uninstall", "reset"),
+            f"By hand: Take one out, in {page('howto/replace-a-host.md')}",
         ),
         **dict.fromkeys(("diff", "check"), "`gpunode plan` shows what would change."),
         **dict.fromkeys(("get", "list", "top", "describe", "inspect"), "`gpunode status` shows every GPU."),
@@ -33,10 +36,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
         "help": "`gpunode --help` lists the commands, `gpunode COMMAND --help` has a command's options.",
         "version": VERSION,
-        "rollback": "gpunode puts files back by itself where a restart fails: docs/failures.md.",
+        "rollback": f"gpunode puts files back by itself where a restart fails: {page('failures.md')}",
         **dict.fromkeys(
             ("notebook", "vectoradd", "nvidia-smi", "manifest"),
-            "It is one of `gpunode run`: docs/workloads.md.",
+            f"It is one of `gpunode run`: {page('workloads.md')}",
         ),
     },
     "plugin": {

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from gpunode.cli.other_commands import UPGRADE, VERSION
+from gpunode.wording import page
 
+JSON = page("json.md")
 ONE = "It shows all nodes; `gpunode status --limit NODE` shows one."
 LIMIT = "`--limit NAMES` chooses hosts and groups; commas separate names."
 PREVIEWS = {"--dry-run", "--dryrun", "--check"}
@@ -32,7 +34,7 @@ OPTIONS = (
         "--limit",
         LIMIT,
     ),
-    ({"-o", "--output", "--format"}, "--json", "`--json` writes JSON lines: docs/json.md."),
+    ({"-o", "--output", "--format"}, "--json", f"`--json` writes JSON lines: {JSON}"),
     (
         {"--kubeconfig", "--context", "-n", "--namespace", "--cluster"},
         "inventory",
@@ -65,7 +67,7 @@ OPTIONS = (
         "--json",
         "GPUs belong to nodes: it is about pods of all namespaces already.",
     ),
-    ({"-v", "--verbose", "--debug"}, "--json", "`--json` has every event and what it found: docs/json.md."),
+    ({"-v", "--verbose", "--debug"}, "--json", f"`--json` has every event and what it found: {JSON}"),
 )
 PLANNED = {"provision", "resume", "plugin deploy"}  # what `plan` shows
 

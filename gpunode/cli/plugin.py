@@ -23,18 +23,35 @@ app = typer.Typer(
 
 @app.command(short_help="Run the plugin on the nodes of the inventory's hosts.")
 @visits_hosts
-def deploy(*, common: options.Deploys, yes: options.Yes = False) -> None:
+def deploy(
+    *,
+    common: options.Deploys,
+    replace: Annotated[
+        str,
+        typer.Option(
+            "--replace",
+            help="Delete another device plugin's DaemonSet first; `plan` names it.",
+            metavar="NAMESPACE/NAME",
+            show_default=False,
+        ),
+    ] = "",
+    yes: options.Yes = False,
+) -> None:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
     Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
     its name nor its address in the inventory is a node's.
+
+    With --replace the DaemonSet that it names makes way: only one that serves no other nodes, and that no operator and no Helm
+    release would make again. It stays where this plugin's pods would not be admitted, or a node lacks their image. Running
+    pods keep their GPUs.
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
     from gpunode.rollout import plugin
 
     with session(common, accepted=yes) as work:
-        code = plugin.deploy(work, yes=yes)
+        code = plugin.deploy(work, yes=yes, replace=replace)
     raise typer.Exit(code)
 
 

@@ -32,6 +32,7 @@ def provision(
             show_default=False,
         ),
     ] = None,
+    fingerprint: options.Fingerprints = None,
     html: options.Html = None,
 ) -> None:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
@@ -42,7 +43,9 @@ def provision(
     from gpunode.rollout.batches import Size
 
     size = Size.parse(batch) if batch else None
-    wish = rollout.Wish(yes=yes, run=run, size=size, canary=canary, max_fail=max_fail)
+    wish = rollout.Wish(
+        yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
+    )
     with session(common, html, accepted=yes) as work:
         code = rollout.provision(work, wish)
     raise typer.Exit(code)

@@ -74,7 +74,8 @@ def notebook(
     common: options.InCluster,
     image: Annotated[str | None, typer.Option(help="Another image with Jupyter on port 8888.")] = None,
     node_port: Annotated[
-        bool, typer.Option("--node-port", help="Also reach it by a port of every node's address.")
+        bool,
+        typer.Option("--node-port", help="Also reach it by a port of every node's address, over plain HTTP."),
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Delete it, with its files.")] = False,
 ) -> None:
@@ -103,7 +104,7 @@ def manifest(
     name: Annotated[
         str,
         typer.Argument(
-            help="notebook, mnist, cuda, vectoradd or binpack; docs/workloads.md says what each does.",
+            help="notebook, mnist, cuda, vectoradd or binpack.",
             metavar="NAME",
             autocompletion=completion.samples,
             show_default=False,

@@ -34,13 +34,21 @@ def status(
 
     Example: gpunode status --watch 2
     """
+    from gpunode.model import Event
     from gpunode.rollout.overlook import overlook
 
+    selected, hosts = bool(common.limit or common.exclude), not common.alone
     with session(common) as work:
-        while True:
-            code = overlook(work, selected=bool(common.limit or common.exclude), hosts=not common.alone)
-            if watch is None:
-                raise typer.Exit(code)
-            time.sleep(watch)
-            if not common.json and sys.stdout.isatty():
-                typer.echo(CLEAR, nl=False)
+        if sys.stderr.isatty() and not common.json:
+            work.listener.event(Event("stage", None, "asking the cluster and its device plugins"))
+        if watch is None:
+            raise typer.Exit(overlook(work, selected=selected, hosts=hosts))
+        clear = CLEAR if not common.json and sys.stdout.isatty() else ""
+        try:
+            overlook(work, selected=selected, hosts=hosts)
+            while True:
+                time.sleep(watch)
+                overlook(work, selected=selected, hosts=hosts, fresh=lambda: typer.echo(clear, nl=False))
+        except KeyboardInterrupt as end:  # the way out of it, so nothing was interrupted
+            typer.echo("", nl=bool(clear))  # behind the terminal's ^C
+            raise typer.Exit from end

@@ -11,7 +11,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.errors import ClusterError
-from gpunode.wording import few
+from gpunode.wording import few, page
 
 REVIEWS = "SelfSubjectAccessReview"
 NAMED = 5
@@ -116,8 +116,8 @@ def demanded(api: Api, rights: Iterable[Right]) -> None:
     if missing:
         raise ClusterError(
             f"the Kubernetes API does not let this user {few([one.words for one in missing], NAMED)}: nothing was changed",
-            hint="docs/safety.md has a ClusterRole with all that a run needs; "
-            f"see `kubectl auth can-i {missing[0].verb} {missing[0].resource}`.",
+            hint=f"See `kubectl auth can-i {missing[0].verb} {missing[0].resource}`. "
+            f"A ClusterRole with all that a run needs: {page('safety.md')}",
         )
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from gpunode.cluster.objects import manifests
 from gpunode.cluster.pods import GPU
 from gpunode.errors import UsageError
+from gpunode.wording import page
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Sample:
         if not (image or self.image):
             raise UsageError(
                 f"{self.name} runs an image of yours, and none is named",
-                hint="Name it with --image; docs/workloads.md has a Dockerfile to begin with.",
+                hint=f"Name it with --image. A Dockerfile to begin with: {page('workloads.md')}",
             )
         return manifests.text(
             f"samples/{self.name}.yaml.j2",

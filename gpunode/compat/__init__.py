@@ -6,7 +6,7 @@ The facts are the YAML tables beside this file, each with its source; the module
 from __future__ import annotations
 
 from gpunode.compat.archives import Archive, archive, archive_family, is_independent, named_branch, scatters
-from gpunode.compat.drivers import Branch, branches, kernel_version
+from gpunode.compat.drivers import Branch, branches, fixed_for, kernel_version
 from gpunode.compat.kubernetes import (
     Gate,
     distributions,
@@ -20,6 +20,8 @@ from gpunode.compat.kubernetes import (
     rancher_has_default_runtime,
 )
 from gpunode.compat.models import (
+    FREE,
+    FREE_MODULES,
     Flavour,
     Model,
     driven,
@@ -29,6 +31,7 @@ from gpunode.compat.models import (
     is_passed_through,
     managers,
     switches,
+    taken,
 )
 from gpunode.compat.packages import (
     Epel,
@@ -43,13 +46,16 @@ from gpunode.compat.packages import (
 )
 from gpunode.compat.prebuilt import Prebuilt, prebuilt
 from gpunode.compat.repositories import (
+    WHOLE,
     Purpose,
     Signed,
     is_dead,
     is_gone,
+    is_trusted,
     key_fingerprint,
     mirror,
     offers,
+    refused_directory,
     repository_key,
     repository_uri,
     signed,
@@ -60,6 +66,9 @@ from gpunode.compat.tables import table
 from gpunode.compat.toolkit import refreshes
 
 __all__ = [
+    "FREE",
+    "FREE_MODULES",
+    "WHOLE",
     "Archive",
     "Branch",
     "Epel",
@@ -79,6 +88,7 @@ __all__ = [
     "driven",
     "epel",
     "fails_on_cgroup_v1",
+    "fixed_for",
     "fraction",
     "gates",
     "gpu",
@@ -88,6 +98,7 @@ __all__ = [
     "is_gone",
     "is_independent",
     "is_passed_through",
+    "is_trusted",
     "kernel_version",
     "key_fingerprint",
     "managed",
@@ -102,6 +113,7 @@ __all__ = [
     "rancher_has_default_runtime",
     "refreshes",
     "refusal",
+    "refused_directory",
     "release",
     "releases",
     "repository_key",
@@ -112,5 +124,6 @@ __all__ = [
     "signed_packages",
     "switches",
     "table",
+    "taken",
     "toolkit_version",
 ]

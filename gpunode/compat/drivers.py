@@ -1,4 +1,4 @@
-"""Driver branches: end of life, and the kernel they need."""
+"""Driver branches: end of life, the kernel they need, and kernels that their modules do not compile for."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ def branches() -> Mapping[int, Branch]:
         number: Branch(number, row["status"], _kernel(row["kernel"]), str(row.get("ends", "")))
         for number, row in table("drivers")["branches"].items()
     }
+
+
+def fixed_for(driver: str, kernel: str) -> str:
+    """The first version whose modules compile for this kernel, where those of `driver` are known not to; else "". `driver`: a
+    full version, or a branch, which stands for its newest."""
+    numbers = tuple(map(int, re.findall(r"\d+", driver)))
+    version = numbers if len(numbers) > 1 else (*numbers, 998)
+    rows = [
+        str(row["fixed"])
+        for row in table("drivers")["unbuildable"]
+        if kernel_version(kernel) >= _kernel(row["kernel"])
+        and (row["first"],) <= version <= tuple(map(int, str(row["last"]).split(".")))
+    ]
+    return rows[-1] if rows else ""
 
 
 def _kernel(text: str) -> tuple[int, int]:

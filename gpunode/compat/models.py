@@ -12,6 +12,11 @@ from gpunode.model import PciDevice
 
 # Kernel drivers that hold a device for a virtual machine. source: drivers/vfio/pci, drivers/xen and drivers/pci/pci-stub.c of Linux
 PASSING = ("vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback")
+# Linux' own drivers for GPUs, as sysfs names them, and their modules. The PCI driver of nova, nouveau's successor, has a name
+# of its own. source: drivers/gpu/nova-core/nova_core.rs and drivers/gpu/drm/nova of Linux; Launchpad #2150845 (Ubuntu 26.04's
+# first kernels load it at boot)
+FREE = ("nouveau", "NovaCore", "nova_core", "nova-core")
+FREE_MODULES = ("nouveau", "nova_core", "nova_drm", "nova")
 
 Flavour: TypeAlias = Literal["open", "proprietary"]
 
@@ -56,6 +61,11 @@ def managers(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 def is_passed_through(device: PciDevice) -> bool:
     """Whether a GPU is held for a virtual machine."""
     return device.driver in PASSING
+
+
+def taken(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """The GPUs that a driver of Linux' own holds, so that NVIDIA's cannot."""
+    return tuple(d for d in gpus(pci) if d.driver in FREE)
 
 
 def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:

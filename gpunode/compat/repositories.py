@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Any, Literal, TypeAlias, get_args
+from urllib.parse import unquote
 
 from gpunode.compat.packages import Family, release
 from gpunode.compat.tables import table
 from gpunode.model import Os
 
 Purpose: TypeAlias = Literal["driver", "toolkit"]
+WHOLE = 40  # digits of a fingerprint; with fewer, another key can end alike
 
 
 def repository_uri(purpose: Purpose, os: Os) -> str:
@@ -49,15 +52,46 @@ def signed_packages(family: Family, purpose: Purpose) -> bool:
     return bool(table("repositories")[family][purpose].get("signed") == "packages")
 
 
-def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str:
-    """How the fingerprint of the key of NVIDIA's own repository ends; "" for other addresses, or where it is not known."""
+def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str | None:
+    """The fingerprint of the key of NVIDIA's own repository, or its end; "" where it is not known. None for other addresses."""
     place = release(os)
-    if place is None:
-        return ""
-    row = table("repositories")[place.family][purpose]
-    if "keys" not in row or not re.match(rf"https?://{re.escape(row['host'])}/", uri):
-        return ""
-    return str(row["keys"].get(place.directory) or row["keys"].get("*") or "").upper()
+    if place is None or not _nvidias(place.family, purpose, uri):
+        return None
+    keys = _keys(place.family, purpose)
+    return (keys.get(_directory(uri) or place.directory) or keys.get("*") or "").upper()
+
+
+def refused_directory(os: Os, uri: str) -> str:
+    """The directory of NVIDIA's own repository for a driver (debian12), where this system's apt refuses its signature; else ""."""
+    row, directory = table("repositories")["apt"]["driver"], _directory(uri)
+    weak = (
+        f"{os.id} {os.version}" in row["sha1"]["refused"] and row["keys"].get(directory) == row["sha1"]["key"]
+    )
+    return directory if weak and _nvidias("apt", "driver", uri) else ""
+
+
+def _nvidias(family: Family, purpose: Purpose, uri: str) -> bool:
+    """Whether an address is one of NVIDIA's own, and no mirror's."""
+    return _plain(uri).startswith(f"{table('repositories')[family][purpose]['host']}/")
+
+
+def _plain(uri: str) -> str:
+    """The host and the path of an address, however it is spelt."""
+    host, _, path = re.sub(r"^[\w+.-]+://", "", uri).partition("/")
+    host = re.sub(r"^.*@|[.]?(:\d*)?$", "", unquote(host))
+    return f"{host}{normpath('/' + unquote(path).lstrip('/'))}".lower()
+
+
+def _directory(uri: str) -> str:
+    """The distribution's directory in an address of a driver's repository; "" for others."""
+    found = re.search(r"/compute/cuda/repos/([^/]+)/", f"{_plain(uri)}/")
+    return found[1] if found else ""
+
+
+def is_trusted(found: str, known: str, given: Collection[str] = ()) -> bool:
+    """Whether a key with the whole fingerprint `found` is NVIDIA's. Where the tables have only the end of it (`known`), or none,
+    the user must have given all of it."""
+    return found == known if len(known) == WHOLE else found.endswith(known) and found in given
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +112,8 @@ def mirror(os: Os) -> Mirror | None:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A repository of NVIDIA's: its address, where its key is, and how that key's fingerprint ends (upper case)."""
+    """A repository of NVIDIA's: its address, where its key is, and that key's fingerprint (upper case), or what is known of
+    its end."""
 
     purpose: Purpose
     uri: str

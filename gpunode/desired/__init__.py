@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpunode import compat, kubelets, packages
-from gpunode.desired import archive, devices, driver, machines, mirror, node, signed
+from gpunode.desired import archive, devices, driver, kernels, machines, mirror, node, signed
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import (
@@ -20,6 +20,7 @@ from gpunode.model import (
     Source,
 )
 from gpunode.packages import PackageSystem
+from gpunode.packages.apt import sources as apt_sources
 from gpunode.packages.dnf.sources import expiry_notes
 from gpunode.versions import is_installed, numbers, upstream
 
@@ -57,8 +58,10 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         image=image,
         notes=(
             *driver.notes(host, facts, wish),
+            *kernels.notes(facts),
             *_unused(host, system),
             *expiry_notes(facts, sources),
+            *apt_sources.notes(facts),
             *node.notes(facts, minor, start),
             *handed.notes,
         ),
@@ -185,7 +188,7 @@ def _sources(
     """The inventory's repositories for the packages to install; two with one address are one source."""
     sources: list[Source] = []
     if system.NAME != "apt" and host.system_repository is not None and (wish or toolkit):
-        sources.append(Source("gpunode-system", host.system_repository.uri, host.system_repository.key))
+        sources.append(_source("system", host.system_repository))
     arch = facts.os.arch
     needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
         (
@@ -204,7 +207,7 @@ def _sources(
         if repository is not None:
             known = [system.place(source.uri, arch) for source in sources]
             if system.place(repository.uri, arch) not in known:
-                sources.append(Source(f"gpunode-{purpose}", repository.uri, repository.key))
+                sources.append(_source(purpose, repository))
         elif not (
             all(is_installed(facts.packages, spec) for spec in theirs) or system.offers(facts, purpose)
         ):
@@ -212,11 +215,21 @@ def _sources(
     return tuple(sources)
 
 
+def _source(purpose: str, repository: Repository) -> Source:
+    return Source(f"gpunode-{purpose}", repository.uri, repository.key, repository.fingerprint)
+
+
 def _no_repository(host: Host, facts: Facts, system: PackageSystem, purpose: compat.Purpose) -> Refused:
     return Refused(
         host.name,
-        f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
-        hint="`gpunode provision` adds NVIDIA's, where its key can be fetched and its whole fingerprint is known. "
+        "\n".join(
+            (
+                f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
+                *apt_sources.notes(facts),
+            )
+        ),
+        hint="`gpunode provision` adds NVIDIA's, where its key can be fetched and its whole fingerprint is known, or given with "
+        "`--fingerprint`. "
         f"Else set `repositories.{purpose}` in the inventory; `gpunode keys` checks a key and prints that: "
         f"uri: {compat.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
         f"({compat.repository_key(system.NAMES.family, purpose)}).",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpunode import compat
-from gpunode.desired import driver, machines, origin
+from gpunode.desired import driver, kernels, machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, Package, PackageSpec, PciDevice
@@ -74,10 +74,12 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     needed = (*way.packages, *way.modules, *fabric)
     if not all(is_installed(facts.packages, spec) for spec in needed):
         _reachable(host, facts, archive, branch.number, fabric=bool(fabric))
-    ahead = driver.next_kernel(facts)
+    ahead = kernels.ahead(facts)
     later = names.headers(ahead) if ahead else ()
     if ahead and way.modules:
         later = archive.modules(way.chosen, branch.number, flavour, ahead)[:1]
+    brought = (*way.packages, *(later if way.modules else ()))
+    there = all(is_installed(facts.packages, spec) for spec in brought)
     return DriverWish(
         branch=branch.number,
         flavour=flavour,
@@ -88,6 +90,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         why=f"{asked}, branch {branch.number}",
         ahead=ahead,
         ahead_headers=later,
+        ahead_why=kernels.unbuilt(facts, later, builds=not way.modules, complete=there),
         fabric=fabric,
         switches=switches,
         archive=True,
@@ -146,7 +149,6 @@ def _chosen(
             layer="module",
         )
     obstacles = {b.number: driver.obstacle_of(facts, models, b, packaged=False) for b in wished}
-    order = {"production": 3, "lts": 2, "new": 1, "ended": 0}
     fitting = [branch for branch in wished if obstacles[branch.number] is None]
     if not fitting:
         lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
@@ -156,7 +158,7 @@ def _chosen(
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}",
             layer="module",
         )
-    return max(fitting, key=lambda b: (b.number == installed, order[b.status], b.number))
+    return max(fitting, key=lambda b: (b.number == installed, driver.RANK[b.status], b.number))
 
 
 def _way(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode import compat
-from gpunode.desired import machines, origin
+from gpunode.desired import kernels, machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem
-from gpunode.versions import branch_of, kernel_order, numbers, upstream
+from gpunode.versions import branch_of, is_installed, numbers, upstream
 
 FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
+RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
 
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
@@ -28,7 +29,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         branch = _automatic(host, facts, models, installed)
         why = _reason(models, branch, kept=branch.number == installed)
     else:
-        branch = _wished(host, facts, models)
+        branch = _wished(host, facts, models, installed)
         why = f"the inventory asks for {host.driver}"
     run = host.driver_run
     kept = branch.number == installed
@@ -39,21 +40,35 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     secure_boot(host, facts)
     switches = bool(compat.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
-    ahead = next_kernel(facts)
     exactly = full or (_installed_version(facts, names) if kept else "")
+    if run is not None:
+        there_now = facts.installed_run.version if facts.installed_run else ""
+    else:
+        there_now = _installed_version(facts, names)
+    builds = run is not None or not names.prebuilt
+    packages = names.driver(branch.number, flavour, full) if run is None else ()
+    complete = there_now == exactly and all(is_installed(facts.packages, spec) for spec in packages)
+    if builds:
+        kernels.check(host, facts, exactly or str(branch.number), complete=complete)
+    ahead = kernels.ahead(facts)
+    headers = names.headers(ahead) if ahead and builds else ()
+    fixed = compat.fixed_for(exactly or str(branch.number), ahead) if builds else ""
     return DriverWish(
         branch=branch.number,
         flavour=flavour,
         version=full,
         pin=names.pin(branch.number, full) if run is None else (),
         headers=(
-            *(names.headers(facts.kernel) if run or not names.prebuilt else ()),
+            *(names.headers(facts.kernel) if builds else ()),
             *(names.tools if run else ()),
         ),
-        packages=names.driver(branch.number, flavour, full) if run is None else (),
+        packages=packages,
         why=why,
         ahead=ahead,
-        ahead_headers=names.headers(ahead) if ahead and (run or not names.prebuilt) else (),
+        ahead_headers=() if fixed else headers,
+        ahead_why=f"{exactly or branch.number} does not compile for it, {fixed} does"
+        if fixed
+        else kernels.unbuilt(facts, headers, builds=builds, complete=complete),
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
         run=run,
@@ -68,18 +83,13 @@ def _replaced(host: Host, facts: Facts, names: compat.PackageNames) -> tuple[str
     return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
 
 
-def next_kernel(facts: Facts) -> str:
-    """The newest kernel that can be booted, where it is newer than the running one and has no nvidia module; else ""."""
-    newest = max(facts.kernels, key=kernel_order, default="")
-    newer = bool(newest) and kernel_order(newest) > kernel_order(facts.kernel)
-    return newest if newer and not facts.kernels[newest] else ""
-
-
 def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
     """Notes for the user about this driver."""
     if wish is None:
-        loaded = "nvidia" in facts.modules
-        return () if loaded else ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+        if "nvidia" not in facts.modules:
+            return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+        ahead = kernels.ahead(facts)
+        return (f"Kernel {ahead} boots next and has no nvidia module.",) if ahead else ()
     running = facts.modules.get("nvidia")
     mixed = {gpu.mig_on for gpu in facts.gpus} == {True, False}
     if mixed and running is not None and (570, 124) <= numbers(running.version or "")[:2] <= (570, 158):
@@ -87,11 +97,8 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
             f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
         )
     branch = compat.branches().get(wish.branch)  # a distribution's may be newer than the table
-    behind = all(spec.name in facts.packages for spec in wish.ahead_headers)
-    if wish.ahead and behind:
-        return (
-            f"Kernel {wish.ahead} boots next and has no nvidia module, though its headers are there: see `dkms status`.",
-        )
+    if wish.ahead_why:
+        return (f"Kernel {wish.ahead} boots next and has no nvidia module: {wish.ahead_why}.",)
     if host.driver == "auto" or branch is None or branch.alive:
         return ()
     return (
@@ -106,15 +113,14 @@ def _automatic(
     fitting = [
         branch
         for branch in compat.branches().values()
-        if branch.alive and obstacle_of(facts, models, branch) is None
+        if branch.alive and obstacle_of(facts, models, branch, packaged=branch.number != installed) is None
     ]
-    order = {"production": 2, "lts": 1, "new": 0}
     if not fitting:
         raise _none_fits(host, facts, models)
-    return max(fitting, key=lambda b: (b.number == installed, order[b.status], b.number))
+    return max(fitting, key=lambda b: (b.number == installed, RANK[b.status], b.number))
 
 
-def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.Branch:
+def _wished(host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None) -> compat.Branch:
     number = int(host.driver.split(".")[0])
     branch = compat.branches().get(number)
     if branch is None:
@@ -125,15 +131,34 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model]) -> compat.
             hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
             layer="module",
         )
-    obstacle = obstacle_of(facts, models, branch, packaged=host.driver_run is None)
+    packaged = host.driver_run is None and number != installed
+    obstacle = obstacle_of(facts, models, branch, packaged=packaged)
     if obstacle is not None:
         raise Refused(
             host.name,
             f"`driver: {host.driver}` does not fit: {obstacle}",
-            hint=f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
+            hint=_elsewhere(facts, models, (branch,), f", version: {number}")
+            or f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
             layer="module",
         )
     return branch
+
+
+def _elsewhere(
+    facts: Facts, models: Sequence[compat.Model], branches: Iterable[compat.Branch], version: str = ""
+) -> str:
+    """A hint with the inventory's line that brings the best of these branches from another source; "" where none does."""
+    drive = [b for b in branches if obstacle_of(facts, models, b, packaged=False) is None]
+    archive = compat.archive(facts.os)
+    there = [b for b in drive if archive and b.number in archive.branches]
+    if archive and there:
+        best = max(there, key=lambda b: (RANK[b.status], b.number)).number
+        line = f"driver: {{from: distribution{version}}}"
+        return f"Write `{line}`: {archive.name}'s archive has {best}, which drives {named(models)}, {LEAVE}"
+    alive = [b.number for b in drive if b.alive]
+    if alive and not version:
+        return f"Take NVIDIA's installer of {alive[-1]} (`driver: {{from: run, …}}`), {LEAVE}"
+    return ""
 
 
 def obstacle_of(
@@ -183,7 +208,8 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
     return Refused(
         host.name,
         f"{named(models)} {what} on this host\n{lines}",
-        hint=f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
+        hint=_elsewhere(facts, models, compat.branches().values())
+        or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
         layer="module",
     )
 

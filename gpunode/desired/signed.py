@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode import compat
-from gpunode.desired import driver, machines, origin
+from gpunode.desired import driver, kernels, machines, origin
 from gpunode.desired.origin import LEAVE
 from gpunode.errors import Refused
 from gpunode.model import DriverWish, Facts, Host, PackageSpec, PciDevice
@@ -62,7 +62,8 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice,
         ),
         why=f"{'Secure Boot is on, and ' * bool(facts.secure_boot)}{system.NAME} has modules that are built"
         f"{' and signed' * row.trusted}, {row.module}",
-        ahead=driver.next_kernel(facts),
+        ahead=kernels.ahead(facts),
+        ahead_why=kernels.unbuilt(facts, (), builds=False, complete=module is not None),
         fabric=tuple(exactly for _ in parts),
         switches=switches,
         archive=True,

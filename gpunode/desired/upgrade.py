@@ -11,6 +11,7 @@ import yaml
 from gpunode import compat, kubelets
 from gpunode.compat import upgrades
 from gpunode.desired import distributions
+from gpunode.deviceplugin.settings import syntax
 from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, File, Host, KubeletStart
 from gpunode.planning import microk8s
@@ -183,7 +184,7 @@ def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Findi
 
 def _data(file: File) -> Mapping[str, Any]:
     try:
-        found = yaml.load(file.content or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe one
+        found = syntax.data(file.content or "")
     except yaml.YAMLError:
         return {}
     return found if isinstance(found, dict) else {}

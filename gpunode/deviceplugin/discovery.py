@@ -9,7 +9,8 @@ from typing import Any
 
 from .cdi import Specs
 from .enforcement import MemoryLimits
-from .gpus.devices import NVML_SILENT, Device, count, describe, reason, text
+from .gpus.devices import NVML_SILENT, Device, count, describe, reason
+from .gpus.handles import Handles, text
 from .gpus.links import links
 from .health.watch import DEADLINE
 from .health.watches import GpuWatches
@@ -19,7 +20,7 @@ from .offer.resources import UNCUT, CannotOffer, Unit, offers, uncut, warnings
 from .offer.state import NodeState
 from .settings.config import Config
 from .status import LAYOUT, Reason
-from .threads import Calls
+from .threads import Calls, inside
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Discovery:
 
     def __init__(
         self,
-        nvml: Any,
+        handles: Handles,
         state: NodeState,
         config: Config,
         watches: GpuWatches,
@@ -46,13 +47,15 @@ class Discovery:
         mps: Follower | None = None,
         reclaim: Reclaim | None = None,
     ) -> None:
-        self._nvml = nvml
+        self._handles = handles
+        self._nvml = handles.nvml
         self._calls = Calls()
-        self._limits = MemoryLimits(nvml, state, specs, self._calls)
+        self._limits = MemoryLimits(handles, state, specs, self._calls)
         self._state = state
         self._config = config
         self._watches = watches
         self._devices: tuple[Device, ...] = ()  # found by the last scan
+        self._linked: frozenset[str] = frozenset()  # UUIDs of the GPUs whose links are known
         self._uncounted = False  # NVML could not count the GPUs
         self._offers: Mapping[str, tuple[Unit, ...]] = {}
         self._offered: Mapping[str, Device] = {}  # by UUID
@@ -71,11 +74,8 @@ class Discovery:
                 await self._rescan()
                 await self._wait(RESCAN)
                 broken = broken + 1 if self._broken() else 0
-                # NVML keeps its view of a lost GPU until it is restarted. The pauses grow, because Xids of the
-                # other GPUs are missed during a restart.
-                if (broken in (1, 2, 4, 8) or broken % 16 == 15) and await self._watches.end():
-                    await self._shut_down()
-                    await self._start()
+                if broken in (1, 2, 4, 8) or broken % 16 == 15:
+                    await self._restart()
         finally:
             self._watches.stop()
 
@@ -97,6 +97,16 @@ class Discovery:
             self._warn("NVML", f"no GPU can be offered: {why}; trying again every {RETRY:.0f} s")
             await asyncio.sleep(RETRY)
 
+    async def _restart(self) -> None:
+        """Restart NVML, which may keep its view of a lost GPU till then; not while a call is inside it."""
+        if not await self._watches.end():
+            return
+        self._handles.close()  # so that no call enters it any more
+        if not inside():
+            await self._shut_down()
+            await self._start()
+        self._handles.open()
+
     async def _shut_down(self) -> None:
         try:
             await self._calls.within(START_DEADLINE, self._nvml.nvmlShutdown)
@@ -105,7 +115,6 @@ class Discovery:
 
     async def _rescan(self) -> None:
         """Publish the devices that NVML lists now; a known GPU that does not answer keeps its last description."""
-        found: list[Device] = []
         unidentified: dict[str, Reason] = {}
         try:
             number = await self._calls.within(DEADLINE, count, self._nvml)
@@ -117,8 +126,8 @@ class Discovery:
                 self._state.set_problem(why)
             return
         self._uncounted = False
-        for index in range(number):
-            found += await self._describe(index, unidentified)
+        described = await asyncio.gather(*(self._describe(index, unidentified) for index in range(number)))
+        found = [device for devices in described for device in devices]
         self._state.set_unidentified(unidentified)
         if found:
             self._resolved("NVML")
@@ -192,21 +201,30 @@ class Discovery:
             self._warn(missing.partition(":")[0], missing)
 
     async def _read_links(self, found: list[Device]) -> None:
-        """Publish how the GPUs are connected; read again only when the set of GPUs has changed."""
+        """Publish how the GPUs are connected; read again only when the set of GPUs has changed, or after a failure."""
         gpus = [device for device in found if device.profile is None]
-        if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in self._devices if gpu.profile is None}:
+        linked = frozenset(gpu.uuid for gpu in gpus)
+        if linked == self._linked:
             return
         try:
-            self._state.links = await self._calls.within(DEADLINE, links, self._nvml, tuple(gpus))
+            self._state.links = await self._calls.within(DEADLINE, links, self._handles, tuple(gpus))
+            self._linked = linked
+            self._resolved("links")
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
-            self._state.links = {}
-            log.warning("cannot read how the GPUs are connected: %s", _why(error))
+            self._warn("links", f"cannot read how the GPUs are connected: {_why(error)}")
 
     async def _describe(self, index: int, unidentified: dict[str, Reason]) -> list[Device]:
         try:
-            found = list(await self._calls.within(DEADLINE, describe, self._nvml, index))
+            found = await self._calls.within(DEADLINE, describe, self._handles, index)
             self._resolved(f"GPU {index}")
-            return found
+            if self._config.mig_strategy != "none" and found.refused:
+                unidentified |= found.refused
+                names = ", ".join(found.refused)
+                self._warn(
+                    f"GPU {index}",
+                    f"MIG devices {names} are not offered: {next(iter(found.refused.values()))}",
+                )
+            return list(found.devices)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # a known one has a watch, which reports this
@@ -222,7 +240,9 @@ class Discovery:
             self._watches.check_stuck()
 
     def _broken(self) -> bool:
-        return self._uncounted or bool(self._state.unidentified) or self._watches.failing
+        """True if NVML answers about no GPU. A restart for one would miss the Xids of the others."""
+        gpus = bool(self._devices or self._state.unidentified)
+        return self._uncounted or (gpus and not self._watches.answering)
 
     def _warn(self, about: str, what: str) -> None:
         """Log a problem of `about` once, not at every scan."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from .cdi import CdiUnavailable, Specs
 from .gpus import limits
+from .gpus.handles import Handles
 from .health.watch import DEADLINE
 from .offer.resources import Unit
 from .offer.state import NodeState
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class MemoryLimits:
     """Publishes in `state` which GPUs' shares of memory the driver enforces."""
 
-    def __init__(self, nvml: Any, state: NodeState, specs: Specs | None, calls: Calls) -> None:
-        self._nvml = nvml
+    def __init__(self, handles: Handles, state: NodeState, specs: Specs | None, calls: Calls) -> None:
+        self._handles = handles
         self._state = state
         self._specs = specs
         self._calls = calls
@@ -29,7 +29,8 @@ class MemoryLimits:
     async def check(self, offered: Mapping[str, tuple[Unit, ...]]) -> None:
         """Check the offered GPUs; log and publish what has changed."""
         shared = {unit.device.uuid: unit.device for units in offered.values() for unit in units if unit.mib}
-        found = {uuid: await self._obstacles(uuid) for uuid in shared}
+        asked = await asyncio.gather(*(self._obstacles(uuid) for uuid in shared))
+        found = dict(zip(shared, asked, strict=True))
         if found == self._state.memory_limits:
             return
         self._state.set_memory_limits(found)
@@ -46,7 +47,7 @@ class MemoryLimits:
         cgroup2 = limits.unified()
         try:
             own = limits.CGROUPS if cgroup2 else None
-            driver = await self._calls.within(DEADLINE, limits.refusal, self._nvml, uuid, own)
+            driver = await self._calls.within(DEADLINE, limits.refusal, self._handles, uuid, own)
             hook = self._specs is not None and limits.hooked(await asyncio.to_thread(self._specs.edits, uuid))
         except (asyncio.TimeoutError, CdiUnavailable) as error:
             return str(error) or "NVML does not answer"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .gpus.devices import Device
+from .gpus.handles import Handles
 from .gpus.readings import Reading, read
 from .kubelet.podresources import FRESH, PodResources, given
 from .metrics import Sample
 from .offer.state import NodeState
 from .threads import Calls
-from .usage import Gpu, User, dumps
+from .usage import Gpu, Offered, User, dumps
 
 DEADLINE = 2.0  # seconds for a GPU's readings; one that hangs has none
 
@@ -20,8 +21,8 @@ DEADLINE = 2.0  # seconds for a GPU's readings; one that hangs has none
 class GpuPage:
     """Makes the page from NVML, the node's state and the kubelet's answer."""
 
-    def __init__(self, nvml: Any, state: NodeState, pods: PodResources, *, pods_known: bool) -> None:
-        self._nvml, self._state, self._pods = nvml, state, pods
+    def __init__(self, handles: Handles, state: NodeState, pods: PodResources, *, pods_known: bool) -> None:
+        self._handles, self._state, self._pods = handles, state, pods
         self._pods_known = pods_known  # there is a socket to ask at
         self._calls = Calls()
 
@@ -42,7 +43,7 @@ class GpuPage:
 
     async def _reading(self, uuid: str) -> Reading:
         try:
-            return await self._calls.within(DEADLINE, read, self._nvml, uuid)
+            return await self._calls.within(DEADLINE, read, self._handles, uuid)
         except asyncio.TimeoutError:
             return Reading()
 
@@ -57,6 +58,19 @@ def by_gpu(samples: Sequence[Sample], devices: Sequence[Device]) -> Mapping[str,
         user = User(pod, labels["container"], labels["resource"], int(units))
         found[gpu] = (*found.get(gpu, ()), user)
     return found
+
+
+def offered(gpu: str, state: NodeState) -> tuple[Offered, ...]:
+    """The units of a GPU that pods can get, by resource."""
+    found = Counter(
+        (resource, unit.way, unit.mib, unit.device.profile is not None)
+        for resource, units in state.offers.items()
+        for unit in units
+        if unit.device.gpu == gpu and unit.device.uuid not in state.unhealthy and not unit.counted
+    )
+    return tuple(
+        Offered(resource, count, way, mib, mig) for (resource, way, mib, mig), count in found.items()
+    )
 
 
 def _gpu(
@@ -74,4 +88,6 @@ def _gpu(
         unhealthy=state.unhealthy.get(device.uuid),
         since=state.since.get(device.uuid, ""),
         users=None if users is None else users.get(device.uuid, ()),
+        driver=state.driver,
+        offered=offered(device.uuid, state),
     )

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 
+from .bounded import Bounded
 from .offer.state import NodeState
 
 PREFIX = "gpunode_device_plugin_"
@@ -29,7 +30,7 @@ HELP = {
     "allocate_seconds": "Time that Allocate took",
 }
 # Any pod of the cluster can connect: these limits bound the memory that requests take.
-CONNECTIONS = 64  # per address; a new one closes the oldest, so that the kubelet's probe always gets through
+CONNECTIONS = 64  # per address
 REQUEST = 8192  # bytes
 DEADLINE = 10.0  # seconds to send a request and take its answer
 BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
@@ -160,18 +161,14 @@ async def serving(
         writer.transport.set_write_buffer_limits(high=0)  # drain() then waits until all of it is sent
         await writer.drain()
 
-    talks: dict[asyncio.Task[None], None] = {}  # oldest first
+    talks = Bounded[asyncio.Task[None]](CONNECTIONS, asyncio.Task.cancel)
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(talks) >= CONNECTIONS:
-            oldest = next(iter(talks))
-            del talks[oldest]
-            oldest.cancel()
         talk = asyncio.create_task(exchange(reader, writer))
-        talks[talk] = None
+        talks.add(talk)
         # A client that speaks no HTTP, is too slow or has disconnected gets no answer.
         await asyncio.wait({talk}, timeout=DEADLINE)
-        talks.pop(talk, None)
+        talks.discard(talk)
         if talk.done() and not talk.cancelled() and talk.exception() is None:
             writer.close()
             return

@@ -13,6 +13,7 @@ from .cluster.follow import Reads
 from .cluster.publish import Publisher
 from .discovery import Discovery
 from .gpupage import GpuPage
+from .gpus.handles import Handles
 from .health import Health, XidPolicy
 from .health.watches import GpuWatches
 from .kubelet.podresources import PodResources
@@ -55,7 +56,7 @@ async def serve(
     """
     publisher, health = publisher or Publisher(), {} if health is None else health
     state = NodeState({uuid: known.why for uuid, known in health.items() if known.why is not None})
-    metrics = Metrics()
+    metrics, handles = Metrics(), Handles(nvml)
     registrations = asyncio.Event()  # one has come or gone
     specs = Specs(Path(config.cdi_directory)) if config.cdi else None
     pods = PodResources(config.pod_resources_socket)
@@ -65,8 +66,8 @@ async def serve(
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
     reclaim = Reclaim(pods, state, pod_resources, kubelet) if config.pod_resources_socket else None
     readiness = Readiness(state, servers)
-    watches = GpuWatches(nvml, state, config, xid_policy, metrics, health)
-    discovery = Discovery(nvml, state, config, watches, specs, mps, reclaim)
+    watches = GpuWatches(handles, state, config, xid_policy, metrics, health)
+    discovery = Discovery(handles, state, config, watches, specs, mps, reclaim)
     tasks = [asyncio.create_task(discovery.run(), name="discovery")]
     if reclaim is not None:
         tasks.append(asyncio.create_task(reclaim.run(), name="reclaim"))
@@ -75,7 +76,7 @@ async def serve(
     if promised is not None:
         tasks.append(asyncio.create_task(promised.run(), name="promises"))
 
-    page = GpuPage(nvml, state, pods, pods_known=bool(config.pod_resources_socket))
+    page = GpuPage(handles, state, pods, pods_known=bool(config.pod_resources_socket))
 
     def probe() -> str | None:
         why = readiness.why_not()

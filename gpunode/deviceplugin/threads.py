@@ -11,6 +11,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class NvmlThread(threading.Thread):
+    """A thread that is inside NVML while it lives."""
+
+
+def inside() -> bool:
+    """True while any thread is inside NVML, one of an earlier configuration too."""
+    return any(isinstance(thread, NvmlThread) for thread in threading.enumerate())
+
+
 class Calls:
     """Runs calls that may hang. While one has not returned, the same call again waits for it: a GPU that hangs for days
     costs one thread.
@@ -52,7 +61,7 @@ def _started(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     def settle(how: Callable[[Any], None], what: Any) -> None:
         post(loop, lambda: how(what))
 
-    threading.Thread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
+    NvmlThread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
     return done
 
 

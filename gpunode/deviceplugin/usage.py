@@ -6,12 +6,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .status import Reason
 
-VERSION = 1
+VERSION = 2  # of what its readers must know; they ignore keys that they do not know (those of version 1 refuse them)
+READ = (1, VERSION)
 PATH = "/gpus"  # at the address of the probes
+
+T = TypeVar("T")
+
+
+class Newer(ValueError):
+    """The document's version is newer than this module's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +32,26 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """The units of one GPU, or of its MIG devices, as one resource. `way`: as of `offer.ids`; `mib`: of its memory, for each."""
+
+    resource: str
+    units: int
+    way: str
+    mib: int = 0
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. None: NVML does not say. `memory`, `used`: bytes. `utilization`: percent. `temperature`: °C. `processes`: how
+    """One GPU. None: NVML does not say. `memory`, `used`: bytes; no memory: it shares the host's. `utilization`: percent. `temperature`: °C. `processes`: how
     many use it that NVML lists. `unhealthy`: why, since `since` (RFC 3339; at the earliest the plugin's start). `users` is None
-    where the kubelet does not report them."""
+    where the kubelet does not report them. `driver`: the version that runs; "" from an older plugin, which has no `offered` either."""
 
     uuid: str
     index: str
     name: str
-    memory: int
+    memory: int | None
     used: int | None = None
     utilization: int | None = None
     temperature: int | None = None
@@ -41,6 +59,8 @@ class Gpu:
     unhealthy: Reason | None = None
     since: str = ""
     users: tuple[User, ...] | None = None
+    driver: str = ""
+    offered: tuple[Offered, ...] | None = None
 
 
 def dumps(gpus: tuple[Gpu, ...]) -> str:
@@ -51,10 +71,12 @@ def dumps(gpus: tuple[Gpu, ...]) -> str:
 
 
 def loads(text: str) -> tuple[Gpu, ...]:
-    """Raises ValueError for anything but a document of this version."""
+    """Raises ValueError for anything but a document of these versions, Newer for one of a later version."""
     found = json.loads(text)
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise ValueError(f"no document of version {VERSION}")
+    version = found.get("version") if isinstance(found, dict) else None
+    if version not in READ:
+        error = Newer if isinstance(version, int) and version > VERSION else ValueError
+        raise error(f"it is of version {version}, this gpunode reads up to {VERSION}")
     try:
         return tuple(_gpu(one) for one in found["gpus"])
     except (KeyError, TypeError) as error:
@@ -62,9 +84,14 @@ def loads(text: str) -> tuple[Gpu, ...]:
 
 
 def _gpu(found: Mapping[str, Any]) -> Gpu:
-    users, unhealthy = found["users"], found["unhealthy"]
+    users, unhealthy, offered = found["users"], found["unhealthy"], found.get("offered")
     read = {
-        "users": None if users is None else tuple(User(**one) for one in users),
-        "unhealthy": None if unhealthy is None else Reason(**unhealthy),
+        "offered": None if offered is None else tuple(_known(Offered, one) for one in offered),
+        "users": None if users is None else tuple(_known(User, one) for one in users),
+        "unhealthy": None if unhealthy is None else _known(Reason, unhealthy),
     }
-    return Gpu(**{**found, **read})
+    return _known(Gpu, {**found, **read})
+
+
+def _known(kind: type[T], found: Mapping[str, Any]) -> T:
+    return kind(**{name: found[name] for name in kind.__annotations__ if name in found})

@@ -8,19 +8,20 @@ import io
 import json
 import posixpath
 import re
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from gpunode import tars
 from gpunode.errors import GpunodeError
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 CHUNK = 1 << 20  # bytes
+LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
+MANIFESTS = 1000  # of an image for many platforms, with their attestations
 BIN = ("usr/local/bin", "usr/bin")  # as in PATH
 INTERPRETER = re.compile(r"python3\.(\d+)$")
 MUSL = re.compile(r"(?:usr/)?lib/ld-musl-")
@@ -66,9 +67,9 @@ def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
     with ExitStack() as stack:
         try:
             base = _base(name, _opener(path, stack), arch)
-        except (tarfile.TarError, EOFError, zlib.error):
+        except (tars.Damaged, *tars.BROKEN) as error:
             raise UnusableBase(
-                f"{name} is no image archive, or was cut off",
+                f"{name} is no image archive, or was cut off: {error}",
                 hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
             ) from None
         except OSError as error:
@@ -81,24 +82,27 @@ def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
 
 def _opener(path: Path, stack: ExitStack) -> Open:
     """Opens what is in the archive or folder by its name. Raises KeyError or FileNotFoundError for what is not."""
-    if path.is_dir():
-        return lambda name: (path / name).open("rb")
-    tar = stack.enter_context(tarfile.open(path))  # noqa: SIM115
-    members = {posixpath.normpath(member.name): member for member in tar}
+    if not path.is_dir():
+        return stack.enter_context(tars.opened(path)).open
 
-    def read(name: str) -> IO[bytes]:
-        file = tar.extractfile(members[posixpath.normpath(name)])
-        if file is None:
-            raise KeyError(name)
-        return file
+    def inside(name: str) -> IO[bytes]:
+        try:
+            place = (path / name).resolve()
+        except (ValueError, RuntimeError):  # a NUL, or links in a circle
+            raise KeyError(name) from None
+        if not place.is_relative_to(path.resolve()):
+            raise UnusableBase(
+                f"{path}: {name} leads out of the folder", hint="Save the image again, with all its layers."
+            )
+        return tars.regular(place)
 
-    return read
+    return inside
 
 
 def _base(path: str, read: Open, arch: str) -> Base:
     try:
         found = list(_images(read, arch))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, FileNotFoundError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError, FileNotFoundError) as error:
         raise UnusableBase(
             f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
         ) from None
@@ -112,7 +116,7 @@ def _base(path: str, read: Open, arch: str) -> Base:
     if len(fitting) > 1:
         raise UnusableBase(f"{path} holds {len(fitting)} images for linux/{arch}", hint="Save one alone.")
     config, names = fitting[0]
-    diffs = config.get("rootfs", {}).get("diff_ids", [])
+    diffs = config["rootfs"]["diff_ids"]
     if len(diffs) != len(names):
         raise UnusableBase(
             f"{path} has {len(names)} layers, its configuration names {len(diffs)}", hint="Save it again."
@@ -159,7 +163,10 @@ def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
 
     def content(name: str) -> Any:
         with read(name) as file:
-            return json.load(file)
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ValueError(f"{name} has more than {LARGEST} bytes")
+        return json.loads(text)
 
     try:
         entries = content("manifest.json")
@@ -167,11 +174,13 @@ def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
         entries = []
     for entry in entries:
         config = content(entry["Config"])
-        yield _platform(config), (config, entry["Layers"])
+        yield _platform(config), _image(config, entry["Layers"])
     if entries:
         return
     waiting = list(content("index.json")["manifests"])
     for entry in waiting:
+        if len(waiting) > MANIFESTS:
+            raise ValueError(f"more than {MANIFESTS} manifests")
         if not fits(entry, arch):
             if entry["platform"].get("architecture") != "unknown":  # an attestation
                 yield _platform(entry["platform"]), None
@@ -181,7 +190,17 @@ def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
             waiting += manifest["manifests"]
         else:
             config = content(_blob(manifest["config"]["digest"]))
-            yield _platform(config), (config, [_blob(one["digest"]) for one in manifest["layers"]])
+            yield _platform(config), _image(config, [_blob(one["digest"]) for one in manifest["layers"]])
+
+
+def _image(config: dict[str, Any], layers: list[str]) -> Image:
+    """The image, of whose parts each has its type. Raises TypeError, and KeyError for a missing one."""
+    inner = config.get("config") or {}
+    texts = [*layers, *config["rootfs"]["diff_ids"], *(inner.get("Env") or [])]
+    texts += [config[key] for key in ("architecture", "os", "variant") if config.get(key)]
+    if not all(isinstance(one, str) for one in texts) or not isinstance(config.get("history") or [], list):
+        raise TypeError("its configuration has other types")
+    return config, layers
 
 
 def _blob(digest: str) -> str:
@@ -217,39 +236,42 @@ class _Hashed(io.RawIOBase):
 def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str, str]]:
     """The layer, checked against its diff id, and the names of what is in it → what they link to, or ""."""
     try:
-        with read(name) as start:
-            magic = start.read(4)
+        with read(name) as file:
+            magic = file.read(4)
+        if magic == ZSTD:
+            raise UnusableBase(
+                f"{path}: layer {name} is compressed by zstd",
+                hint="Save it with gzip: skopeo copy --dest-compress-format gzip …",
+            )
+        compressed = magic.startswith(GZIP)
         with read(name) as file:
             stored = _Hashed(file)
-            compressed = magic.startswith(GZIP)
-            if magic == ZSTD:
-                raise UnusableBase(
-                    f"{path}: layer {name} is compressed by zstd",
-                    hint="Save it with gzip: skopeo copy --dest-compress-format gzip …",
-                )
-            plain = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=stored))) if compressed else stored
-            with tarfile.open(fileobj=plain, mode="r|") as tar:
-                inside = {_place(member.name): _target(member) for member in tar}
-            whole = plain.finish()
+            whole = _Hashed(_plain(cast("IO[bytes]", stored), compressed)).finish() if compressed else ""
             digest = stored.finish()
+        if (whole := f"sha256:{whole or digest}") != diff:
+            raise UnusableBase(
+                f"{path}: layer {name} is damaged: its SHA-256 is {whole.partition(':')[2]}, the image names {diff.partition(':')[2]}",
+                hint="Copy or save the base again.",
+            )
+        with read(name) as file:
+            inside = {_place(one.name): _target(one) for one in tars.members(_plain(file, compressed))}
     except (KeyError, FileNotFoundError):
         raise UnusableBase(
             f"{path} does not hold its layer {name}", hint="Save the image again, with all its layers."
         ) from None
-    if f"sha256:{whole}" != diff:
-        raise UnusableBase(
-            f"{path}: layer {name} is damaged: its SHA-256 is {whole}, the image names {diff.partition(':')[2]}",
-            hint="Copy or save the base again.",
-        )
     return Layer(name, digest, stored.size, compressed), inside
+
+
+def _plain(file: IO[bytes], compressed: bool) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if compressed else file
 
 
 def _place(name: str, folder: str = "") -> str:
     return posixpath.normpath(posixpath.join("/", folder, name)).lstrip("/")
 
 
-def _target(member: tarfile.TarInfo) -> str:
-    return f"/{member.linkname}" if member.islnk() else member.linkname
+def _target(member: tars.Member) -> str:
+    return f"/{member.link}" if member.kind == tars.HARD else member.link
 
 
 def _python(path: str, files: Mapping[str, str]) -> str:

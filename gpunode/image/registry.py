@@ -9,21 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, build_opener
 
 from gpunode import __version__
+from gpunode.image.base import MANIFESTS as MOST
 from gpunode.image.base import UnusableBase, fits
 from gpunode.image.login import login
+from gpunode.streams import within
 
 SECONDS = 30.0  # without an answer
+WHOLE_SECONDS = 120.0  # until an answer begins, with its token and redirects; until a whole manifest is here
+SLOWEST = 4 << 10  # bytes a second of a blob, on average
+PATIENCE = 60.0  # seconds, before that average counts
 CHUNK = 1 << 20  # bytes
 LARGEST = 4 << 20  # bytes of a manifest, as registries bound them
 OCI, DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
@@ -97,6 +103,8 @@ def _fetch(wanted: Reference, arch: str, to: Path) -> None:
     (to / "index.json").write_text(json.dumps({"manifests": [{"digest": wanted.digest}]}), encoding="utf-8")
     waiting = [wanted.digest]
     for digest in waiting:
+        if len(waiting) > MOST:
+            raise ValueError(f"more than {MOST} manifests")
         text = registry.manifest(digest)
         _write(wanted, blobs, digest, [text], len(text))
         manifest = json.loads(text)
@@ -135,15 +143,19 @@ class _Registry:
 
     def manifest(self, which: str) -> bytes:
         """A manifest by tag or digest, not checked."""
-        with self._get(f"manifests/{which}", MANIFESTS) as answer:
-            return answer.read(LARGEST)
+
+        def read() -> bytes:
+            with self._get(f"manifests/{which}", MANIFESTS) as answer:
+                return answer.read(LARGEST)
+
+        return within(WHOLE_SECONDS, read)
 
     def blob(self, folder: Path, digest: str, size: int) -> None:
         """Write a blob, which is `size` bytes long."""
-        with self._get(f"blobs/{digest}", "*/*") as answer:
-            _write(self._wanted, folder, digest, iter(lambda: answer.read(CHUNK), b""), size)
+        with within(WHOLE_SECONDS, lambda: self._get(f"blobs/{digest}", "*/*")) as answer:
+            _write(self._wanted, folder, digest, _parts(answer), size)
 
-    def _get(self, what: str, accept: str) -> IO[bytes]:
+    def _get(self, what: str, accept: str) -> HTTPResponse:
         address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
         try:
             return self._open(address, accept, self._right)
@@ -165,13 +177,13 @@ class _Registry:
             )
             return self._open(address, accept, self._right)
 
-    def _open(self, address: str, accept: str, right: str = "", form: bytes | None = None) -> IO[bytes]:
+    def _open(self, address: str, accept: str, right: str = "", form: bytes | None = None) -> HTTPResponse:
         headers = {"Accept": accept, "User-Agent": f"gpunode/{__version__}"}
         request = Request(address, form, headers)  # noqa: S310 (https)
         if right:
             # Not for the storage that registries redirect to.
             request.add_unredirected_header("Authorization", right)
-        answer: IO[bytes] = self._opener.open(request, timeout=SECONDS)
+        answer: HTTPResponse = self._opener.open(request, timeout=SECONDS)
         return answer
 
     def _token(self, challenge: dict[str, str], mine: str, refresh: str) -> str:
@@ -191,6 +203,17 @@ class _Registry:
         with self._open(realm, "application/json", mine, form) as answer:
             found: dict[str, Any] = json.loads(answer.read(LARGEST))
         return f"Bearer {found.get('token') or found.get('access_token') or ''}"
+
+
+def _parts(answer: HTTPResponse) -> Iterator[bytes]:
+    """What comes, as it comes. Raises TimeoutError for a blob that would take for ever."""
+    start, length = time.monotonic(), 0
+    while part := answer.read1(CHUNK):
+        yield part
+        length += len(part)
+        seconds = time.monotonic() - start
+        if seconds > PATIENCE and length < SLOWEST * seconds:
+            raise TimeoutError(f"{length} bytes came in {seconds:.0f} s")
 
 
 def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:

@@ -136,11 +136,7 @@ def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:
 def read_config(source: Source, name: str, pods: Mapping[str, Any]) -> PluginConfig | None:
     """The plugin's configuration file, None if the plugin could not use it; mistakes are noted."""
     found = read_settings(source, name, ("cluster", "plugin", "config"), pods)
-    return (
-        PluginConfig(found[0], *host_places([found[1]]), device_specs=found[1].pass_device_specs)
-        if found
-        else None
-    )
+    return _config([found[1]], text=found[0]) if found else None
 
 
 def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any]) -> PluginConfig | None:
@@ -158,8 +154,7 @@ def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any])
     if len(read) < len(names):
         return None
     texts = {key: text for key, (text, _) in read.items()}
-    specs = all(one.pass_device_specs for one in settings)
-    return PluginConfig("", *host_places(settings), texts, specs)
+    return _config(settings, files=texts)
 
 
 def read_settings(
@@ -170,16 +165,21 @@ def read_settings(
     if file is None:
         return None
     try:
-        return file.read_text(encoding="utf-8-sig"), configfile.read(file, pods)
+        settings = configfile.read(file, pods)  # first: it says why a file cannot be read
+        return file.read_text(encoding="utf-8-sig"), settings
     except BadConfig as error:
         for mistake in error.mistakes:
             source.problem(where, mistake)
         return None
 
 
-def host_places(settings: list[Config]) -> tuple[str, str]:
-    """The host folders that these settings need: for CDI, for MPS; "" for none."""
-    return (
-        next((one.cdi_directory for one in settings if one.cdi), ""),
-        next((one.mps_root for one in settings if one.mps), ""),
+def _config(settings: list[Config], text: str = "", files: Mapping[str, str] | None = None) -> PluginConfig:
+    """The configuration as written, and what these settings need of the hosts."""
+    return PluginConfig(
+        text,
+        cdi_directory=next((one.cdi_directory for one in settings if one.cdi), ""),
+        mps_root=next((one.mps_root for one in settings if one.mps), ""),
+        files=files or {},
+        mig=any(one.mig_strategy != "none" for one in settings),
+        device_specs=all(one.pass_device_specs for one in settings),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import posixpath
-import tarfile
 from pathlib import Path
 from typing import Any
 
+from gpunode import tars
+
+LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
 NAME = "io.containerd.image.name"
 
 
@@ -18,17 +19,19 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     The id is the digest of the image's configuration, as container runtimes use it. Raises ValueError with one sentence.
     """
     try:
-        with tarfile.open(archive) as tar:
-            images = read(archive, tar)
-    except tarfile.ReadError:
+        with tars.opened(archive) as tar:
+            images = contents(tar)
+        found = {full(name): (name, digest) for name, digest in images if name}
+    except (tars.Damaged, *tars.BROKEN) as error:
         raise ValueError(
-            f"{archive} is no image archive; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
+            f"{archive} is no image archive: {error}; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
         ) from None
     except OSError as error:
-        raise ValueError(f"{archive} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{archive} is a tar file but no complete image archive ({error!r})") from None
     if not images:
         raise ValueError(f"{archive} holds no image")
-    found = {full(name): (name, digest) for name, digest in images if name}
     there = ", ".join(name for name, _ in found.values()) or "an image without a name"
     if wanted is None:
         if len(found) != 1:
@@ -41,36 +44,26 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     return wanted, found[full(wanted)][1]
 
 
-def read(archive: Path, tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
-    """(reference, image id) of every name in the archive. Raises ValueError with the cause."""
-    try:
-        return contents(tar)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(f"{archive} cannot be read as an image archive: {error}") from None
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-        raise ValueError(f"{archive} is a tar file but no complete image archive ({error!r})") from None
-
-
-def contents(tar: tarfile.TarFile) -> list[tuple[str | None, str]]:
+def contents(tar: tars.Archive) -> list[tuple[str | None, str]]:
     """(reference, image id) of every name in the archive. `manifest.json` is Docker's, `index.json` OCI's."""
-    members = {posixpath.normpath(member.name): member for member in tar}
 
     def blob(name: str) -> bytes:
-        file = tar.extractfile(members[posixpath.normpath(name)])
-        if file is None:
-            raise KeyError(name)
-        return file.read()
+        with tar.open(name) as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ValueError(f"{name} has more than {LARGEST} bytes")
+        return data
 
     def digest(config: str) -> str:
         return f"sha256:{hashlib.sha256(blob(config)).hexdigest()}"
 
     images: list[tuple[str | None, str]] = []
-    if "manifest.json" in members:
+    if "manifest.json" in tar:
         entries = json.loads(blob("manifest.json"))
         images = [(tag, digest(entry["Config"])) for entry in entries for tag in entry["RepoTags"] or [None]]
-        if "index.json" not in members or any(tag for tag, _ in images):
+        if "index.json" not in tar or any(tag for tag, _ in images):
             return images
-    if "index.json" not in members:
+    if "index.json" not in tar:
         raise KeyError("manifest.json")
     index = json.loads(blob("index.json"))["manifests"]
     return [(reference_of(entry), digest(config_path(blob, entry))) for entry in index] or images

@@ -34,18 +34,19 @@ class Mention:
 
 def names(text: str) -> list[str]:
     """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. Raises ValueError for a bad range."""
-    found = RANGE.search(text)
-    if not found:
-        return [text]
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        near = f"{text[: found.start()]}[{found[2]}:{found[1]}]{text[found.end() :]}"
-        raise ValueError(f"the range {found.group()} ends before it starts; did you mean `{near}`?")
-    rest = names(text[found.end() :]) if text[found.end() :] else [""]
-    if (last - first + 1) * len(rest) > MOST_HOSTS:
-        raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
-    width = len(found[1])
-    return [f"{text[: found.start()]}{n:0{width}}{tail}" for n in range(first, last + 1) for tail in rest]
+    found, end = [""], 0
+    for one in RANGE.finditer(text):
+        first, last, width = int(one[1]), int(one[2]), len(one[1])
+        if last < first:
+            near = f"{text[: one.start()]}[{one[2]}:{one[1]}]{text[one.end() :]}"
+            raise ValueError(f"the range {one.group()} ends before it starts; did you mean `{near}`?")
+        if (last - first + 1) * len(found) > MOST_HOSTS:
+            raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
+        found = [
+            f"{name}{text[end : one.start()]}{n:0{width}}" for name in found for n in range(first, last + 1)
+        ]
+        end = one.end()
+    return [name + text[end:] for name in found]
 
 
 def range_meant(text: str) -> str | None:

@@ -15,6 +15,7 @@ from gpunode.errors import InventoryError
 INI = re.compile(
     rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE
 )  # a section that starts with a host
+LARGEST = 64 << 20  # bytes; ten thousand hosts with values of their own have 2 MB
 
 
 @dataclass
@@ -77,7 +78,8 @@ def _other(data: dict[str, object]) -> str:
 def content(path: Path) -> bytes:
     """The file's bytes."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            found = file.read(LARGEST + 1)
     except IsADirectoryError:
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix in {".yaml", ".yml"})
         there = f"; in it: {', '.join(inside[:5])}" if inside else ""
@@ -89,6 +91,11 @@ def content(path: Path) -> bytes:
         raise InventoryError([f"{path}: no such file{near}"]) from None
     except OSError as error:
         raise InventoryError([f"{path}: cannot be read: {error.strerror}"]) from None
+    if len(found) > LARGEST:
+        raise InventoryError(
+            [f"{path}: has more than {LARGEST >> 20} MiB, as no inventory has; name another file"]
+        )
+    return found
 
 
 def near_file(path: Path) -> str:

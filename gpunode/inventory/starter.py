@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from gpunode.wording import page
+
 SCHEMA = str(resources.files(__package__).joinpath("schema.json"))
 NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")  # that YAML reads as this text, but for its words
@@ -49,7 +51,7 @@ def text(known: Starter) -> str:
 
 def _lines(known: Starter) -> Iterator[str]:
     yield f"# yaml-language-server: $schema={SCHEMA}"
-    yield f"# Written by `gpunode init` from {known.source}. docs/inventory.md explains every key."
+    yield f"# Written by `gpunode init` from {known.source}. Every key: {page('inventory.md')}"
     yield ""
     decided = bool(known.kubeconfig or known.context or known.archive)
     yield "cluster:" if decided else "# cluster:"

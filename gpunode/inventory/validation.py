@@ -176,6 +176,8 @@ def sentence(error: Any, written: str | None) -> str:
     if error.validator == "minLength":
         return "is empty; give it a value or remove the line"
     if error.validator == "minProperties":
+        if "properties" not in error.schema:
+            return "is empty; give it an entry or remove it"
         return f"is empty; it needs at least one of {words(error.schema['properties'], 'or')}"
     return str(error.message)
 

@@ -158,7 +158,8 @@ def read_repository(source: Source, value: Mapping[str, str], where: Where) -> R
     if "-----BEGIN PGP PRIVATE KEY BLOCK-----" in key:
         source.problem(place, f"{path} is a PRIVATE key; export the public one: gpg --armor --export")
     elif "-----BEGIN PGP PUBLIC KEY BLOCK-----" not in key:
-        source.problem(place, f"{path} is no armoured public key; convert a binary one: gpg --enarmor")
+        convert = f"gpg --no-default-keyring --keyring {path} --armor --export"
+        source.problem(place, f"{path} is no armoured public key; convert a binary one: {convert}")
     elif "uri" in value:
-        return Repository(value["uri"], key)
+        return Repository(value["uri"], key, "".join(value.get("fingerprint", "").split()).upper())
     return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from gpunode.deviceplugin.settings import syntax
 from gpunode.kubelets.arguments import flag, is_plain
 from gpunode.model import Facts
 
@@ -53,10 +54,10 @@ def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
         try:
             data = json.loads(text)  # its tabs are none of YAML's
             return MappingProxyType(data), None
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     try:
-        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        data = syntax.data(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""

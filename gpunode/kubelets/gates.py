@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import yaml
 
+from gpunode.deviceplugin.settings import syntax
 from gpunode.kubelets import envfile, unitfile
 from gpunode.model import UnitSetting
 
@@ -195,7 +196,7 @@ def compose(text: str) -> yaml.Node | None:
     """
     try:
         flat = text.replace("\t", " ") if text.lstrip().startswith("{") else text
-        return yaml.compose(flat, yaml.SafeLoader)
+        return syntax.nodes(flat)
     except yaml.YAMLError:
         return None
 

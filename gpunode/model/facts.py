@@ -38,7 +38,7 @@ class PciDevice:
     vendor: str  # 10de; 15b3
     device: str  # 15f8
     cls: str  # 030200
-    driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci
+    driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, NovaCore, vfio-pci
     numa_node: int = -1
     subsystem: str = ""  # device id of the card, or of the part of it that a virtual machine got
 
@@ -77,7 +77,7 @@ class Gpu:
     uuid: str
     name: str
     pci: str
-    memory_mib: int
+    memory_mib: int | None  # None: it shares the host's
     mig: tuple[MigDevice, ...] | None = ()  # None: not known, though MIG is on
     mig_on: bool = False
     mig_pending: bool = False
@@ -227,6 +227,7 @@ class Facts:
     containerd: Containerd | None
     kubelet: Kubelet | None
     gpu_users: tuple[GpuUser, ...] = ()
+    containers: int | None = None  # and virtual machines, that have processes; None: not known
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None
     unconfirmed: tuple[Unconfirmed, ...] = ()
@@ -240,6 +241,7 @@ class Facts:
     )  # of systemd, nvidia-ctk, and each runc by its path
     unlinked: tuple[str, ...] = ()  # NVIDIA's device files that have no link in /dev/char
     kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module
+    boot_default: str | None = ""  # the kernel that the boot loader starts; "": its newest; None: not known
     module_files: tuple[
         str, ...
     ] = ()  # of the running kernel that are nvidia's: updates/dkms/nvidia-current.ko.xz

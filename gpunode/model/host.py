@@ -24,10 +24,12 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text."""
+    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text; `fingerprint` the whole one
+    that the user trusts, "": none is given."""
 
     uri: str
     key: str
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class PluginConfig:
     cdi_directory: str = ""  # the host's, for the plugin to write into; "" unless a CDI strategy is chosen
     mps_root: str = ""  # the host's, for the MPS control daemons; "" unless GPUs are shared by MPS
     files: Mapping[str, str] = field(default_factory=dict)  # the several, by name; {}: the one is `text`
+    mig: bool = False  # MIG devices are offered, on some node: the plugin needs the right to see them
     device_specs: bool = False  # the plugin names device files to the kubelet, too, on every node
 
 

@@ -78,7 +78,10 @@ class Disturbed:
         return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
 
 
-Status: TypeAlias = Literal["right", "planned", "changed", "failed", "refused", "unreachable", "declined"]
+# `differs`: not in its desired state, where a command plans nothing
+Status: TypeAlias = Literal[
+    "right", "planned", "differs", "changed", "failed", "refused", "unreachable", "declined"
+]
 
 
 Layer: TypeAlias = Literal[

@@ -67,6 +67,7 @@ class DriverWish:
     why: str
     ahead: str = ""  # the kernel of the next boot, where it has no nvidia module
     ahead_headers: tuple[PackageSpec, ...] = ()  # which dkms builds one with
+    ahead_why: str = ""  # why none of the plan's changes gives it one
     fabric: tuple[PackageSpec, ...] = ()  # parts of exactly the driver's version: fabric manager, IMEX …
     subnet: tuple[PackageSpec, ...] = ()  # what the fabric manager needs for NVSwitches of NVLink 5
     switches: bool = False  # has NVSwitches, whose fabric manager must run
@@ -87,6 +88,7 @@ class Source:
     name: str  # of its files below sources.list.d or yum.repos.d, without ending
     uri: str
     key: str
+    fingerprint: str = ""  # the whole one of the key, where the user has given it
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import yaml
 
+from gpunode.deviceplugin.settings import syntax
 from gpunode.model import Facts, Place
 from gpunode.planning import CannotPlan, files, services
 
@@ -105,12 +106,12 @@ def values(found: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
 def read(text: str, path: str) -> Iterator[Setting]:
     """The settings of one file."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        root = syntax.nodes(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
         raise CannotPlan(
-            f"{path} does not parse\n{where}: not valid YAML: {error.problem}",
+            f"{path} does not parse\n{where}: not valid YAML: {getattr(error, 'problem', error)}",
             hint="Fix the file by hand (the node's service reads it too), then run again; it was not touched.",
         ) from None
     if not isinstance(root, yaml.MappingNode):

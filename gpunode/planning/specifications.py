@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from gpunode.deviceplugin.settings import syntax
 from gpunode.model import Facts
 from gpunode.wording import few
 
@@ -103,7 +104,7 @@ def _older(facts: Facts, text: str) -> str:
 def _devices(text: str) -> set[str]:
     """The names of a specification's devices; none of one that is broken, which CDI leaves out."""
     try:
-        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader either way
+        data = syntax.data(text)
         return {str(device["name"]) for device in data.get("devices") or ()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError):
         return set()

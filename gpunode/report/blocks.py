@@ -17,6 +17,7 @@ SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "di
 WORDS = {
     "right": "right",
     "planned": "to change",
+    "differs": "different",
     "changed": "changed",
     "failed": "failed",
     "refused": "refused",
@@ -45,17 +46,18 @@ def alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
 
 
 def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
-    """A host's plan or `nothing to do`, its notes, and its error."""
+    """A host's plan or `up to date`, its notes, and its error."""
     if outcome.plan:
         facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
         yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
+        reload = bool(outcome.disturbs and outcome.disturbs.reload)
         for step in outcome.plan.steps:
-            yield from _step(step, diff=diff)
+            yield from _step(step, diff=diff, reload=reload)
         if outcome.disturbs:
             yield from ("   ", ("disturbs   ", "dim"), f"   {disturbs.sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
     elif outcome.error is None:
-        yield from (f" {outcome.host:<{width}}  ", ("= nothing to do\n", "dim"))
+        yield from (f" {outcome.host:<{width}}  ", ("= up to date\n", "dim"))
         yield from _notes(outcome, width)
     yield from failure(outcome, width)
 
@@ -102,10 +104,11 @@ def failure(outcome: Outcome, width: int) -> Iterator[Part]:
         yield f"{' ' * (width + 5)}{line}\n"
 
 
-def _step(step: StepPlan, *, diff: bool) -> Iterator[Part]:
-    name = step.step
+def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
+    name = "modules" if reload and step.step == "reboot" else step.step
     for change in step.changes:
-        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {diffs.headline(change)}\n")
+        words = diffs.headline(change, reload=reload)
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {words}\n")
         name = ""
         for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
             if text:

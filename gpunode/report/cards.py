@@ -72,7 +72,7 @@ class Card:
     @property
     def headline(self) -> str:
         seen = self.outcome or self.shown
-        return plain(headline(seen.facts, seen.desired)) if seen and seen.facts else ""
+        return headline(seen.facts, seen.desired) if seen and seen.facts else ""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -100,8 +100,7 @@ class Card:
             return []
         ends = [*starts[1:], max(self.ended, starts[-1])]
         did = [
-            Span(at, round(end - at, 3), plain(words))
-            for (at, words), end in zip(self.events, ends, strict=True)
+            Span(at, round(end - at, 3), words) for (at, words), end in zip(self.events, ends, strict=True)
         ]
         return [Span(0.0, round(starts[0], 3)), *did]
 
@@ -128,13 +127,8 @@ def causes(cards: Iterable[Card]) -> list[Cause]:
 
 
 def styled(parts: Iterable[Part]) -> list[Styled]:
-    """The parts, safe to be shown: what a terminal must not get is no use on a page either."""
-    found = []
-    for part in parts:
-        text, style = (part, "") if isinstance(part, str) else part
-        end = "\n" if text.endswith("\n") else ""
-        found.append(Styled(plain(text.removesuffix("\n")) + end, style))
-    return found
+    """The parts with the names of their styles."""
+    return [Styled(part) if isinstance(part, str) else Styled(*part) for part in parts]
 
 
 def without_first(parts: Iterable[Part]) -> list[Part]:

@@ -9,6 +9,7 @@ from gpunode import compat
 from gpunode.compat import gpus
 from gpunode.model import Desired, Facts, Outcome
 from gpunode.runtimes import RUNTIMES, in_use
+from gpunode.verify.host import links
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:
@@ -24,10 +25,14 @@ def headline(facts: Facts, wish: Desired | None = None) -> str:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Notes on a host beside its changes: the planner's, what was kept unconfirmed, and another apply that is running."""
+    """Notes on a host beside its changes: the planner's, the broken link of one that needs none, what was kept unconfirmed, and
+    another apply that is running."""
     found = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return found
+    if outcome.status == "right":
+        broken = [link for link in links(outcome) if link.status == "broken"]
+        found += tuple(f"{link.layer} is broken: {link.text}: see `gpunode verify`" for link in broken)
     found += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running
     if run is None:

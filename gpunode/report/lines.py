@@ -42,11 +42,12 @@ class Lines:
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         for outcome in outcomes:
             steps = outcome.plan.steps if outcome.plan else ()
+            reload = bool(outcome.disturbs and outcome.disturbs.reload)
             changes = [
                 {
                     "step": step.step,
                     "kind": type(change).__name__,
-                    "what": diffs.headline(change),
+                    "what": diffs.headline(change, reload=reload),
                     "why": change.why,
                     **({"diff": diffs.lines(change)} if diff else {}),
                 }
@@ -77,6 +78,8 @@ class Lines:
                 line["diff"] = one.lines
             if one.claims:
                 line["claims"] = [asdict(claim) for claim in one.claims]
+            if one.node:
+                line["node"] = one.node
             if one.untried:
                 line["untried"] = one.untried
             self._write(line)

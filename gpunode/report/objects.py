@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 
 # The action of a Difference → the verb in the plan, and its sign.
 DO: Mapping[str, str] = MappingProxyType(
-    {"created": "create", "changed": "change", "removed": "remove", "labelled": "label"}
+    {
+        "created": "create",
+        "changed": "change",
+        "removed": "remove",
+        "labelled": "label",
+        "replaced": "replace",
+    }
 )
 SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
 CHANGE = ("~", "yellow")
 FEW = 3  # fields shown per manager
+PODS = 10
+OUTDATED = "a container keeps the driver and the runtime that it was started with"
 INDENT = " " * 17
 
 
@@ -31,9 +39,9 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
     for same in _alike(differences):
         one = same[0]
         what = " and ".join(other.what for other in same)
-        yield from _change(name, one, what, whole=diff or (diff is None and one.action not in SIGNS))
+        yield from _change(name, one, what, whole=diff or (diff is None and not _by_name(one)))
         name = ""
-    if diff is None and any(one.action in SIGNS for one in differences):
+    if diff is None and any(map(_by_name, differences)):
         yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for one in differences:
@@ -44,14 +52,25 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
         what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
         yield from _change(name, first, what, whole=True)
         name = ""
+    pods = [one for one in differences if one.action == "replaced"]
+    if pods:
+        names = few([f"{one.what.removeprefix('Pod ')} on {one.node}" for one in pods], PODS)
+        yield from _change("pods", pods[0], names, whole=False)
+        yield f"{INDENT}{OUTDATED}\n", "dim"
+
+
+def _by_name(one: Difference) -> bool:
+    """Whether only its name is shown where no diff is asked for: it is new or removed, and no setting of the user's."""
+    return one.action in SIGNS and not (one.action == "created" and one.what.startswith("ConfigMap "))
 
 
 def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
-    """Objects, those together that change alike: the plugin's two DaemonSets have one diff."""
+    """Objects, those together that change alike: the plugin's two DaemonSets have one diff, at other line numbers."""
     found: dict[tuple[object, ...], list[Difference]] = {}
     for one in differences:
-        if one.action != "labelled":
-            alike = (one.action, one.lines, one.claims) if one.action == "changed" else one.what
+        if one.action not in ("labelled", "replaced"):
+            lines = tuple("@@" if line.startswith("@@") else line for line in one.lines)
+            alike = (lines, one.claims) if one.action == "changed" else one.what
             found.setdefault((alike,), []).append(one)
     return list(found.values())
 

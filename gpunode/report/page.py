@@ -60,8 +60,15 @@ def _replaceable(path: Path) -> bool:
 def _template() -> Any:
     from jinja2 import Environment, PackageLoader
 
-    environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True)
+    environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True, finalize=_safe)
     return environment.get_template("page.html.j2")
+
+
+def _safe(value: object) -> object:
+    """A value as the page shows it: text without secrets and control characters, but for the end of its line."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of the template's own
+        return value
+    return plain(value.removesuffix("\n")) + value[len(value.removesuffix("\n")) :]
 
 
 class Page:
@@ -72,7 +79,7 @@ class Page:
         self._start = time.monotonic()
         self._cards: dict[str, Card] = {}
         self._view: dict[str, Any] = {
-            "title": plain(title),
+            "title": title,
             "version": __version__,
             "when": time.strftime("%Y-%m-%d %H:%M %Z"),
             "summary": [],
@@ -125,7 +132,7 @@ class Page:
             for host, _, result, proof in rows:
                 self._card(str(host)).result = (str(result), str(proof))
         if rows:
-            cells = [[plain(shown(one)) for one in row] for row in rows]
+            cells = [[shown(one) for one in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
             same = next((one for one in tables if (one["title"], one["columns"]) == (title, columns)), None)
@@ -144,7 +151,7 @@ class Page:
 
     def note(self, text: str) -> None:
         self._report.note(text)
-        self._view["notes"].append(plain(text))
+        self._view["notes"].append(text)
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         self._report.summary(outcomes, cluster=cluster)
@@ -153,7 +160,7 @@ class Page:
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         self._report.total(text, numbers)
-        self._view["summary"].append(plain(text))
+        self._view["summary"].append(text)
 
     def write(self) -> None:
         """Write the file, whole or not at all. Raises OSError."""

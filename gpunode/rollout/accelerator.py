@@ -26,7 +26,7 @@ class How:
 def label(session: Session, how: How) -> int:
     """Label the nodes, and tell; the exit code."""
     api, listener = nodes.connect(session.inventory), session.listener
-    members = session.probed(converge.look)
+    members = session.probed(converge.look, plans=False)
     unseen = [one for one in members if one.facts is None]
     listener.failures(outcomes(unseen))
     found = nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)

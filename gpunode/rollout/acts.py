@@ -19,7 +19,8 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
-from gpunode.steps import cdi, dev_char
+from gpunode.runtimes import RUNTIMES
+from gpunode.steps import cdi, dev_char, toolkit_config
 from gpunode.wording import few
 
 Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")
@@ -27,6 +28,7 @@ Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-o
 REBOOT = ("reboot", "")
 # They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
 QUIET = frozenset({cdi.UNIT, cdi.OWN, dev_char.UNIT})
+RUNTIME_UNITS = frozenset(unit for one in RUNTIMES.values() for unit in one.WATCH.units)
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
 
@@ -49,6 +51,18 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
             *dict.fromkeys(name for name in names if name in driver),
             *(f"driver {change.version}" for change in changes if isinstance(change, UninstallDriver)),
         ),
+    )
+
+
+def outdate(changes: Iterable[Change]) -> bool:
+    """Whether these change the driver, or what the runtime makes of a container: those that run keep the libraries and
+    the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them."""
+    return any(
+        isinstance(change, (InstallDriver, KernelModule, Packages, Reboot))
+        or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
+        or (isinstance(change, Service) and change.loses)
+        or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)
+        for change in changes
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.cluster.api.watch import answering
-from gpunode.cluster.reason import of
+from gpunode.cluster.reason import Reason, of
 from gpunode.errors import ClusterError
 from gpunode.rollout import bring_up, control_plane, gate, rounds, work
 from gpunode.rollout.acts import Act
 from gpunode.rollout.interrupt import Interrupt
-from gpunode.rollout.listener import progress
+from gpunode.rollout.listener import problem, progress
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.record import Record, State
 from gpunode.rollout.session import Session
@@ -32,21 +32,29 @@ class Run:
     accepted: Mapping[str, frozenset[Act]]
     prove: bool
 
+    @property
+    def stopped(self) -> bool:
+        """Whether no work is waited for any more."""
+        return self.interrupt.set or bool(self.record.lost)
+
 
 def finished(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
     listener, masters = run.session.listener, control_plane.disturbed(members)
     members = control_plane.healthy_before(run.api, members, masters, listener)
-    members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.interrupt.set)
+    members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
+    cordoned = run.record.begun
     for one in members:
         if one.waits and one.reason is None:
             run.record.host(one.host.name, "changing")
+    if run.record.lost:
+        members = tuple(_given_back(run, one, cordoned) for one in members)
     begun = [one.host.name for one in members if one.host.name in masters and one.reason is None]
     members = rounds.converged(
         run.session,
         members,
         run.accepted,
-        lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.interrupt.set),
+        lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.stopped),
     )
     members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(one.good for one in members):
@@ -61,6 +69,18 @@ def finished(run: Run, members: Members) -> Members:
     for one in members:
         run.record.host(one.host.name, *end(one))
     return members
+
+
+def _given_back(run: Run, one: Member, cordoned: Collection[str]) -> Member:
+    """The member, out before anything is changed there; its node takes pods again."""
+    if not one.waits or one.reason is not None:
+        return one
+    listener, host = run.session.listener, one.host.name
+    reason = Reason(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
+    if host in cordoned:
+        reason = work.lifted(run.api, one, reason, listener.event)
+    problem(listener, host, reason)
+    return one.out(reason)
 
 
 def _proven(run: Run, api: Api, members: Members) -> Members:
@@ -90,4 +110,6 @@ def end(one: Member) -> tuple[State, str]:
     status = one.outcome.status if one.outcome else "failed"
     if status in ("failed", "refused", "unreachable"):
         return status, why
+    if one.in_use:
+        return "in use", one.result.why if one.result else ""
     return ("proven", "") if one.proven else ("failed", why)

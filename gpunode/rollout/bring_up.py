@@ -9,13 +9,13 @@ from dataclasses import replace
 from gpunode.cluster import plugin
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.cluster.plugin import Scope, capacity, expected, mig
+from gpunode.cluster.plugin import Scope, capacity, dra, expected, mig
 from gpunode.cluster.plugin.overview import Row
 from gpunode.cluster.reason import Reason, of
 from gpunode.cluster.vectoradd.target import target
 from gpunode.errors import ClusterError
 from gpunode.model import Inventory
-from gpunode.rollout import nodes, prove
+from gpunode.rollout import acts, nodes, prove
 from gpunode.rollout.listener import Listener, problem, progress
 from gpunode.rollout.member import Member, Members
 from gpunode.wording import Advice, Command
@@ -29,9 +29,12 @@ def bring_up(
     """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
     tell = progress(listener)
     members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
-    changed = [one.node.name for one in members if one.node and one.outdates_containers]
-    renew = plugin.uids(api, inventory.cluster.namespace, changed)  # before labels bring new pods
-    members = nodes.labelled(api, members)
+    changed = [
+        one.node.name for one in members if one.node and one.outcome and acts.outdate(one.outcome.applied)
+    ]
+    old = plugin.pods_on(api, inventory.cluster.namespace, changed)  # before labels bring new pods
+    renew = {pod["metadata"]["uid"] for pod in old}
+    members = nodes.labelled(api, nodes.unowned(dra.owners(api), members))
     members = aimed(inventory, members)
     if any(one.going for one in members):
         members = deployed(api, inventory, members, renew, tell)

@@ -10,7 +10,7 @@ from gpunode.cluster import plugin
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.nodes import Node, running
-from gpunode.cluster.plugin import Row, capacity, daemonset, expected, mig, published
+from gpunode.cluster.plugin import Row, capacity, daemonset, dra, expected, mig, published
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd import stranger
 from gpunode.cluster.vectoradd.target import target
@@ -99,11 +99,9 @@ def _judged(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
 ) -> Mapping[str, Chain]:
     placed = _placed(api, members, listener)
-    rows = {
-        row.node: row
-        for row in plugin.status(api, inventory.cluster.namespace, inventory.cluster.plugin_config)
-    }
-    judged = {one.host.name: _links(api, inventory, one, rows) for one in placed}
+    wish, owners = inventory.cluster, dra.owners(api)
+    rows = {row.node: row for row in plugin.status(api, wish.namespace, wish.plugin_config, owners)}
+    judged = {one.host.name: _links(api, inventory, one, rows, owners) for one in placed}
     if run:
         sound = [one for one in placed if holds(judged[one.host.name])]
         for host, link in _pods(api, inventory, sound, listener).items():
@@ -117,10 +115,12 @@ def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
     return nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
 
 
-def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row]) -> Chain:
+def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row], owners: dra.Owners) -> Chain:
     """Node, plugin and capacity."""
     if one.node is None:
         return (links.missing_link(one.reason or Reason("no-node", "")),)
+    if owned := owners.reason(one.node):
+        return (_node(api, one, one.node), links.owned_link(owned))
     row, mig_problem = (
         rows.get(one.node.name),
         mig.problem(inventory.cluster.plugin_config, one.gpus, one.labels),

@@ -18,7 +18,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
     nodes.usable(inventory)
-    members = repositories.added(session, session.probed(converge.look))
+    members = repositories.added(session, session.probed(converge.look), None)
     api: Api | None = None
     found: Members = ()
     wrong: ClusterError | None = None
@@ -40,7 +40,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         try:
             order = rounds.ordered(members)
             shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
-            objects, conflicts = shown.objects, bool(shown.conflicts) or shown.obstructed
+            objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:
             wrong = error
     if wrong is not None:

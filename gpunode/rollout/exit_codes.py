@@ -22,9 +22,10 @@ def worst(members: Iterable[Member]) -> int:
 
 
 def of_run(members: Iterable[Member]) -> int:
-    """Of a run that was to prove every host: 1 where one that was able is not, 4 where but a gate kept it, else as `worst`."""
+    """Of a run that was to prove every host: 1 where one that was able is not, 4 where but a gate kept it, else as `worst`.
+    A host that was right and whose GPUs are all in use counts as right."""
     members = tuple(members)
-    missed = [one for one in members if (one.good or one.waits) and not one.proven]
+    missed = [one for one in members if (one.good or one.waits) and not (one.proven or one.in_use)]
     if any(one.reason is None or one.reason.code != gate.CLOSED for one in missed):
         return 1
     return REFUSED if missed and worst(members) != 1 else worst(members)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from gpunode.cluster.nodes import Node
+from gpunode.cluster.nodes import Node, cordon
 from gpunode.cluster.plugin.capacity import Expected
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd.results import NodeResult
@@ -18,18 +18,8 @@ from gpunode.model import (
     Facts,
     Gpu,
     Host,
-    InstallDriver,
-    KernelModule,
     Outcome,
-    Packages,
-    Reboot,
-    Service,
-    WriteFile,
 )
-from gpunode.runtimes import RUNTIMES
-from gpunode.steps import toolkit_config
-
-RUNTIME_UNITS = frozenset(unit for one in RUNTIMES.values() for unit in one.WATCH.units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +76,14 @@ class Member:
         return self.good and self.wrong is None and (self.result is None or self.result.passed)
 
     @property
+    def in_use(self) -> bool:
+        """Whether nothing was to change on it, and nothing of its GPUs is free for a proof. Not where an earlier run has
+        changed it and left it cordoned: its proof is due."""
+        right = self.outcome is not None and self.outcome.status == "right" and self.wrong is None
+        cordoned = self.node is not None and cordon.TAINT in self.node.taints
+        return right and not cordoned and self.result is not None and self.result.busy
+
+    @property
     def wrong(self) -> Reason | None:
         """Why not all of it is proven; None while nothing is known to be wrong."""
         return self.reason or self.partly
@@ -99,17 +97,13 @@ class Member:
         return self.facts.gpus if self.facts else ()
 
     @property
-    def outdates_containers(self) -> bool:
-        """Whether this run changed its driver, or what its runtime makes of a container: those that run keep the
-        libraries and the runtime that they were started with. Or whether a reload of systemd took the GPUs from them."""
-        applied = self.outcome.applied if self.outcome else ()
-        return any(
-            isinstance(change, (InstallDriver, KernelModule, Packages, Reboot))
-            or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
-            or (isinstance(change, Service) and change.loses)
-            or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)
-            for change in applied
-        )
+    def bare(self) -> bool:
+        """Whether the host carries no pod: it is no node, and no kubelet, container or virtual machine runs there. False where
+        that is not known."""
+        seen = self.facts
+        if self.node is not None or seen is None or "kubelet" in seen.errors:
+            return False
+        return seen.containers == 0 and not (seen.kubelet and seen.kubelet.arguments)
 
     @property
     def no_driver(self) -> str:

@@ -16,7 +16,7 @@ from gpunode.cluster.extender import second
 from gpunode.cluster.nodes import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.cluster.nodes import labels as cluster_labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
-from gpunode.cluster.plugin import images, other_plugins
+from gpunode.cluster.plugin import dra, images, other_plugins
 from gpunode.cluster.plugin.deployment import Spec
 from gpunode.cluster.plugin.warnings import warnings
 from gpunode.cluster.reason import Reason, of
@@ -25,14 +25,15 @@ from gpunode.model import Host, Inventory, PluginImage
 from gpunode.rollout.listener import Listener
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
+from gpunode.wording import page
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 CONFLICT = "label-conflict"  # code: another's label is in the way
 
 WITHOUT_PLUGIN = (
     "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
-    "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; docs/deviceplugin.md says how to "
-    "make that file."
+    "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; how to make that file: "
+    f"{page('deviceplugin.md')}"
 )
 
 
@@ -55,7 +56,7 @@ def image_of(inventory: Inventory) -> PluginImage:
         raise ClusterError(
             f"{inventory.path} names no image of the device plugin",
             hint="Set cluster.plugin.image, or cluster.plugin.archive to the file of `gpunode plugin image` that gpunode loads "
-            "onto the nodes; docs/deviceplugin.md has more.",
+            f"onto the nodes. More: {page('deviceplugin.md')}",
         )
     return inventory.cluster.plugin
 
@@ -105,7 +106,7 @@ def identified(api: Api, session: Session, tell: Callable[[str], None]) -> Membe
     strangers = [one for one in members if one.node is None and not one.host.node]
     if not strangers:
         return members
-    asked = {one.host.name: one for one in session.probed(converge.look, strangers)}
+    asked = {one.host.name: one for one in session.probed(converge.look, strangers, plans=False)}
     again = [_asked(asked.get(one.host.name, one)) for one in members]
     return tuple(
         refused(one) if one.host.name in asked and one.facts else one
@@ -119,6 +120,11 @@ def refused(one: Member) -> Member:
         return one
     words = f"{one.outcome.error}; it is no node of the cluster either"
     return one.out(Reason(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
+
+
+def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
+    """The members; one is out where a DRA driver allocates its node's GPUs."""
+    return tuple(one.out(found.reason(one.node)) if one.going and one.node else one for one in members)
 
 
 def labelled(api: Api, members: Sequence[Member]) -> Members:
@@ -140,19 +146,32 @@ def labelled(api: Api, members: Sequence[Member]) -> Members:
         return tuple(pool.map(stage, members))
 
 
-def warn(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
-    """Tell of other device plugins, and of what the plugin's image and configuration would come to without a word."""
-    for other in other_plugins.every(api):
+def warn(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, but: str = ""
+) -> None:
+    """Tell of other device plugins (`but` the one with this title), and of what the plugin's image and configuration would
+    come to without a word."""
+    for other in [one for one in other_plugins.every(api) if one.title != but]:
         where = f"{other.title}, on {other.nodes} node{'s' if other.nodes > 1 else ''}"
         whose = f"It is {other.product.name}: {other.product.way}."
-        if other.configures:
+        if other.does == "configures":
             listener.note(
                 f"{where}, writes the container runtime's configuration too, and writes it back after gpunode. {whose}"
+            )
+        elif other.does == "allocates":
+            listener.note(
+                f"{where}, is a DRA driver for NVIDIA GPUs. A node whose GPUs it allocates gets no device plugin of gpunode. {whose}"
             )
         else:
             listener.note(
                 f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
                 f"remove that one first; running pods keep their GPUs. {whose}"
+            )
+    for node in filter(None, (one.node for one in members)):
+        for label in other_plugins.paused(node.labels):
+            listener.note(
+                f"{node.name}: the GPU Operator's label {label}={other_plugins.PAUSED} stays after a MIG change that failed. "
+                f"`kubectl label node {node.name} {label}-` removes it."
             )
     places = [(one.host, one.node, {**one.node.labels, **wished(one.host)}) for one in members if one.node]
     for words in warnings(inventory.cluster.plugin_config, places):

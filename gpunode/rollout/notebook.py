@@ -66,7 +66,9 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
             "`gpunode run manifest notebook` prints."
         )
     if done.port:
-        listener.note(f"Every node answers on port {done.port} for it, too.")
+        listener.note(
+            f"Every node answers on port {done.port} for it, too, over plain HTTP: the network sees Jupyter's token."
+        )
     listener.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
     listener.note(
         Advice(

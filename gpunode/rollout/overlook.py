@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,6 +11,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.extender import picture
 from gpunode.cluster.extender.picture import Row
 from gpunode.cluster.nodes import parse
+from gpunode.cluster.plugin.dra import owners
 from gpunode.cluster.plugin.usage import NodeUsage, usage
 from gpunode.cluster.pods import GPU, holds
 from gpunode.cluster.reason import Reason
@@ -23,16 +24,19 @@ from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command, few
 
 COLUMNS = (
-    *("node", "gpu", "uuid", "model", "used", "memory", "util", "temp"),
+    *("node", "gpu", "uuid", "model", "driver", "used", "memory", "util", "temp"),
     *("promised", "units", "allocated", "health", "since", "code", "reason", "pods", "processes"),
 )
 NAMED = 3  # pods of a node
+SHARED = "shared with the host"  # the memory of GPUs that have none of their own
 FSCK = "`gpunode share fsck` compares them with the kubelet's record"
 
 
-def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
+def overlook(
+    session: Session, *, selected: bool, hosts: bool, fresh: Callable[[], None] = lambda: None
+) -> int:
     """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes. `hosts`: the
-    session's can be asked by name who uses GPUs outside Kubernetes."""
+    session's can be asked by name who uses GPUs outside Kubernetes. `fresh` is called right before the first row."""
     listener, wish = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
     only: list[str] | None = None
@@ -54,6 +58,9 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
         if one.resource == resource and (wish.share or one.gpu != picture.UNKNOWN)
     }
     table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
+    judged, here = owners(api), {one.node for one in found}
+    owned = {one.name: why for one in map(parse, there) if one.name in here and (why := judged.reason(one))}
+    fresh()
     listener.rows("gpu", COLUMNS, table)
     if names := processes.strange(found):
         if hosts:
@@ -65,8 +72,10 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
     for node in found:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
-        problem(listener, node.node, _named(node))
-    if wrong := [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]:
+        problem(listener, node.node, owned.get(node.node) or _named(node))
+    numbers = totals(found)
+    unhealthy = [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]
+    if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
         listener.note(
             Advice(
@@ -75,10 +84,15 @@ def overlook(session: Session, *, selected: bool, hosts: bool) -> int:
                 "` follows the chain to the broken link, its cause and its fix.",
             )
         )
+    elif numbers["gpus"]:
+        listener.note(
+            Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
+        )
     strays.note(session.inventory, pods, listener)
-    numbers, parts = totals(found), shares(found, there, pods, resource)
-    listener.total(sentence(numbers, parts), {**numbers, **({"shares": parts} if parts else {})})
-    return 1 if missing or numbers["unhealthy"] or numbers["unknown"] else 0
+    parts, models = shares(found, there, pods, resource), by_model(found)
+    more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
+    listener.total(sentence(numbers, parts, models), {**numbers, **more})
+    return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
 
 
 def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object, ...]:
@@ -89,8 +103,9 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
         gpu.index,
         ForPrograms(gpu.uuid),
         gpu.name,
+        gpu.driver,
         None if gpu.used is None else Bytes(gpu.used),
-        Bytes(gpu.memory),
+        SHARED if gpu.memory is None else Bytes(gpu.memory),
         None if gpu.utilization is None else Percent(gpu.utilization),
         None if gpu.temperature is None else Celsius(gpu.temperature),
         None if promised is None else Part(promised.promised, promised.total),
@@ -123,6 +138,11 @@ def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
     }
 
 
+def by_model(found: Sequence[NodeUsage]) -> dict[str, int]:
+    """GPUs by model, the most frequent first."""
+    return dict(Counter(gpu.name for one in found for gpu in one.gpus).most_common())
+
+
 def shares(
     found: Sequence[NodeUsage], there: Sequence[Object], pods: Sequence[Object], memory: str
 ) -> dict[str, list[int]]:
@@ -141,8 +161,12 @@ def shares(
     return sums
 
 
-def sentence(numbers: dict[str, int], parts: Mapping[str, Sequence[int]] = MappingProxyType({})) -> str:
-    """The totals for people; `parts`: `shares`."""
+def sentence(
+    numbers: dict[str, int],
+    parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    models: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """The totals for people; `parts`: `shares`; `models`: `by_model`, which are named where there are several."""
     if not numbers["nodes"]:
         return "No node has GPUs that the cluster knows of."
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
@@ -151,6 +175,7 @@ def sentence(numbers: dict[str, int], parts: Mapping[str, Sequence[int]] = Mappi
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""
     more += f"; {_count(numbers['unknown'], 'node')} not known" if numbers["unknown"] else ""
+    more += f"; {', '.join(f'{count}x {name}' for name, count in models.items())}" if len(models) > 1 else ""
     return (
         f"{_count(numbers['gpus'], 'GPU')} on {_count(numbers['nodes'], 'node')}: {', '.join(states)}{more}"
     )

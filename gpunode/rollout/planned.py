@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from gpunode.cluster import nodes as cluster_nodes
 from gpunode.cluster import plugin, pods, trial
 from gpunode.cluster.api import AT_ONCE, Api, refusal
+from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.nodes import labels
 from gpunode.cluster.nodes.identity import ANOTHER_MACHINE
-from gpunode.cluster.objects import difference
+from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import daemonset, deployed, expected, images, sharing
+from gpunode.cluster.plugin import daemonset, deployed, dra, expected, images, sharing
 from gpunode.cluster.reason import of
 from gpunode.cluster.vectoradd import manifest as vectoradd
 from gpunode.errors import ClusterError, Obstacle
 from gpunode.model import Host, Inventory
-from gpunode.rollout import nodes
+from gpunode.rollout import acts, nodes
 from gpunode.rollout.listener import Listener, problem
 from gpunode.rollout.member import Member, Members
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command, few, page
 
 FEW = 2  # objects that a note names
 NAMED = 5  # nodes that it names
@@ -31,19 +32,20 @@ PROOF = "vectoradd"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What of the cluster waits: how many objects change, nodes among them; and the members, out where another's label
-    is in the way."""
+    """What of the cluster waits: how many objects change, nodes and `replaced` pods among them; and the members, out where another's label
+    is in the way, or another owner has the GPUs."""
 
     objects: int
     members: Members
-    obstructed: bool = False  # the cluster would refuse pods
+    obstructed: tuple[str, ...] = ()  # pods that the cluster would refuse
+    replaced: int = 0
+    imageless: tuple[str, ...] = ()  # nodes, the members' or others, without the plugin's image
 
     @property
     def conflicts(self) -> Members:
-        """Those whose labels would be refused, or whose node is another machine."""
-        return tuple(
-            one for one in self.members if one.reason and one.reason.code in (nodes.CONFLICT, ANOTHER_MACHINE)
-        )
+        """Those whose labels would be refused, whose node is another machine, or whose GPUs have another owner."""
+        codes = (nodes.CONFLICT, ANOTHER_MACHINE, dra.OTHER_OWNER)
+        return tuple(one for one in self.members if one.reason and one.reason.code in codes)
 
 
 def plan(
@@ -105,25 +107,52 @@ def show(
     strict: bool = True,
     loaded: bool = False,
     order: Sequence[Collection[Host]] = (),
+    other: Object | None = None,
 ) -> Planned:
     """Show what deploying the plugin on the members' nodes would change. `diff`: with what is new or removed whole, or
     (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
-    be on these nodes."""
+    be on these nodes. `other`: the DaemonSet that it replaces."""
     spec = nodes.spec_of(inventory)
-    objects = plugin.plan(api, spec, strict=strict)
-    nodes.warn(api, inventory, members, listener)
+    objects = plugin.plan(api, spec, strict=strict, tell=listener.note)
+    nodes.warn(api, inventory, members, listener, but=title(other) if other else "")
+    owners = dra.owners(api)
+    if owners.unknown:
+        listener.note(
+            f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
+        )
+    members = nodes.unowned(owners, members)
     _reconfigured(api, inventory, members, listener)
-    _imageless(api, inventory, members, listener, loaded=loaded)
+    imageless = _imageless(api, inventory, members, listener, loaded=loaded)
     tried = _tried(api, members, strict=strict)
-    would = [*objects, *(change for _, change in tried if change is not None)]
+    would = [
+        *([difference.removed(other)] if other else []),
+        *objects,
+        *(change for _, change in tried if change is not None),
+    ]
+    outdated = _replaced(api, spec.namespace, members, order)
+    would += outdated
     changes = [one for one in would if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
     _untried(would, listener)
+    if words := apply.unguarded(api, spec.manifests, changes):
+        listener.note(words)
     obstructed = _obstacles(api, spec, objects, members, listener, order)
     for one, _ in tried:
         if one.node is not None:
             problem(listener, one.host.name, one.reason)
-    return Planned(len(changes), tuple(one for one, _ in tried), obstructed)
+    return Planned(len(changes), tuple(one for one, _ in tried), obstructed, len(outdated), imageless)
+
+
+def _replaced(
+    api: Api, namespace: str, members: Sequence[Member], order: Sequence[Collection[Host]]
+) -> list[Difference]:
+    """The plugin's pods that `bring_up` replaces, since the hosts' plans outdate their containers."""
+    worked = {host.name for batch in order for host in batch}
+    changed = [
+        one.node.name for one in members if one.node and one.host.name in worked and acts.outdate(one.changes)
+    ]
+    found = plugin.pods_on(api, namespace, changed) if changed else []
+    return [difference.replaced(pod, daemonset.place(pod)) for pod in found]
 
 
 def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
@@ -150,7 +179,7 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
         listener.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
             f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
-            "their own: `cluster.plugin.configs` in docs/sharing.md."
+            f"their own: `cluster.plugin.configs` in {page('sharing.md')}"
         )
 
 
@@ -161,8 +190,8 @@ def _obstacles(
     members: Sequence[Member],
     listener: Listener,
     order: Sequence[Collection[Host]],
-) -> bool:
-    """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; whether there is such."""
+) -> tuple[str, ...]:
+    """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; the pods that it would not."""
     node = next((one.node for one in members if one.node), None)
     request = expected.memory(spec.config, node.labels if node else {}) or pods.GPU, 1
     prove = (
@@ -185,7 +214,7 @@ def _obstacles(
             listener.note(
                 f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
             )
-    return any(one.reason for one in found)
+    return tuple(one.what for one in found if one.reason)
 
 
 def _new_pods(
@@ -232,7 +261,7 @@ def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes
 
 def _imageless(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
-) -> None:
+) -> tuple[str, ...]:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
     image, here = nodes.image_of(inventory), {one.node.name for one in members if one.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
@@ -246,6 +275,7 @@ def _imageless(
                 "` of these hosts loads it.",
             )
         )
+    return tuple(without)
 
 
 def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[Member, Difference | None]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpunode.cluster import plugin, rights
-from gpunode.cluster.plugin import Row, Scope, expected
-from gpunode.errors import Declined
+from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.objects import apply
+from gpunode.cluster.plugin import Row, Scope, expected, other_plugins
+from gpunode.cluster.plugin.dra import owners
+from gpunode.errors import ClusterError, Declined
 from gpunode.model import Inventory
 from gpunode.rollout import bring_up, nodes, planned
 from gpunode.rollout.listener import Listener, accepted, problem, progress
@@ -18,8 +21,9 @@ from gpunode.wording import Advice, Command, few, lines
 NAMED = 5  # nodes that a note names
 
 
-def deploy(session: Session, *, yes: bool) -> int:
-    """Label the nodes, deploy it, and wait until each offers GPUs; the exit code."""
+def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
+    """Label the nodes, deploy it, and wait until each offers GPUs; the exit code. `replace`: NAMESPACE/NAME of another
+    plugin's DaemonSet, which is deleted first."""
     listener, inventory = session.listener, session.inventory
     spec = nodes.spec_of(inventory)  # or nothing is begun
     api, tell = nodes.connect(inventory), progress(listener)
@@ -28,12 +32,22 @@ def deploy(session: Session, *, yes: bool) -> int:
     found = [one for one in members if one.node is not None]
     going: tuple[Member, ...] = ()
     if found:
-        waiting = planned.show(api, inventory, found, listener)
+        names = [one.node.name for one in found if one.node]
+        other = other_plugins.replaced(api, replace, names) if replace else None
+        waiting = planned.show(api, inventory, found, listener, other=other)
         going = tuple(one for one in waiting.members if one.going)
-        rights.demanded(api, rights.of_rollout(spec.namespace))
+        if other and going:
+            _startable(other, waiting, names)
+        gone = [other] if other else []
+        deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
+        rights.demanded(api, (*rights.of_rollout(spec.namespace), *deletion))
         if going and waiting.objects:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.labelled(api, going)
+        if other and all(one.going for one in going) and len(going) == len(found):
+            apply.delete(api, other, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+        elif other:
+            listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
     refused = len(going) < len(found)  # `show` has reported them
     problems = [*missing, *(one for one in going if one.reason)]
     going = tuple(one for one in going if one.going)
@@ -45,7 +59,7 @@ def deploy(session: Session, *, yes: bool) -> int:
         good = rollout.good
         running = {row.node for row in rollout.rows if not row.problem}
         aimed = tuple(
-            replace(one, expected=expected.memory(spec.config, one.labels) or None)
+            dataclasses.replace(one, expected=expected.memory(spec.config, one.labels) or None)
             for one in going
             if one.node and one.node.name in running
         )
@@ -63,7 +77,7 @@ def inspect(session: Session, *, selected: bool) -> int:
     """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
     listener, wish = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
-    rows = plugin.status(api, wish.namespace, wish.plugin_config)
+    rows = plugin.status(api, wish.namespace, wish.plugin_config, owners(api))
     missing: list[Member] = []
     if selected:
         members = nodes.identified(api, session, progress(listener))
@@ -104,6 +118,25 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
             )
     removed = plugin.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
+
+
+def _startable(other: Object, waiting: planned.Planned, names: Sequence[str]) -> None:
+    """Raises ClusterError where it is known that this plugin would not run in the other's place."""
+    without = [name for name in waiting.imageless if name in names]
+    refused = [what for what in waiting.obstructed if not what.endswith(f"/{planned.PROOF}")]  # it runs none
+    if refused:
+        raise ClusterError(
+            f"{title(other)} stays: {refused[0]} would not be admitted in its place; nothing was changed",
+            hint="Do what is said above about these pods, then give the same command again.",
+        )
+    if without:
+        raise ClusterError(
+            f"{title(other)} stays: this plugin's image is not on {few(without, NAMED)}, as far as the kubelet reports; "
+            "nothing was changed",
+            hint=Advice(
+                "`", Command("provision"), "` of these hosts loads it; then give the same command again."
+            ),
+        )
 
 
 def show(rows: Sequence[Row], listener: Listener) -> None:

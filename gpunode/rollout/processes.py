@@ -32,7 +32,9 @@ def show(api: Api, session: Session, names: Sequence[str]) -> None:
     theirs = {one.host.name: one.node.name for one in members if one.node and one.node.name in names}
     if not theirs:
         return
-    asked = session.probed(converge.look, [Member(one.host) for one in members if one.host.name in theirs])
+    asked = session.probed(
+        converge.look, [Member(one.host) for one in members if one.host.name in theirs], plans=False
+    )
     session.listener.failures(outcomes([one for one in asked if one.facts is None]))
     rows = [
         (

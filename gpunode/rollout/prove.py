@@ -121,6 +121,8 @@ def verdict(one: Member) -> tuple[str, str]:
         return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
     if result is None:
         return "not verified", f"{count} offered; no pod was run on them"
+    if one.in_use:
+        return "not verified", f"nothing to change; in use, not proven now: {result.why}"
     if not result.passed:
         failed = [one.why for one in result.results if not one.passed]
         return "not verified", result.why or (failed or [f"no pod saw {', '.join(result.uncovered)}"])[0]
@@ -159,5 +161,5 @@ def show(results: Sequence[NodeResult], listener: Listener) -> None:
     ]
     listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
     for result in results:
-        if result.why:
+        if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
             listener.problem(ClusterError(result.why, subject=result.node))

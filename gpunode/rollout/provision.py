@@ -14,6 +14,7 @@ from gpunode.cluster.nodes import cordon
 from gpunode.cluster.reason import Reason
 from gpunode.cluster.vectoradd import left as pods
 from gpunode.converge import REBOOT_SECONDS
+from gpunode.errors import ClusterError, GpunodeError
 from gpunode.model import Host
 from gpunode.rollout import (
     acts,
@@ -35,7 +36,7 @@ from gpunode.rollout.batches import Size
 from gpunode.rollout.interrupt import Interrupt
 from gpunode.rollout.listener import Listener, accepted, progress
 from gpunode.rollout.member import Member, Members, outcomes
-from gpunode.rollout.record import BAD, BEGUN, DONE, Record, RecordedRun
+from gpunode.rollout.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
 from gpunode.rollout.session import Session
 from gpunode.wording import Advice, Command, few, lines
 
@@ -48,7 +49,7 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 class Wish:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: so many hosts may end
     badly, those included that the plan showed refused or unreachable, before no further batch is begun; None: none but
-    those that the plan showed. `rest`: hosts that the run which this one resumes has not finished; `begun`: those of them
+    those that the plan showed. `fingerprints`: whole ones of keys that the user trusts. `rest`: hosts that the run which this one resumes has not finished; `begun`: those of them
     that it had begun → seconds for which they may still reboot."""
 
     yes: bool = False
@@ -56,6 +57,7 @@ class Wish:
     size: Size | None = None
     canary: int = 0
     max_fail: int | None = None
+    fingerprints: tuple[str, ...] = ()
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
 
@@ -63,7 +65,13 @@ class Wish:
     def options(self) -> Mapping[str, object]:
         """As the record of a run keeps it."""
         size = self.size and self.size.text
-        return {"run": self.run, "max_fail": self.max_fail, "batch": size, "canary": self.canary}
+        return {
+            "run": self.run,
+            "max_fail": self.max_fail,
+            "batch": size,
+            "canary": self.canary,
+            "fingerprints": list(self.fingerprints),
+        }
 
     @classmethod
     def again(cls, run: RecordedRun, *, yes: bool, now: float) -> Wish:
@@ -76,6 +84,7 @@ class Wish:
             size=Size.parse(size) if size else None,
             canary=max(0, int(known.get("canary") or 0) - len(run.having(DONE))),
             max_fail=known.get("max_fail"),
+            fingerprints=tuple(known.get("fingerprints") or ()),
             rest=run.not_done,
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
@@ -87,7 +96,9 @@ def provision(session: Session, wish: Wish) -> int:
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
     members = repositories.added(
-        session, python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes)
+        session,
+        python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes),
+        wish.fingerprints,
     )
     found, namespace = stake.located(api, members), session.inventory.cluster.namespace
     members = control_plane.guarded(
@@ -97,10 +108,10 @@ def provision(session: Session, wish: Wish) -> int:
     if api is None:
         session.listener.note(nodes.WITHOUT_PLUGIN)
     order = _ordered(members, wish, cordon.left(api) if api else {})
-    objects = (
-        planned.plan(api, session.inventory, found, session.listener, order=order).objects
+    shown = (
+        planned.plan(api, session.inventory, found, session.listener, order=order)
         if api and found
-        else 0
+        else planned.Planned(0, ())
     )
     gate.show(session.inventory, session.listener)
     waiting = [one for one in members if one.waits]
@@ -111,7 +122,7 @@ def provision(session: Session, wish: Wish) -> int:
     judged = {one.name for one in (session.hosts if wish.max_fail is not None else able)} | wish.begun.keys()
     if wish.max_fail is not None and able and len(bad := _bad(members, judged)) > wish.max_fail:
         return _nothing_begins(session, members, bad, wish.max_fail)
-    _asked(session, order, waiting, objects, yes=wish.yes)
+    _asked(session, order, waiting, shown, wish)
     record = Record.begin(
         Path(session.inventory.path),
         list(dict.fromkeys([*wish.rest, *(one.host.name for one in members)])),
@@ -135,7 +146,7 @@ def provision(session: Session, wish: Wish) -> int:
         shut, tell = "", progress(session.listener)
 
         def sure() -> str:
-            return held.sure(work.API_SECONDS, tell, lambda: stop.set)
+            return held.sure(work.API_SECONDS, tell, lambda: stop.set) or record.lost
 
         for number, part in enumerate(order, 1):
             now = tuple(one for one in members if one.host in part)
@@ -152,6 +163,8 @@ def provision(session: Session, wish: Wish) -> int:
             members = tuple(after.get(one.host.name, one) for one in members)
     record.end()
     _tell_lost(held, session.listener)
+    if record.lost:
+        _tell_unwritten(api, record, session.listener)
     if api is not None and able:
         prove.verdicts(members, session.listener)
     _tell_left(members, session.listener)
@@ -181,17 +194,20 @@ def _asked(
     session: Session,
     order: tuple[tuple[Host, ...], ...],
     waiting: Sequence[Member],
-    objects: int,
-    *,
-    yes: bool,
+    cluster: planned.Planned,
+    wish: Wish,
 ) -> None:
     """Show the batches, and raise Declined unless they are accepted."""
     parts = rounds.rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
-    if waiting or objects:
-        many = sum(bool(changes) for _, _, changes, *_ in parts)
-        question = rounds.question(waiting, objects, session.inventory.path, many)
-        accepted(session.listener, question, yes=yes)
+    busy = [part for part in parts if part[2]]
+    if way := rounds.faster(busy, wish.size):
+        session.listener.note(way)
+    if waiting or cluster.objects:
+        question = rounds.question(
+            waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced
+        )
+        accepted(session.listener, question, yes=wish.yes)
 
 
 def _operator(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
@@ -207,11 +223,23 @@ def _tell_lost(held: Held, listener: Listener) -> None:
         listener.note(f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods.")
 
 
+def _tell_unwritten(api: Api | None, record: Record, listener: Listener) -> None:
+    """Report the record that cannot be written, and which of the run's cordons stand."""
+    nodes = ""
+    try:
+        mine = [node for node, owner in cordon.left(api).items() if owner == record.owner] if api else []
+        nodes = f" Still cordoned: {', '.join(mine)}." if mine else ""
+    except ClusterError as error:
+        nodes = f" Nodes may still be cordoned: {error.words}."
+    hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
+    listener.problem(GpunodeError(f"No further host was begun: {record.lost}.{nodes}", hint=hint))
+
+
 def _tell_left(members: Members, listener: Listener) -> None:
     """The commands that go on with hosts that this run has not finished; nothing where there is none."""
     ends = {one.host.name: batch.end(one)[0] for one in members}
     bad = [name for name, state in ends.items() if state in BAD]
-    left = [name for name, state in ends.items() if state != DONE]
+    left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:
         return
     first = "Fix what is wrong there, then `" if bad else "`"

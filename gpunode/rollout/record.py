@@ -14,6 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -31,12 +32,14 @@ State: TypeAlias = Literal[
     "changing",
     "changed",
     "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
+    "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
     "skipped",  # its work did not end in time, or the run stopped before it
     "refused",
     "unreachable",
     "failed",
 ]
 DONE: State = "proven"
+FINISHED: tuple[State, ...] = (DONE, "in use")
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
@@ -67,16 +70,19 @@ class RecordedRun:
 
     @property
     def not_done(self) -> tuple[str, ...]:
-        return tuple(name for name, progress in self.hosts.items() if progress.state != DONE)
+        return tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)
 
 
 class Record:
-    """The record of the run under way. Each line is on the disk when the call returns."""
+    """The record of the run under way. Each line is on the disk when the call returns. `lost`: why it cannot be written any
+    more; nothing new may be begun then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.stem
         self.owner = f"run {self.id} of {getpass.getuser()}@{socket.gethostname()}"
+        self.lost = ""
+        self._states: dict[str, State] = {}
 
     @classmethod
     def begin(
@@ -93,22 +99,25 @@ class Record:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            record._append(
+                format=FORMAT,
+                inventory=str(inventory.resolve()),
+                began=time.time(),
+                hosts=list(hosts),
+                options=dict(options),
+            )
         except OSError as error:
+            with suppress(OSError):
+                record.path.unlink()
             raise GpunodeError(
                 f"{folder}: the record of this run cannot be written: {error.strerror}",
-                hint="Without it a run that is cut off could not be resumed. Set XDG_STATE_HOME to a folder of yours.",
+                hint="Without it a run that is cut off could not be resumed. Free space, or set XDG_STATE_HOME to a folder of yours.",
             ) from error
-        record._write(
-            format=FORMAT,
-            inventory=str(inventory.resolve()),
-            began=time.time(),
-            hosts=list(hosts),
-            options=dict(options),
-        )
         return record
 
     def host(self, name: str, state: State, why: str = "") -> None:
         """The host has come to this state."""
+        self._states[name] = state
         self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
 
     def gate(self, seen: Mapping[str, Any]) -> None:
@@ -118,13 +127,21 @@ class Record:
     @property
     def begun(self) -> tuple[str, ...]:
         """The hosts that have begun and come to no end yet."""
-        return read(self.path).having(*BEGUN)
+        return tuple(name for name, state in self._states.items() if state in BEGUN)
 
     def end(self) -> None:
         """Nothing is left to resume, but by a new run."""
         self._write(ended=time.time())
 
     def _write(self, **line: Any) -> None:
+        if self.lost:
+            return  # after a line that may be cut off no other is read
+        try:
+            self._append(**line)
+        except OSError as error:
+            self.lost = f"its record {self.path} cannot be written: {error.strerror}"
+
+    def _append(self, **line: Any) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -147,8 +164,14 @@ def runs() -> Path:
 
 def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
-    lines = list(_lines(path))
-    head = lines[0] if lines else {}
+    try:
+        return _parsed(path, list(_lines(path)))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise GpunodeError(f"{path}: not the record of a run ({error})", hint="Begin a new run.") from None
+
+
+def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
+    head: Mapping[str, Any] = lines[0] if lines else {}
     written = head.get("format")
     if isinstance(written, int) and written > FORMAT:
         raise GpunodeError(
@@ -167,7 +190,7 @@ def read(path: Path) -> RecordedRun:
             )
         ended = ended or "ended" in line
     return RecordedRun(
-        path.stem, str(head.get("inventory", "")), began, head.get("options") or {}, hosts, ended
+        path.stem, str(head.get("inventory", "")), began, {**(head.get("options") or {})}, hosts, ended
     )
 
 
@@ -242,7 +265,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # cut off by what ended the run
         if not isinstance(found, dict):
             return

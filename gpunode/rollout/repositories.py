@@ -3,38 +3,43 @@ NVIDIA and checked against the fingerprints of the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpunode import compat, converge
 from gpunode.compat import Signed
 from gpunode.errors import GpunodeError
-from gpunode.keys import key
+from gpunode.keys import Unconfirmed, WrongKey, key
 from gpunode.model import Repository
 from gpunode.rollout.member import Member, Members
 from gpunode.rollout.session import Session
+from gpunode.wording import Advice, Command
 
-WHOLE = 40  # digits of a fingerprint; with fewer, another key could end alike
 
-
-def added(session: Session, members: Members) -> Members:
+def added(session: Session, members: Members, given: Collection[str] | None) -> Members:
     """The members, of which those that were refused for such a repository are planned again with it. Each key is fetched once;
-    one that cannot be had is a problem, and the refusal stays."""
+    one that cannot be had or is not trusted is a problem, and the refusal stays. `given`: whole fingerprints that the user
+    trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
     got: dict[Signed, Repository | GpunodeError] = {}
     for _ in ("driver", "toolkit"):
-        members = tuple(_with(session, one, got) for one in members)
+        members = tuple(_with(session, one, given, got) for one in members)
     return members
 
 
-def _with(session: Session, one: Member, got: dict[Signed, Repository | GpunodeError]) -> Member:
+def _with(
+    session: Session,
+    one: Member,
+    given: Collection[str] | None,
+    got: dict[Signed, Repository | GpunodeError],
+) -> Member:
     refused = one.outcome
     if refused is None or not refused.repository or refused.facts is None:
         return one
     source = compat.signed_for(refused.facts.os, refused.repository)
-    if source is None or len(source.fingerprint) < WHOLE:
+    if source is None:
         return one
     if source not in got:
-        got[source] = _fetched(session, source)
+        got[source] = _fetched(session, source, given)
     found = got[source]
     if isinstance(found, GpunodeError):
         return one
@@ -44,9 +49,21 @@ def _with(session: Session, one: Member, got: dict[Signed, Repository | GpunodeE
     return replace(one, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
 
 
-def _fetched(session: Session, source: Signed) -> Repository | GpunodeError:
+def _fetched(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:
+    adds = f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
     try:
-        text = key(source)
+        found = key(source, given=given or ())
+    except WrongKey as error:
+        if given is not None or not isinstance(error, Unconfirmed):
+            session.listener.problem(error)
+            return error
+        found = error.key
+        words = (
+            f"{adds}has the fingerprint {found.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
+            "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"
+        )
+        command = Command("provision", f"--fingerprint {found.fingerprint}")
+        session.listener.note(Advice(words, command, "` takes it."))
     except GpunodeError as error:
         error.hint = (
             "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "
@@ -54,8 +71,7 @@ def _fetched(session: Session, source: Signed) -> Repository | GpunodeError:
         )
         session.listener.problem(error)
         return error
-    session.listener.note(
-        f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
-        f"has the fingerprint that gpunode knows, {source.fingerprint}."
-    )
-    return Repository(source.uri, text)
+    else:
+        whose = "that gpunode knows" if found.fingerprint == source.fingerprint else "that you gave"
+        session.listener.note(f"{adds}has the fingerprint {whose}, {found.fingerprint}.")
+    return Repository(source.uri, found.text, found.fingerprint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -20,6 +21,7 @@ from gpunode.wording import Advice, Command
 # A host right before its changes, which may have to wait for work, and may have another plan then.
 Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
+MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
 AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
 
@@ -88,12 +90,46 @@ def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tup
     return found if len([row for row in found if row[2]]) > 1 else []
 
 
-def question(waiting: Sequence[Member], objects: int, inventory: str, batches: int = 0) -> str:
-    """What is asked before anything is changed; it names the inventory."""
-    many = f" in {batches} batches" if batches > 1 else ""
-    parts = [f"{len(waiting)} host{'s' if len(waiting) > 1 else ''}{many}"] if waiting else []
-    parts += ["the cluster"] if objects else []
-    return f"Apply {inventory} to {' and '.join(parts)}?"
+def question(
+    waiting: Sequence[Member], objects: int, inventory: str, batches: int = 0, replaced: int = 0
+) -> str:
+    """What is asked before anything is changed: what it costs, pods of the plugin that are `replaced` among it, and the
+    inventory."""
+    if not waiting:
+        return f"Apply {inventory} to the cluster?"
+    what = f"{_count(len(waiting), 'host')}{' and the cluster' if objects else ''}"
+    plugin = [f"{_count(replaced, 'pod')} of the plugin replaced"] if replaced else []
+    costs = [*_costs(waiting), *plugin, *([f"{batches} batches"] if batches > 1 else [])]
+    return f"{what}: {', '.join(costs)}. Apply {inventory}?"
+
+
+def faster(rows: Sequence[Sequence[object]], size: Size | None) -> str:
+    """The way to fewer batches, where there are many and the user has chosen no `size`; else ""."""
+    if len(rows) <= MANY or size is not None:
+        return ""
+    words = f"{len(rows)} batches, one after the other: `"
+    return Advice(words, Command("provision", "--batch 25%"), "` is faster, and disturbs more hosts at once.")
+
+
+def _costs(waiting: Sequence[Member]) -> list[str]:
+    """`1 reboot`, `2 restarts of docker`, `0 pods disturbed`: of these plans together."""
+    found = [one.disturbs for one in waiting]
+    reboots = sum(one.what.reboot and not one.reload for one in found)
+    reloads = sum(one.reload or one.what.modules for one in found)
+    units = Counter(unit.removesuffix(".service") for one in found for unit in one.what.restarts)
+    pods = sum(len(one.pods or ()) for one in found if one.anybody)
+    unknown = sum(one.pods is None and one.anybody for one in found)
+    return [
+        *([_count(reboots, "reboot")] if reboots else []),
+        *([f"{_count(reloads, 'reload')} of the modules"] if reloads else []),
+        *(f"{_count(times, 'restart')} of {unit}" for unit, times in units.items()),
+        *([f"{_count(pods, 'pod')} disturbed"] if pods or not unknown else []),
+        *([f"pods unknown on {_count(unknown, 'host')}"] if unknown else []),
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _disturbs(one: Member) -> str:

@@ -29,8 +29,11 @@ class Session:
         self,
         task: Callable[[Visit, OnEvent], Outcome],
         hosts: Sequence[Host] | None = None,
+        *,
+        plans: bool = True,
     ) -> list[Outcome]:
-        """Run `task` on every host, `forks` at a time; outcomes in the order of `hosts`."""
+        """Run `task` on every host, `forks` at a time; outcomes in the order of `hosts`. Not `plans`: the command plans nothing,
+        so a host that is not in its desired state is reported as one that differs."""
         hosts = self.hosts if hosts is None else hosts
         done: dict[str, Outcome] = {}
         with self.listener.live(hosts):
@@ -41,17 +44,22 @@ class Session:
             ):
                 if isinstance(item, Outcome):
                     done[item.host] = item
-                    self.listener.finished(item)
+                    differs = item.status == "planned" and not plans
+                    self.listener.finished(replace(item, status="differs") if differs else item)
                 else:
                     self.listener.event(item)
         return [done[host.name] for host in hosts]
 
     def probed(
-        self, task: Callable[[Visit, OnEvent], Outcome], members: Sequence[Member] | None = None
+        self,
+        task: Callable[[Visit, OnEvent], Outcome],
+        members: Sequence[Member] | None = None,
+        *,
+        plans: bool = True,
     ) -> Members:
-        """The members (None: one for every host) with the outcomes of `task`."""
+        """The members (None: one for every host) with the outcomes of `task`, reported as `each` does."""
         members = [Member(host) for host in self.hosts] if members is None else members
-        outcomes = self.each(task, [one.host for one in members])
+        outcomes = self.each(task, [one.host for one in members], plans=plans)
         return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
 
 

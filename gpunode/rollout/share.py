@@ -15,6 +15,7 @@ from gpunode.cluster import control_plane, lease, plugin, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.extender import deployment as extender
 from gpunode.cluster.lease import Held
+from gpunode.cluster.objects import apply
 from gpunode.errors import AgentFailed, ClusterError, GpunodeError, Refused, UsageError
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.planning.cannot_plan import CannotPlan
@@ -58,9 +59,11 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     wanted = extender.spec(api, spec.namespace, image, wish)
     if wish.scheduler is not None:
         second.rehearse(api, wanted, wish.scheduler)
-    differences = *plugin.plan(api, spec), *extender.plan(api, wanted)
+    differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api, wanted)
     changes = [one for one in differences if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
+    if words := apply.unguarded(api, [*spec.manifests, *wanted.manifests], changes):
+        listener.note(words)
     if changes:
         accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
     rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)

@@ -14,7 +14,7 @@ from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.extender.picture import Real, Row
 from gpunode.cluster.plugin import other_plugins
 from gpunode.cluster.plugin.usage import usage
-from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse
+from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse, registered
 from gpunode.errors import ClusterError
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
 from gpunode.rollout import nodes, strays
@@ -146,7 +146,9 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
     for one in found:
         both = sums.setdefault(one.resource, [0, 0])
         both[0] += one.promised
-        both[1] += one.total or 0
+        # Of a device whose units are not known those count that pods have.
+        unknown = 0 if one.gpu == picture.UNKNOWN else one.used or 0
+        both[1] += unknown if one.total is None else one.total
     words = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
     listener.total(words or "no node offers GPUs", {"resources": sums})
 
@@ -239,7 +241,7 @@ def _of_host(one: Member, listener: Listener) -> Real | None:
     try:
         if file.content is None:
             raise ValueError(file.error or "it cannot be read")
-        entries = parse(file.content)
+        entries, units = parse(file.content), registered(file.content)
     except ValueError as error:
         listener.problem(
             ClusterError(f"{RECORD}: {error}", hint="What its pods use is not known.", subject=one.host.name),
@@ -247,7 +249,7 @@ def _of_host(one: Member, listener: Listener) -> Real | None:
         )
         return None
     indexes = {gpu.uuid: str(gpu.index) for gpu in one.gpus}
-    return Real(entries, indexes)
+    return picture.of_host(entries, units, indexes)
 
 
 def _pods(one: Row) -> str:

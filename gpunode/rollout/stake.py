@@ -79,6 +79,8 @@ def _disturbed(api: Api | None, one: Member, plugin: Collection[str], *, strict:
 
 
 def _pods(api: Api | None, one: Member, *, strict: bool) -> tuple[Work, ...] | None:
+    if api is not None and one.bare:
+        return ()
     if api is None or one.node is None:
         return None
     try:

@@ -18,7 +18,7 @@ def verify(session: Session, *, run: bool) -> int:
     """Judge and tell every link; the exit code. `run`: with pods."""
     listener, inventory = session.listener, session.inventory
     nodes.usable(inventory)
-    members = session.probed(converge.look)
+    members = session.probed(converge.look, plans=False)
     found = chains(inventory, members, listener, run=run)
     if run:
         found = _with_containers(session, members, found)

@@ -55,7 +55,7 @@ def cleared(
             end = ending.ended(api, one, visit, tell, stopped)
             outcome, spared[one.host.name] = end.outcome, end.spared
             if end.left:
-                reasons[one.host.name] = _lifted(api, one, _busy(one, end.left, stopped()), tell)
+                reasons[one.host.name] = lifted(api, one, _busy(one, end.left, stopped()), tell)
                 return one.outcome
             if api and one.node:
                 cordon.cordon(
@@ -63,7 +63,7 @@ def cleared(
                 )  # the node may have been deleted meanwhile, or uncordoned
                 outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
         except ClusterError as error:
-            reasons[one.host.name] = _lifted(api, one, _named(one, error), tell)
+            reasons[one.host.name] = lifted(api, one, _named(one, error), tell)
             return one.outcome
         record.host(one.host.name, "drained")
         return outcome
@@ -100,7 +100,7 @@ def again(
     except ClusterError as error:
         reason = _named(one, error, what)
     if not before.applied:
-        return one.out(_lifted(api, one, reason, tell))
+        return one.out(lifted(api, one, reason, tell))
     return replace(one, outcome=replace(before, status="failed", error=reason.words, hint=reason.fix))
 
 
@@ -136,7 +136,7 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def _lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reason:
+def lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reason:
     """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
     with why it still stands: the host is disturbed then, and counts as one that ended badly."""
     if api is None or one.node is None:

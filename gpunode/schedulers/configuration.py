@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from gpunode.deviceplugin.settings import syntax
 from gpunode.planning.cannot_plan import CannotPlan
 from gpunode.schedulers import flags, lines
 
@@ -97,7 +98,7 @@ def second(extender: Extender, minor: int, name: str, namespace: str, lease: str
 def extended(path: str, text: str, extender: Extender) -> str:
     """The operator's configuration with this extender. Raises CannotPlan."""
     root = lines.composed(path, text)
-    expected = yaml.safe_load(text)
+    expected = syntax.data(text)
     if not str(expected.get("apiVersion", "")).startswith(f"{GROUP}/v1"):
         raise CannotPlan(f"{path} is no KubeSchedulerConfiguration", hint="Name one with --config.")
     others = expected.get("extenders") or []

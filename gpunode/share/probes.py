@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from .connections import Guarded
 
-class Probes(ThreadingHTTPServer):
+STRANGERS = 64  # connections: nothing is known of any client
+
+
+class Probes(Guarded):
     """`why_not`: why the extender does not serve, "" where it does. It is alive while it answers."""
 
-    daemon_threads = True
-
     def __init__(self, address: tuple[str, int], why_not: Callable[[], str]) -> None:
-        super().__init__(address, Handler)
+        super().__init__(address, Handler, STRANGERS)
         self.why_not = why_not
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import ssl
-import threading
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from .binding import NotLeading
+from .connections import Guarded
 from .protocol import BadRequest, Extender
 
 log = logging.getLogger(__name__)
@@ -26,62 +24,36 @@ HERE = "POST filter, prioritize, preempt and bind are here"
 FIELD = ("filter", "bind")  # whose answers have a field for an error
 MOST_BYTES = 256 << 20  # of a body: 5,000 nodes of 50 KiB, where the scheduler sends them whole
 IDLE = 120.0  # seconds; Go's client closes an idle connection after 90
-GREETING = 10.0  # seconds for a TLS handshake
+STRANGERS = 512  # connections before their certificate: half of the usual 1,024 descriptors
+GREETING = 3.0  # seconds for a TLS handshake
 BACKLOG = 1024  # connections that wait to be accepted: binds come in hundreds
 
 
-class Server(ThreadingHTTPServer):
+class Server(Guarded):
     """Serves an extender on (host, port) from `serve_forever` to `leave`; by TLS where there is a context."""
 
-    daemon_threads = True
     request_queue_size = BACKLOG
 
     def __init__(
         self, address: tuple[str, int], extender: Extender, tls: ssl.SSLContext | None = None
     ) -> None:
-        super().__init__(address, Handler)
+        super().__init__(address, Handler, STRANGERS)
         self.extender = extender
         self._tls = tls
-        self._open: dict[Any, socket.socket] = {}  # TLS takes the accepted socket over: here is a copy
-        self._changed = threading.Condition()
 
-    def leave(self, seconds: float) -> bool:
-        """Take no more requests, on kept connections neither. Whether those under way were answered in so many seconds."""
-        self.shutdown()
-        with self._changed:
-            self._close(socket.SHUT_RD)
-            done = self._changed.wait_for(lambda: not self._open, seconds)
-            self._close(socket.SHUT_RDWR)
-        return done
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._changed:
-            self._open[request] = request.dup()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._changed:
-                self._open.pop(request).close()
-                self._changed.notify_all()
-
-    def _close(self, how: int) -> None:
-        for one in self._open.values():
-            with suppress(OSError):  # its client was faster
-                one.shutdown(how)
+    def get_request(self) -> tuple[Any, Any]:
+        request, address = super().get_request()
+        if self._tls is not None:
+            request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's thread: a client that is slow to greet delays no other."""
         if self._tls is not None:
             request.settimeout(GREETING)
-            request = self._tls.wrap_socket(request, server_side=True)
-        try:
-            super().finish_request(request, client_address)
-        finally:
-            if self._tls is not None:
-                self.shutdown_request(request)
+            request.do_handshake()
+        self.known(request)
+        super().finish_request(request, client_address)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """A client that leaves in the middle of its request is no failure."""

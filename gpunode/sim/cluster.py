@@ -21,6 +21,7 @@ from gpunode.sim.controllers.node_lifecycle import NodeHealth
 from gpunode.sim.host.endpoints import Loopback, endpoints
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
+from gpunode.sim.node import container
 from gpunode.sim.node.kubelet import Kubelet
 
 
@@ -69,6 +70,7 @@ class Cluster:
             Loop(store, "controllers", garbage.concerns, lambda: garbage.collect(store), 1.0),
             Loop(store, "nodes", lambda item: item["kind"] == "Node", health.check, 0.5),
         ]
+        self._forks = container.fork_server()
         self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
         for name in names:
@@ -81,7 +83,9 @@ class Cluster:
         state = State(self._folder / "hosts" / name)
         place = endpoints(self._folder, state, len(self._kubelets), self._loopback)
         self.metrics[name] = place.metrics
-        self._kubelets[name] = Kubelet(self.store, state, place, self._health, self._pullable, self._account)
+        self._kubelets[name] = Kubelet(
+            self.store, state, place, self._health, self._pullable, self._account, self._forks
+        )
 
     def close(self) -> None:
         """End everything: kubelets with the processes of their pods, controllers, the API."""
@@ -89,6 +93,7 @@ class Cluster:
             loop.close()
         for kubelet in self._kubelets.values():
             kubelet.close()
+        self._forks.close()
         self._api.close()
 
     def _account(self, namespace: str, name: str) -> dict[str, str]:

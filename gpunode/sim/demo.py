@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import shutil
@@ -46,7 +45,6 @@ class Demo:
         cluster: Mapping[str, Any] | None = None,
         files: Mapping[str, str] | None = None,
     ) -> None:
-        _complete()
         self._kept = False
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=room()))
         self._lock = (self.folder / "lock").open("w")
@@ -161,20 +159,3 @@ class Demo:
             server.wait()
             raise
         return server
-
-
-def _complete() -> None:
-    """Raises DemoFailed if a library of the device plugin is missing: the plugin runs as a process here."""
-    missing = [name for name in ("grpc", "google.protobuf") if not _installed(name)]
-    if missing:
-        raise DemoFailed(
-            f"the demo runs the device plugin, and of its libraries {' and '.join(missing)} cannot be found",
-            hint="Install gpunode with its extra: `pip install '.[deviceplugin]'` in its checkout",
-        )
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

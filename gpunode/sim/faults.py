@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gpunode.sim.host import repository
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.programs import systemd
 from gpunode.sim.host.state import State
@@ -73,8 +74,22 @@ def _toolkit(_: State, __: Machine, now: Now) -> None:
     del now.packages["nvidia-container-toolkit"]
 
 
-def _nouveau(_: State, __: Machine, now: Now) -> None:
-    now.modules = {"nouveau": ""}
+def _free(module: str) -> Callable[[State, Machine, Now], None]:
+    """The host boots one of Linux' own drivers, which nothing blacklists."""
+
+    def act(state: State, _: Machine, now: Now) -> None:
+        (state.root / "etc/modprobe.d/gpunode-nouveau.conf").unlink(missing_ok=True)
+        now.modules = {module: ""}
+
+    return act
+
+
+def _kernel(state: State, machine: Machine, now: Now) -> None:
+    new = repository.later(machine.kernel)
+    now.packages.pop(f"linux-headers-{new}", None)
+    for path in (state.root / f"boot/vmlinuz-{new}", state.root / f"lib/modules/{new}/modules.dep"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
 
 
 def _runtime(state: State, machine: Machine, now: Now) -> None:
@@ -131,7 +146,19 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "an upgrade replaced the driver's library under the loaded module", "library", _library
         ),
         "nouveau": Fault(
-            "a new kernel loaded nouveau instead of nvidia", "module", _nouveau, _with("containerd")
+            "a new kernel loaded nouveau instead of nvidia", "module", _free("nouveau"), _with("containerd")
+        ),
+        "nova": Fault(
+            "a new kernel loaded nova, nouveau's successor, instead of nvidia",
+            "module",
+            _free("nova_core"),
+            _with("containerd"),
+        ),
+        "kernel": Fault(
+            "an upgrade installed a kernel that has no nvidia module, for the next boot",
+            "module",
+            _kernel,
+            lambda machine: bool(machine.gpus) and not machine.rpm,
         ),
         "toolkit": Fault("an administrator removed nvidia-container-toolkit", "toolkit", _toolkit),
         "runtime": Fault(

@@ -65,8 +65,8 @@ def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted"
     """What the steps after this one find of the module: absent, where nothing loads it; there only after a reboot; as
     it is loaded now; or loaded by this step."""
     planned = module_changes(facts, desired)
-    nouveau = desired.driver is not None and modules.nouveau(facts)
-    if nouveau or any(isinstance(change, Reboot) for change in planned):
+    taken = desired.driver is not None and compat.taken(facts.pci)
+    if taken or any(isinstance(change, Reboot) for change in planned):
         return "rebooted"
     if any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned):
         return "reloaded"

@@ -35,8 +35,8 @@ SERVICES = {
 
 def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
     """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
-    if nouveau(facts):
-        return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau
+    if compat.taken(facts.pci):
+        return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
     if "nvidia" not in facts.modules:
         yield load(facts, LOAD, "the GPUs have no driver loaded")
         return
@@ -52,11 +52,6 @@ def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
 def at_boot(wish: DriverWish) -> tuple[str, ...]:
     """Those that are loaded at every boot."""
     return (*LOAD, *((UMAD,) if wish.subnet else ()))
-
-
-def nouveau(facts: Facts) -> bool:
-    """Whether nouveau holds a GPU."""
-    return any(device.driver == "nouveau" for device in compat.gpus(facts.pci))
 
 
 def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:

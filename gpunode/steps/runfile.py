@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode import compat
 from gpunode.model import (
     Change,
     DriverWish,
@@ -54,10 +55,10 @@ def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Cha
         yield from modules.plan(facts, wish, changed=False)
         return
     loaded, held = "nvidia" in facts.modules, modules.holders(facts)
-    beside = modules.nouveau(facts) or bool(loaded and held)
+    beside = bool(compat.taken(facts.pci) or (loaded and held))
     if beside and numbers(wish.version) < BESIDE:
-        if modules.nouveau(facts):
-            return  # after the reboot that is planned for nouveau
+        if compat.taken(facts.pci):
+            return  # after the reboot that is planned for nouveau or nova
         raise CannotPlan(
             f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
             hint="Stop what uses the GPUs, or reboot the host; then run again.",
@@ -80,7 +81,7 @@ def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Cha
             beside=beside,
             fault=reason,
         )
-    if modules.nouveau(facts):
+    if compat.taken(facts.pci):
         return
     if beside:
         yield Reboot(f"{reason}; {held}")

@@ -57,6 +57,11 @@ def plugin_link(row: Row | None, fix: str) -> Link:
     return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 
+def owned_link(why: Reason) -> Link:
+    """The node's GPUs have another owner, so it is to have no plugin."""
+    return Link("plugin", "broken", "the node's GPUs have another owner", why.words, why.fix)
+
+
 def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
     """The node offers every GPU of its host; `why`: the reason if not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"

@@ -133,7 +133,7 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
             "module",
             "broken",
             f"{owner} holds the GPUs, not nvidia",
-            "the nvidia driver cannot bind to them",
+            f"nvidia cannot bind to them: when it loads, the kernel logs “NVRM: GPU … is already bound to {owner}”",
             _fix(outcome, "module", by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
@@ -151,7 +151,20 @@ def _module(outcome: Outcome, seen: Facts) -> Link:
     missing = [change for change in loads if change.fault]  # without one it follows from an installation
     if missing:
         return _judge(outcome, "module", f"nvidia {loaded.version}, {flavour}, incomplete", "driver")
-    return Link("module", "ok", f"nvidia {loaded.version}, {flavour}")
+    return _next_boot(outcome, f"nvidia {loaded.version}, {flavour}")
+
+
+def _next_boot(outcome: Outcome, text: str) -> Link:
+    """The module's link where it is loaded: broken if the next boot loses it and the plan prevents that; with the reason if no change
+    of gpunode's does."""
+    wish = outcome.desired.driver if outcome.desired else None
+    if wish is None or not wish.ahead:
+        return Link("module", "ok", text)
+    cause = f"the next boot loses the driver: kernel {wish.ahead} has no nvidia module"
+    if not wish.ahead_why:
+        return Link("module", "broken", text, cause, _fix(outcome, "module", "", "driver"))
+    by_hand = "Give that kernel its module, or let the boot loader start another one next."
+    return Link("module", "ok", text, f"{cause}; {wish.ahead_why}", by_hand)
 
 
 def _library(outcome: Outcome, seen: Facts) -> Link:

@@ -16,6 +16,7 @@ import pytest
 
 from gpunode import bootstrap, wire
 from gpunode.model import Change, Watch
+from tests import forks
 
 DAEMON = "/etc/docker/daemon.json"
 DOCKER = "docker.service"
@@ -102,7 +103,7 @@ class Host:
         return self.path(path).read_text()
 
     def start(self, job: Mapping[str, Any], payload: bytes = b"") -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
+        process = forks.Popen(
             ["/bin/sh", "-c", bootstrap.command(sudo=False, password=False)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -194,6 +194,28 @@ REFRESH: list[tuple[str, str, int, str, str]] = [
         "",
     ),
     (
+        "repository-sha1",  # as apt 3 of Debian 13 has it: NVIDIA/cuda-repo-management#39, #44
+        f"W: OpenPGP signature verification failed: {URI}  InRelease: Sub-process /usr/bin/sqv returned an error code (1), error "
+        "message is: Signing key on EB693B3035CD5710E231E123A4B469963BF863CC is not bound:            No binding signature at time "
+        "2026-01-29T20:38:48Z   because: Policy rejected non-revocation signature (PositiveCertification) requiring second "
+        f"pre-image resistance   because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
+        f"E: The repository '{URI}  InRelease' is not signed.\n",
+        100,
+        f"apt refuses the signature of {URI}: Sub-process /usr/bin/sqv",
+        "",
+    ),
+    (
+        "repository-sha1",
+        "Warning: An error occurred during the signature verification. The repository is not updated and the previous index files "
+        f"will be used. OpenPGP signature verification failed: {URI}  InRelease: Sub-process /usr/bin/sqv returned an error code "
+        "(1), error message is: Signing key on EB69 is not bound: because: SHA1 is not considered secure since 2026-02-01\n"
+        f"Warning: Failed to fetch {URI}/InRelease  Sub-process /usr/bin/sqv returned an error code (1), error message is: Signing "
+        "key on EB69 is not bound: because: SHA1 is not considered secure since 2026-02-01\n",
+        0,
+        "SHA1 is not considered secure",
+        "",
+    ),
+    (
         "repository-expired",
         f"E: Release file for {URI}/InRelease is not valid yet (invalid for another 3h 2min). Updates for this repository "
         "will not be applied.\n",
@@ -519,6 +541,7 @@ SECRET = "http://user:s3cr3t@apt.example/cuda"
         f"'{SECRET}/./hello_1_all.deb' hello_1_all.deb 644 \n",  # install --print-uris
         f"E: Conflicting values set for option Trusted regarding source {SECRET}/ ./\n",
         "E: Failed to fetch https://us%40er:p@s3cr3t@apt.example/x.deb  401  Unauthorized\n",
+        "E: Failed to fetch https://user:s3cr3t/T0ken@apt.example/x.deb  401  Unauthorized\n",
     ],
 )
 @pytest.mark.parametrize("status", [0, 100])

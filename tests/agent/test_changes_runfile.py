@@ -143,6 +143,11 @@ def test_an_installer_gets_the_options_that_its_version_has(
     [
         ("disk-full", "ERROR: Unable to write (No space left on device).", 1),
         ("nouveau-loaded", "WARNING: The Nouveau kernel driver is currently in use by your system.", 1),
+        (
+            "nouveau-loaded",
+            "ERROR: Unable to load the kernel module 'nvidia.ko': NVRM: GPU 0000:01:00.0 is already bound to NovaCore.",
+            1,
+        ),
         ("compiler-missing", "ERROR: Unable to find the development tool `make` in your path", 1),
         (
             "headers-missing",

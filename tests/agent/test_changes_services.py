@@ -486,6 +486,72 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
+    ("modules", "grub", "rebooted"),
+    [
+        ({"6.1.0-40-amd64": True}, "", True),
+        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": True}, "", True),
+        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "", False),
+        ({"6.1.0-39-amd64": False, "6.1.0-40-amd64": True}, "", True),
+        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "6.1.0-40-amd64", True),
+        ({"6.1.0-39-amd64": False, "6.1.0-40-amd64": True}, "6.1.0-39-amd64", False),
+        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "6.1.0-38-amd64", True),
+        ({"6.1.0-40-amd64": False}, "", False),
+        ({}, "", True),
+    ],
+)
+def test_a_reboot_is_not_into_a_kernel_that_has_no_nvidia_module(
+    host: Host, modules: dict[str, bool], grub: str, rebooted: bool
+) -> None:
+    """dkms may have failed without a word since the plan. What boots next is not known on every host."""
+    host.write("/proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")
+    for kernel, there in modules.items():
+        host.write(f"/boot/vmlinuz-{kernel}", "")
+        host.write(f"/lib/modules/{kernel}/modules.dep", "updates/dkms/nvidia.ko:\n" if there else "")
+    if grub:
+        host.write("/etc/default/grub", f'GRUB_DEFAULT="gnulinux-advanced-1f>gnulinux-{grub}-advanced-1f"\n')
+    *_, last, end = [{}, *host.apply(Reboot("why"))]
+    assert end["ok"] == rebooted
+    if not rebooted:
+        assert last["code"] == "module-missing"
+        assert last["error"].endswith("boots next and has no nvidia module")
+        assert "systemctl reboot" not in host.calls()
+
+
+@pytest.mark.parametrize(
+    ("status", "build", "rebooted", "detail"),
+    [
+        ("nvidia/595.91.07, 6.1.0-40-amd64: installed", "echo extra/nvidia.ko: > $listed", True, []),
+        (
+            "nvidia/595.91.07: added",
+            "echo 'Error! Bad return status' >&2; exit 10",
+            False,
+            ["Error! Bad return status"],
+        ),
+        ("zfs/2.3.4: added", "echo extra/nvidia.ko: > $listed", False, ["zfs/2.3.4: added"]),
+    ],
+    ids=["built", "failed", "not dkms's"],
+)
+def test_the_module_of_the_next_kernel_is_built_before_a_reboot(
+    host: Host, status: str, build: str, rebooted: bool, detail: list[str]
+) -> None:
+    """The scripts of the packages build for the running kernel alone."""
+    host.write("/proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")
+    for kernel, listed in (("6.1.0-40-amd64", "extra/nvidia.ko:\n"), ("6.1.0-41-amd64", "")):
+        host.write(f"/boot/vmlinuz-{kernel}", "")
+        host.write(f"/lib/modules/{kernel}/modules.dep", listed)
+    host.program(
+        "dkms",
+        f'[ "$1" = status ] && {{ echo "{status}"; exit; }}\n'
+        f'[ "$*" = "autoinstall -k 6.1.0-41-amd64" ] || exit 1\n'
+        f'listed="$GPUNODE_ROOT/lib/modules/$3/modules.dep"; {build}\n',
+    )
+    *_, failed, end = [{}, *host.apply(Reboot("why"))]
+    assert end["ok"] == rebooted
+    if not rebooted:
+        assert (failed["code"], failed["detail"]) == ("module-missing", detail)
+
+
+@pytest.mark.parametrize(
     ("ends", "command", "rebooted"),
     [
         (None, "python3", True),

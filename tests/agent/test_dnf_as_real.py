@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gpunode import desired, pipeline
 from gpunode.model import Packages, PackageSpec
-from tests import rpms
+from gpunode.packages.dnf import NAMES
+from tests import cases, rpms
 from tests.agent.conftest import Host
 from tests.rpms import Key, Package
 
@@ -360,3 +362,79 @@ def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
     assert {found[name] for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml")} == {
         "3:580.178.04-1.el9"
     }
+
+
+def test_nvidia_docker2_comes_with_the_toolkit_and_goes_alone(
+    rocky: Host, repositories: Repositories, tmp_path: Path
+) -> None:
+    """In its last version, which has no file: the owner's daemon.json stays, as over an upgrade of everything."""
+    specs = (*NAMES.toolkit("1.20.1"), NAMES.wrapper)
+    toolkit = [Package(spec.name, spec.version) for spec in specs[:-1]]
+    newer = [Package(spec.name, "1.20.2-1") for spec in specs[:-1]]
+    needs = ("Requires: nvidia-container-toolkit >= 1.14.0",)
+    older = {"/etc/docker/daemon.json": '{"runtimes": {}}\n'}
+    docker2 = [
+        Package("nvidia-docker2", "2.13.0-1", ("Requires: nvidia-container-toolkit",), files=older),
+        Package("nvidia-docker2", "2.14.0-1", needs),
+    ]
+    rpms.build(tmp_path / "toolkit", [*toolkit, *newer, *docker2], repositories.key)
+    repository(rocky, "gpunode-toolkit", tmp_path / "toolkit")
+    rocky.write("/etc/docker/daemon.json", '{"debug": true}\n')
+    held = tuple(spec.name for spec in specs)
+    assert rocky.apply(REFRESH, Packages("why", install=specs, hold=held))[-1]["ok"]
+    expected = {spec.name: spec.version for spec in specs}
+    assert versions(rocky) == expected
+    upgrade(rocky)
+    assert versions(rocky) == expected
+    assert rocky.read("/etc/docker/daemon.json") == '{"debug": true}\n'
+    assert rocky.apply(Packages("why", remove=("nvidia-docker2",)))[-1]["ok"]
+    assert versions(rocky) == {spec.name: spec.version for spec in specs[:-1]}
+
+
+def old(release: str) -> tuple[Package, ...]:
+    """A release of the driver as NVIDIA's repository for RHEL 7 has it: a branch is part of its packages' names."""
+    branch, version = release[:3], f"3:{release}"
+    needs = (
+        f"Requires: nvidia-driver-branch-{branch}-cuda-libs = {version}",
+        f"Requires: nvidia-kmod = {version}",
+    )
+    modules = (f"Provides: nvidia-kmod = {version}", "Conflicts: nvidia-kmod")
+    return (
+        Package(f"nvidia-driver-branch-{branch}-cuda", f"{version}-1.el7", needs, "x86_64"),
+        Package(f"nvidia-driver-branch-{branch}-cuda-libs", f"{version}-1.el7", (), "x86_64"),
+        Package(f"kmod-nvidia-branch-{branch}", f"3:3.10.0-1160.r{release}.el7", modules, "x86_64"),
+    )
+
+
+def planned(host: Host, wish: str) -> list[Packages]:
+    """What gpunode plans for the driver of CentOS 7.9, by what is installed below this root."""
+    there = host.probe(packages=("*nvidia*",))["packages"]
+    facts: dict[str, object] = {"packages": there}
+    for name, found in there.items():
+        if name.endswith("-cuda"):
+            release = found["version"].removeprefix("3:").partition("-")[0]
+            modules = dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset"), release)
+            facts |= {"modules": modules, "library_version": release}
+    wanted = cases.host("centos", {"driver": wish, "system_repository": "http://mirror.example/os"})
+    seen = cases.facts("centos", facts)
+    steps = pipeline.plan(wanted, seen, desired.decide(wanted, seen, None)).steps
+    return [
+        one for step in steps if step.step == "driver" for one in step.changes if isinstance(one, Packages)
+    ]
+
+
+def test_full_versions_of_branches_in_the_names_go_in_back_and_over(
+    rocky: Host, repositories: Repositories, tmp_path: Path
+) -> None:
+    """As CentOS 7 has them, from one repository with all: neither the newest of the branch nor an upgrade is taken."""
+    releases = ("460.32.03", "460.106.00", "510.47.03", "510.108.03")
+    rpms.build(tmp_path / "rhel7", [one for release in releases for one in old(release)], repositories.key)
+    repository(rocky, "gpunode-driver", tmp_path / "rhel7")
+    assert rocky.apply(REFRESH)[-1]["ok"]
+    for release in ("460.32.03", "460.106.00", "460.32.03", "510.47.03"):
+        assert rocky.apply(*planned(rocky, release))[-1]["ok"]
+        expected = {one.name: one.version for one in old(release)}
+        assert versions(rocky) == expected
+        upgrade(rocky)
+        assert versions(rocky) == expected
+        assert planned(rocky, release) == []

@@ -53,6 +53,7 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
     assert (seen.os.id, seen.os.version) == ("debian", "12")
     assert seen.pci == ()
     assert seen.docker is seen.containerd is seen.kubelet is seen.running is None
+    assert seen.containers == 0
     assert seen.errors == {}
     assert before <= seen.time <= time.time()
 
@@ -100,6 +101,16 @@ def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_t
     )
 
 
+def test_nova_is_seen_by_its_modules_and_as_the_driver_of_a_gpu(host: Host) -> None:
+    """Its PCI driver is called otherwise than the module."""
+    gpu(host, "0000:3b:00.0", "20b2", "030200", driver="NovaCore")
+    for name in ("nova_core", "nova_drm"):
+        host.write(f"/sys/module/{name}/refcnt", "1\n")
+    seen = facts.parse(host.probe())
+    assert seen.pci[0].driver == "NovaCore"
+    assert seen.modules.keys() == {"nova_core", "nova_drm"}
+
+
 def test_driver_and_library_versions_come_from_files(host: Host) -> None:
     """They are right even when NVML does not work because the two differ."""
     host.write("/sys/module/nvidia/version", "580.95.05\n")
@@ -129,7 +140,7 @@ def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
     )
     first, second = facts.parse(host.probe()).gpus
     assert (first.name, first.pci, first.memory_mib) == ("Tesla P100-PCIE-16GB", "0000:3b:00.0", 16384)
-    assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", 0)
+    assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", None)
 
 
 SMI = """
@@ -278,6 +289,54 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         "4.4.0-210-generic": True,
         "4.15.0-142-generic": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("files", "kernel"),
+    [
+        ({}, ""),
+        ({"/etc/default/grub": "GRUB_DEFAULT=0\n"}, ""),
+        ({"/etc/default/grub": "GRUB_DEFAULT='Debian, with Linux 6.1.0-40-amd64'\n"}, "6.1.0-40-amd64"),
+        (
+            {
+                "/etc/default/grub": "GRUB_DEFAULT=0\n",
+                "/etc/default/grub.d/50-cloud.cfg": 'GRUB_DEFAULT="1>gnulinux-6.1.0-4-amd64-advanced-1f"\n',
+            },
+            "6.1.0-4-amd64",
+        ),
+        (
+            {
+                "/etc/default/grub": "GRUB_DEFAULT=saved\n",
+                "/boot/grub2/grubenv": "# GRUB Environment Block\nsaved_entry=0f3a-6.1.0-40-amd64\nboot_success=1\n####",
+            },
+            "6.1.0-40-amd64",
+        ),
+        (
+            {
+                "/etc/default/grub": "GRUB_DEFAULT=0\n",
+                "/boot/grub/grubenv": "saved_entry=x-6.1.0-40-amd64\nnext_entry=x-6.1.0-4-amd64\n",
+            },
+            "6.1.0-4-amd64",
+        ),
+        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=\n"}, ""),
+        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=0\n"}, ""),
+        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=1\n"}, None),
+        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n"}, None),
+        ({"/etc/default/grub": 'GRUB_DEFAULT="1>2"\n'}, None),
+        ({"/etc/default/grub": "GRUB_DEFAULT=2\n"}, None),
+        ({"/etc/default/grub": "GRUB_DEFAULT=gnulinux-5.10.0-1-amd64\n"}, None),
+    ],
+)
+def test_the_kernel_that_grub_is_told_to_start_is_known_by_name(
+    host: Host, files: dict[str, str], kernel: str | None
+) -> None:
+    """Not by its place in the menu, but the first, nor one that is gone: then it is not known. An entry for the next boot alone comes before all."""
+    for version in ("6.1.0-4-amd64", "6.1.0-40-amd64"):
+        host.write(f"/boot/vmlinuz-{version}", "")
+        host.write(f"/lib/modules/{version}/modules.dep", "")
+    for path, text in files.items():
+        host.write(path, text)
+    assert facts.parse(host.probe()).boot_default == kernel
 
 
 def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: Host) -> None:
@@ -434,6 +493,42 @@ def test_gpu_users_are_found_with_their_container_and_pod(host: Host) -> None:
         GpuUser(21, "python3 train.py", CONTAINER, POD),
         GpuUser(22, "nvidia-persistenced", None, None),
     )
+
+
+def test_containers_are_counted_by_their_processes(host: Host) -> None:
+    """Of any runtime, with or without a GPU, whether a kubelet runs or not; a container with two processes is one."""
+    other, task = CONTAINER[::-1], "/run/containerd/io.containerd.runtime.v2.task/default/shell/config.json"
+    host.write("/proc/1/cgroup", "0::/init.scope\n")
+    host.write("/proc/8/cgroup", "0::/system.slice/containerd.service\n")
+    assert facts.parse(host.probe()).containers == 0
+    host.write(
+        "/proc/21/cgroup", f"0::/kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{CONTAINER}.scope\n"
+    )
+    host.write(
+        "/proc/22/cgroup", f"0::/kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{CONTAINER}.scope\n"
+    )
+    host.write("/proc/23/cgroup", f"0::/system.slice/docker-{other}.scope\n")
+    host.write("/proc/24/cgroup", f"0::/kubepods/burstable/pod{STATIC}\n")
+    host.write(task, "{}")
+    host.write("/proc/25/cgroup", "0::/default/shell\n")
+    assert facts.parse(host.probe()).containers == 4
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        "/lxc.payload.web/system.slice/nginx.service",  # LXC, LXD, Incus
+        "/lxc.payload/web/init.scope",  # LXC 3
+        "/machine.slice/systemd-nspawn@db.service/payload/init.scope",
+        "/machine.slice/machine-qemu\\x2d1\\x2ddb.scope/libvirt/emulator",
+    ],
+)
+def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup: str) -> None:
+    """They have no id of a hash; a host with them is not bare. What only watches over them is none."""
+    host.write("/proc/8/cgroup", "0::/lxc.monitor.web\n")
+    host.write("/proc/21/cgroup", f"0::{cgroup}\n")
+    host.write("/proc/22/cgroup", f"12:pids:{cgroup}\n1:name=systemd:{cgroup}\n")
+    assert facts.parse(host.probe()).containers == 1
 
 
 def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:

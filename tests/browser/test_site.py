@@ -19,6 +19,8 @@ PAGES = ("index", "tutorial", "articles", "support", "reference/inventory", "ref
 SENTENCES = 200  # pixels of a column with sentences
 NARROW = """() => [...document.querySelectorAll('article tr > td:last-child:nth-child(n + 3)')]
   .filter(cell => cell.getBoundingClientRect().width < %d).map(cell => cell.textContent)"""
+CUT = """() => [...document.querySelectorAll('article table:not([class])')]
+  .filter(table => table.offsetWidth > table.closest('.md-typeset__scrollwrap').clientWidth).map(table => table.textContent)"""
 
 pytestmark = pytest.mark.browser
 
@@ -61,6 +63,16 @@ def test_a_page_can_be_read_on_a_narrow_screen(tab: Tab, site: str, page: str) -
     tab.goto(f"{site}/{page}.html")
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= 400
     assert tab.evaluate(NARROW % SENTENCES) == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("page", ["troubleshooting", "failures", "reference/codes", "reference/inventory"])
+def test_tables_with_long_codes_are_read_without_scrolling(
+    tab: Tab, site: str, page: str, width: int
+) -> None:
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.goto(f"{site}/{page}.html")
+    assert tab.evaluate(CUT) == []
 
 
 def test_words_are_found(tab: Tab, site: str) -> None:

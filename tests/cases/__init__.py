@@ -146,10 +146,12 @@ def build(data: Mapping[str, Any]) -> Facts:
         docker=Docker(**{**docker, "runtimes": tuple(docker["runtimes"])}) if docker else None,
         containerd=_containerd(containerd, data["files"]) if containerd else None,
         kubelet=_kubelet(node) if node else None,
+        containers=data.get("containers"),
         gpu_users=tuple(GpuUser(**user) for user in data.get("gpu_users", ())),
         images=data.get("images", {}),
         installed_run=InstalledRun(**run) if (run := data.get("installed_run")) else None,
         kernels=data.get("kernels", {}),
+        boot_default=data.get("boot_default", ""),
         errors=data.get("errors", {}),
         module_files=tuple(
             data.get("module_files", ("updates/dkms/nvidia.ko",) if "nvidia" in data["modules"] else ())
@@ -252,7 +254,7 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case UninstallDriver():
             return replace(seen, installed_run=None, library_version=None)
         case Reboot():
-            pci = tuple(replace(d, driver=None if d.driver == "nouveau" else d.driver) for d in seen.pci)
+            pci = tuple(replace(d, driver=None if d.driver in compat.FREE else d.driver) for d in seen.pci)
             bare = replace(seen, pci=pci, modules={}, gpu_users=())
             for unit in ("docker.service", "containerd.service", "kubelet.service"):
                 if unit in bare.units and bare.units[unit].load == "loaded":
@@ -267,7 +269,7 @@ def _read(seen: Facts, change: WriteFile) -> Facts:
         if not re.search(r"^version", dump, re.MULTILINE):
             main = seen.files["/etc/containerd/config.toml"].content or ""
             dump = "".join(re.findall(r"^version.*\n", main, re.MULTILINE)) + dump
-        return replace(seen, containerd=replace(seen.containerd, dump=dump))
+        return replace(seen, containerd=replace(seen.containerd, dump=dump, error=None))
     if seen.kubelet and "/systemd/system/kubelet.service" in change.path:
         text = seen.kubelet.unit_text
         before = (change.before or "").strip()

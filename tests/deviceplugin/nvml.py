@@ -12,6 +12,8 @@ from typing import Any
 import pynvml
 from pynvml import NVMLError
 
+from gpunode.deviceplugin.gpus.handles import Handles
+
 GIB = 1024**3
 
 
@@ -25,6 +27,7 @@ class Mig:
     memory_mib: int = 9984
     slices: tuple[int, int] = (1, 1)
     named: bool = True
+    error: int | None = None  # of questions about its instances
 
 
 @dataclass(eq=False)
@@ -34,11 +37,12 @@ class Gpu:
     uuid: str
     name: str = "Tesla P100-PCIE-16GB"
     bus: str = "00000000:3B:00.0"
-    minor: int = 0
-    memory: int = 16 * GIB
+    minor: int | None = 0  # None: it has no device node
+    memory: int | None = 16 * GIB  # None: it shares the host's
     mig: list[Mig] | None = None
     error: int | None = None  # every question about this GPU gets this NVML error
-    action: int = 0  # the driver's recovery action
+    action: int | None = 0  # the driver's recovery action; None: it reports none
+    energy: int | None = None  # mJ since its last reset; None: they are not counted
     remap_failed: bool = False
     capability: tuple[int, int] | None = None  # None: it does not say
     mode: int | None = 0  # compute mode; None: it has none
@@ -46,9 +50,10 @@ class Gpu:
     lists: int = 3  # the version of the question for them that the driver knows
     events: bool = True
     limits: bool = True  # the driver can limit a cgroup's memory, if its branch can
-    nvlinks: tuple[str, ...] = ()  # PCI addresses at the other ends
+    nvlinks: tuple[str, ...] = ()  # PCI addresses at the other ends; "" where there is no link of that number
     hang: threading.Event | None = None  # set to let the caller go
     sets: list[queue.Queue[Any]] = field(default_factory=list)
+    life: int = 0  # of NVML in which its handle was taken
 
     def raise_xid(self, number: int, instance: tuple[int, int] = (0xFFFFFFFF, 0xFFFFFFFF)) -> None:
         for events in self.sets:
@@ -72,6 +77,7 @@ class FakeNvml:
         self.driver = driver
         self.init_error = init_error
         self.inits = 0
+        self.life = 0  # how often it was started after an end
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("NVML_", "nvmlEvent", "c_nvml")):
@@ -83,11 +89,13 @@ class FakeNvml:
             gpu.hang.wait(30)
         if gpu.error is not None:
             raise NVMLError(gpu.error)
+        assert gpu.life == self.life, "a handle of an earlier life of NVML"
         return gpu
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
             raise NVMLError(self.init_error)
+        self.life += not self.inits
         self.inits += 1
 
     def nvmlShutdown(self) -> None:
@@ -102,13 +110,17 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
-        return self._ask(self.gpus[index])
+        gpu = self.gpus[index]
+        gpu.life = self.life
+        return self._ask(gpu)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:
-        for gpu in self.gpus:
-            if gpu.uuid == uuid:
-                return self._ask(gpu)
-        raise NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        """As nvml.h has it: GPU_IS_LOST "if any GPU has fallen off the bus"."""
+        lost = any(gpu.error == pynvml.NVML_ERROR_GPU_IS_LOST for gpu in self.gpus)
+        for index, gpu in enumerate(self.gpus):
+            if gpu.uuid == uuid and not lost:
+                return self.nvmlDeviceGetHandleByIndex(index)
+        raise NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST if lost else pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetUUID(self, handle: Gpu | Mig) -> str:
         return handle.uuid
@@ -122,10 +134,14 @@ class FakeNvml:
         return SimpleNamespace(busId=handle.bus)
 
     def nvmlDeviceGetMinorNumber(self, handle: Gpu) -> int:
+        if handle.minor is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return handle.minor
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
-        return SimpleNamespace(total=self._ask(handle).memory, used=4 * GIB)
+        if self._ask(handle).memory is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(total=handle.memory, used=4 * GIB)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         if handle.capability is None:
@@ -175,6 +191,8 @@ class FakeNvml:
         return handle.mig[index]
 
     def nvmlDeviceGetGpuInstanceId(self, handle: Mig) -> int:
+        if handle.error is not None:
+            raise NVMLError(handle.error)
         return handle.instance[0]
 
     def nvmlDeviceGetComputeInstanceId(self, handle: Mig) -> int:
@@ -189,7 +207,13 @@ class FakeNvml:
 
     def nvmlDeviceGetFieldValues(self, handle: Gpu, fields: list[int]) -> list[Any]:
         assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=handle.action))]
+        result = pynvml.NVML_ERROR_NOT_SUPPORTED if handle.action is None else pynvml.NVML_SUCCESS
+        return [SimpleNamespace(nvmlReturn=result, value=SimpleNamespace(uiVal=handle.action))]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Gpu) -> int:
+        if handle.energy is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return self._ask(handle).energy or 0
 
     def nvmlDeviceGetRemappedRows(self, handle: Gpu) -> tuple[int, int, int, int]:
         return (0, 0, 0, int(handle.remap_failed))
@@ -204,8 +228,10 @@ class FakeNvml:
         return pynvml.NVML_TOPOLOGY_SYSTEM
 
     def nvmlDeviceGetNvLinkState(self, handle: Gpu, link: int) -> int:
-        if link >= len(handle.nvlinks):
+        if link >= len(self._ask(handle).nvlinks):
             raise NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        if not handle.nvlinks[link]:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return 1
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Gpu, link: int) -> Any:
@@ -233,3 +259,10 @@ class FakeNvml:
         for gpu in self.gpus:
             if events in gpu.sets:
                 gpu.sets.remove(events)
+
+
+def handles(*gpus: Gpu, **settings: Any) -> Handles:
+    """Of these GPUs, by a FakeNvml that runs."""
+    nvml = FakeNvml(*gpus, **settings)
+    nvml.nvmlInit()
+    return Handles(nvml)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import combinations
 
+import pynvml
 import pytest
 
+from gpunode.deviceplugin import discovery
 from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.gpus.links import links
 from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, AllocationRefused, chosen, grant
@@ -15,7 +18,7 @@ from gpunode.deviceplugin.offer.resources import Unit, offers
 from gpunode.deviceplugin.settings.config import GPU, Config, Share
 
 from .kubelet import FakeKubelet
-from .nvml import FakeNvml, Gpu
+from .nvml import FakeNvml, Gpu, handles
 
 
 def device(number: int) -> Device:
@@ -234,13 +237,56 @@ def test_links_are_counted_from_nvml():
     a = Gpu("GPU-A", bus="00000000:3B:00.0", nvlinks=("00000000:D8:00.0", "00000000:D8:00.0"))
     b = Gpu("GPU-B", bus="00000000:D8:00.0", nvlinks=("00000000:3B:00.0", "00000000:3B:00.0"))
     c = Gpu("GPU-C", bus="00000000:E1:00.0")
-    nvml = FakeNvml(a, b, c)
     gpus = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (a, b, c)]
-    assert links(nvml, gpus) == {
+    assert links(handles(a, b, c), gpus) == {
         frozenset(("GPU-A", "GPU-B")): 210,
         frozenset(("GPU-A", "GPU-C")): 10,
         frozenset(("GPU-B", "GPU-C")): 10,
     }
+
+
+def test_links_after_a_gap_count():
+    """A bridge or a disabled link leaves numbers without a link, and newer GPUs have more than 18."""
+    other = "00000000:D8:00.0"
+    gaps = [("", "", other), ("", other, "", other), (*[""] * 17, other, other, other)]
+    for ends, number in zip(gaps, (1, 2, 3), strict=True):
+        a, b = Gpu("GPU-A", nvlinks=ends), Gpu("GPU-B", bus=other)
+        devices = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (a, b)]
+        assert links(handles(a, b), devices) == {frozenset(("GPU-A", "GPU-B")): 10 + 100 * number}
+
+
+def test_a_lost_gpu_leaves_the_others_their_links():
+    """Its own are not known."""
+    lost = Gpu("GPU-A", error=15)
+    b = Gpu("GPU-B", bus="00000000:D8:00.0", nvlinks=("00000000:E1:00.0",))
+    c = Gpu("GPU-C", bus="00000000:E1:00.0", nvlinks=("00000000:D8:00.0",))
+    devices = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (lost, b, c)]
+    assert links(handles(lost, b, c), devices)[frozenset(("GPU-B", "GPU-C"))] == 110
+
+
+def test_links_that_could_not_be_read_are_read_again(play, plugin, monkeypatch, caplog):
+    """A GPU that hangs just then costs the others their links only until it answers."""
+    answers = iter([pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN), asyncio.TimeoutError()])
+
+    def read(*arguments):
+        for error in answers:
+            raise error
+        return links(*arguments)
+
+    monkeypatch.setattr(discovery, "links", read)
+    caplog.set_level("INFO")
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        ends = ("00000000:1A:00.0", "00000000:2A:00.0", "00000000:3A:00.0")
+        gpus = [Gpu(f"GPU-{n}", minor=n, bus=bus) for n, bus in enumerate(ends)]
+        gpus[1].nvlinks, gpus[2].nvlinks = (ends[2],), (ends[1],)
+        async with plugin(FakeNvml(*gpus)):
+            every = list(await kubelet.until(lambda: len(kubelet.devices()) == 3 and kubelet.devices()))
+            while "resolved: cannot read how the GPUs are connected" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert sorted(await kubelet.prefer(every, [], 2)) == ["GPU-1", "GPU-2"]
+
+    play(scene)
 
 
 def test_links_of_gpus_that_come_later_count(play, plugin):

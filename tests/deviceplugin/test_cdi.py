@@ -240,6 +240,44 @@ def test_of_several_specifications_the_newest_that_names_devices_counts(tmp_path
     assert f"{tmp_path}/gds.json names no device by UUID" in why
 
 
+def test_several_specifications_are_one_by_device(tmp_path):
+    """One of nvidia-cdi-refresh, an older one made by hand for MIG, and one in /etc/cdi that the others override."""
+    static = tmp_path / "etc"
+    static.mkdir()
+    put(tmp_path, toolkit("MIG-b", version="0.6.0"), "mig.yaml")
+    os.utime(tmp_path / "mig.yaml", (1, 1))
+    put(tmp_path, toolkit("GPU-a", "GPU-b"))
+    os.utime(tmp_path / "nvidia.yaml", (2, 2))
+    specs = Specs(tmp_path, static)
+    assert specs.refresh(names("GPU-a", "GPU-b", "MIG-b")) == {}
+    alike = read(tmp_path)
+    assert (alike["cdiVersion"], named(tmp_path)["MIG-b"]) == (
+        "0.6.0",
+        {"deviceNodes": [{"path": "/dev/nvidia0"}]},
+    )
+    put(static, toolkit("GPU-a", "GPU-c", driver="590.1"))  # newest, but in the directory that counts less
+    assert specs.refresh(names("GPU-a", "GPU-c")) == {}
+    mounts = {
+        name: [one["hostPath"] for one in edits.get("mounts", ())] for name, edits in named(tmp_path).items()
+    }
+    assert mounts["GPU-a"] == ["/usr/lib/libcuda.so.580.1"]
+    assert mounts["GPU-c"] == ["/usr/lib/libcuda.so.590.1"]
+
+
+def test_what_a_file_adds_is_for_its_own_devices(tmp_path):
+    """Files that differ in it share none of it."""
+    put(tmp_path, toolkit("GPU-a", driver="580.1"))
+    put(tmp_path, toolkit("MIG-b", driver="590.1"), "mig.yaml")
+    specs = Specs(tmp_path)
+    assert specs.refresh(names("GPU-a", "MIG-b")) == {}
+    assert read(tmp_path)["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    libraries = {name: edits["mounts"][0]["hostPath"] for name, edits in named(tmp_path).items()}
+    assert libraries == {"GPU-a": "/usr/lib/libcuda.so.580.1", "MIG-b": "/usr/lib/libcuda.so.590.1"}
+    os.utime(tmp_path / "mig.yaml", (1, 1))
+    why = specs.refresh(names("GPU-x"))["GPU-x"]
+    assert why.startswith(f"device GPU-x is not in {tmp_path}/mig.yaml, {tmp_path}/nvidia.yaml ")
+
+
 def test_lists_that_are_none_or_no_lists_hurt_nobody(tmp_path):
     """`env:` without a value is an empty list; another kind of value makes the file no specification."""
     document = yaml.safe_load(toolkit("GPU-a"))
@@ -274,7 +312,9 @@ def test_a_device_that_the_toolkit_does_not_know_is_no_others_trouble(tmp_path):
     specs = Specs(tmp_path)
     assert list(specs.refresh(names("GPU-a", "MIG-b"))) == ["MIG-b"]
     assert set(named(tmp_path)) == {"GPU-a"}
-    with pytest.raises(CdiUnavailable, match=r"does not know device MIG-b .* on the host: systemctl restart"):
+    with pytest.raises(
+        CdiUnavailable, match=r"device MIG-b is not in .*nvidia.yaml .* on the host: systemctl restart"
+    ):
         specs.write(["MIG-b"], ["MIG-b"], {})
 
 
@@ -366,7 +406,7 @@ def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin,
         nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
         async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
             await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
-            with pytest.raises(grpc.aio.AioRpcError, match="does not know device GPU-b"):
+            with pytest.raises(grpc.aio.AioRpcError, match="device GPU-b is not in "):
                 await kubelet.allocate("GPU-b")
             await kubelet.allocate("GPU-a")
             put(tmp_path, toolkit("GPU-a", "GPU-b"))

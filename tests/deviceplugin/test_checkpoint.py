@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpunode.deviceplugin.kubelet import v1beta1_pb2
-from gpunode.deviceplugin.kubelet.checkpoint import Entry, entries, pod_names, unreported
+from gpunode.deviceplugin.kubelet.checkpoint import Entry, entries, pod_names, registered, unreported
 from gpunode.deviceplugin.offer.reservations import ContainerDevices
 from gpunode.deviceplugin.status import Pod
 
@@ -140,3 +140,17 @@ def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers(
     ]
     found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
     assert pod_names(found, told) == {"1-2-3": "ml/train"}
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ({"Data": {"RegisteredDevices": {GPU: ["GPU-a", "GPU-b"]}}}, {GPU: {"GPU-a", "GPU-b"}}),
+        ({"Data": {"RegisteredDevices": {GPU: None}}}, {GPU: set()}),
+        ({"Data": {"RegisteredDevices": None}}, {}),
+        ({"Entries": {}}, {}),
+    ],
+)
+def test_the_units_that_a_kubelet_counts_are_in_its_file(data, found) -> None:
+    """Healthy ones; kubelets before 1.11 wrote another file."""
+    assert registered(json.dumps(data)) == found

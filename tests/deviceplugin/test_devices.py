@@ -9,22 +9,23 @@ import re
 import pynvml
 import pytest
 
+from gpunode.deviceplugin import status
 from gpunode.deviceplugin.discovery import NvmlUnavailable
 from gpunode.deviceplugin.gpus.devices import Device, describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import grant
 from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.offer.listing import MAX_LIST
-from gpunode.deviceplugin.offer.resources import CannotOffer, Unit, offers, warnings
-from gpunode.deviceplugin.settings.config import Config, Share
+from gpunode.deviceplugin.offer.resources import CannotOffer, ClientLimits, Unit, offers, warnings
+from gpunode.deviceplugin.settings.config import Config, MemorySharing, Share
 
 from .kubelet import FakeKubelet
-from .nvml import GIB, FakeNvml, Gpu, Mig
+from .nvml import GIB, FakeNvml, Gpu, Mig, handles
 
 
 def described(*gpus: Gpu):
-    nvml = FakeNvml(*gpus)
-    return [device for index in range(len(gpus)) for device in describe(nvml, index)]
+    taken = handles(*gpus)
+    return [device for index in range(len(gpus)) for device in describe(taken, index).devices]
 
 
 def h100(uuid: str, *mig: Mig) -> Gpu:
@@ -36,9 +37,27 @@ def test_a_gpu_is_described_with_address_node_and_memory(tmp_path):
     where = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
     where.mkdir(parents=True)
     (where / "numa_node").write_text("1\n")
-    (gpu,) = describe(FakeNvml(Gpu("GPU-a", minor=3)), 0, tmp_path)
+    (gpu,) = describe(handles(Gpu("GPU-a", minor=3)), 0, tmp_path).devices
     assert (gpu.uuid, gpu.index, gpu.bus, gpu.numa) == ("GPU-a", "0", "0000:3b:00.0", 1)
     assert (gpu.nodes, gpu.memory, gpu.mig_enabled) == (("/dev/nvidia3",), 16 * GIB, False)
+
+
+def test_a_gpu_without_a_minor_number_has_no_device_node():
+    """As in WSL2: nothing but device specs need it."""
+    (gpu,) = described(Gpu("GPU-a", minor=None))
+    assert (gpu.uuid, gpu.nodes) == ("GPU-a", ())
+
+
+def test_a_gpu_that_shares_the_hosts_memory_has_none_of_its_own():
+    """Not 0 bytes: GB10 reports no memory. It is offered whole and by shares, by memory it is refused."""
+    (gpu,) = found = described(Gpu("GPU-a", name="NVIDIA GB10", memory=None))
+    assert gpu.memory is None
+    assert [unit.id for unit in offers(found, "none")["nvidia.com/gpu"]] == ["GPU-a"]
+    share = Share("nvidia.com/gpu", 2, "nvidia.com/gpu", mps=True)
+    (limits,) = {unit.mps for unit in offers(found, "none", [share])["nvidia.com/gpu"]}
+    assert limits == ClientLimits(None, 50)
+    with pytest.raises(CannotOffer, match="the memory of GPU 0 is shared with the host"):
+        offers(found, "none", by_memory=MemorySharing())
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", None])
@@ -48,7 +67,7 @@ def test_no_numa_node_where_the_kernel_knows_none(tmp_path, text):
     where.mkdir(parents=True)
     if text is not None:
         (where / "numa_node").write_text(text)
-    assert describe(FakeNvml(Gpu("GPU-a")), 0, tmp_path)[0].numa is None
+    assert describe(handles(Gpu("GPU-a")), 0, tmp_path).devices[0].numa is None
 
 
 def test_a_wide_pci_domain_is_kept():
@@ -77,10 +96,28 @@ def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
     (caps / "ci0").mkdir(parents=True)
     (caps / "access").write_text("DeviceFileMinor: 30\nDeviceFileMode: 292\n")
     (caps / "ci0/access").write_text("DeviceFileMinor: 31\nDeviceFileMode: 292\n")
-    gpu, mig = describe(FakeNvml(h100("GPU-a", Mig("MIG-1", "1g.10gb+me"))), 0, tmp_path)
+    gpu, mig = describe(handles(h100("GPU-a", Mig("MIG-1", "1g.10gb+me"))), 0, tmp_path).devices
     assert gpu.mig_enabled
     assert (mig.profile, mig.index, mig.gpu, mig.instance) == ("1g.10gb+me", "0:0", "GPU-a", (1, 0))
     assert mig.nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
+
+
+def test_a_mig_device_that_may_not_be_seen_leaves_the_others_offered(play, plugin, caplog):
+    """Without CAP_SYS_ADMIN NVML refuses questions about its instances: it is named, with the fix."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        unseen = Mig("MIG-2", instance=(2, 0), error=pynvml.NVML_ERROR_NO_PERMISSION)
+        async with plugin(
+            FakeNvml(h100("GPU-a", Mig("MIG-1"), unseen), Gpu("GPU-b", minor=1)), mig_strategy="mixed"
+        ):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+            await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb") == {"MIG-1": "Healthy"})
+
+    play(scene)
+    (lost,) = status.loads(status.last(caplog.text) or "").lost
+    assert (lost.index, lost.code, lost.listed) == ("0:1", "nvml-no-permission", False)
+    assert "MIG device 0:1 is not offered" in lost.sentence
+    assert "SYS_ADMIN" in lost.words
 
 
 @pytest.mark.parametrize(

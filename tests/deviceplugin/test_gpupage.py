@@ -13,17 +13,17 @@ from gpunode.deviceplugin.offer.state import NodeState
 from gpunode.deviceplugin.status import Reason
 
 from .kubelet import FakeKubelet
-from .nvml import GIB, FakeNvml, Gpu
+from .nvml import GIB, FakeNvml, Gpu, handles
 from .test_metrics import free_port, get
 from .test_podresources import Lister, pod
 
 
 def test_a_reading_lacks_what_nvml_does_not_say() -> None:
     """A temperature that the GPU does not report, and everything of one that is lost."""
-    nvml = FakeNvml(Gpu("GPU-a", pids=(1, 2)), Gpu("GPU-b", error=NVML_ERROR_GPU_IS_LOST))
-    assert read(nvml, "GPU-a") == Reading(used=4 * GIB, utilization=97, temperature=None, processes=2)
-    assert read(nvml, "GPU-b") == Reading()
-    assert read(nvml, "GPU-gone") == Reading()
+    taken = handles(Gpu("GPU-b", error=NVML_ERROR_GPU_IS_LOST), Gpu("GPU-a", pids=(1, 2)))
+    assert read(taken, "GPU-a") == Reading(used=4 * GIB, utilization=97, temperature=None, processes=2)
+    assert read(taken, "GPU-b") == Reading()
+    assert read(taken, "GPU-gone") == Reading()
 
 
 def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
@@ -42,6 +42,8 @@ def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
             assert (one.uuid, one.memory, one.utilization, one.unhealthy) == ("GPU-a", 16 * GIB, 97, None)
             assert one.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
             assert other.users == ()
+            assert one.offered == other.offered == (usage.Offered("nvidia.com/gpu", 1, "whole"),)
+            assert one.driver == other.driver != ""
 
     play(scene)
 
@@ -70,14 +72,47 @@ def test_since_is_when_the_device_became_unhealthy() -> None:
 def test_the_document_is_read_as_it_was_written() -> None:
     user = usage.User("ml/p", "c", "r", 1)
     gpus = (
-        usage.Gpu("GPU-a", "0", "P100", 16, 1, 2, 3, 4, Reason("xid-79", "x"), "2026-01-01", (user,)),
+        usage.Gpu(
+            "GPU-a",
+            "0",
+            "P100",
+            16,
+            1,
+            2,
+            3,
+            4,
+            Reason("xid-79", "x"),
+            "2026-01-01",
+            (user,),
+            "615.36.01",
+            (usage.Offered("r", 4, "memory", 1024),),
+        ),
         usage.Gpu("GPU-b", "1", "P100", 0),
     )
     assert usage.loads(usage.dumps(gpus)) == gpus
 
 
+def test_the_first_plugins_document_is_read() -> None:
+    """It names no driver."""
+    first = '{"version":1,"gpus":[{"uuid":"GPU-a","index":"0","name":"P100","memory":1,"users":null,"unhealthy":null}]}'
+    assert usage.loads(first) == (usage.Gpu("GPU-a", "0", "P100", 1),)
+
+
+def test_what_a_newer_plugin_adds_is_ignored() -> None:
+    """In the document and in each of its parts; the version is 2, whose new parts the first reader refused."""
+    user = usage.User("ns/pod", "main", "nvidia.com/gpu", 1)
+    offered = usage.Offered("nvidia.com/gpu", 1, "whole")
+    gpus = (
+        usage.Gpu("GPU-a", "0", "P100", None, unhealthy=Reason("c", "w"), users=(user,), offered=(offered,)),
+    )
+    text = usage.dumps(gpus)
+    assert '"version":2' in text
+    assert usage.loads(text.replace("{", '{"added":{},')) == gpus
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version":2,"gpus":[]}', '{"version":1,"gpus":[{"x":1}]}']
+    "text",
+    ["", "[]", "{}", '{"version":3,"gpus":[]}', '{"version":2,"gpus":[{"x":1}]}', '{"version":2,"gpus":[1]}'],
 )
 def test_another_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):

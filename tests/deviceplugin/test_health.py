@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 
@@ -10,7 +11,8 @@ import pynvml
 import pytest
 
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.health import Health, XidPolicy, watch
+from gpunode.deviceplugin.health import FILE, Health, Lasting, XidPolicy, watch
+from gpunode.deviceplugin.health.record import XidRecord
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS, Verdict, name, verdict
 from gpunode.deviceplugin.settings.config import BadConfig
 
@@ -19,6 +21,7 @@ from .nvml import FakeNvml, Gpu
 
 ONE_SICK = {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
 BOTH_WELL = {"GPU-a": "Healthy", "GPU-b": "Healthy"}
+NONE_WELL = {"GPU-a": "Unhealthy", "GPU-b": "Unhealthy"}
 
 
 def pair() -> tuple[Gpu, Gpu, FakeNvml]:
@@ -78,17 +81,45 @@ def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
     play(scene)
 
 
-def test_nvml_is_started_again_while_a_gpu_is_lost(play, plugin):
+def test_a_lost_gpu_makes_no_other_one_unhealthy(play, plugin, caplog):
+    """NVML finds no GPU by its UUID while one is lost, so none is asked for in that way."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, b, nvml = pair()
+        b.bus, c = (
+            "00000000:D8:00.0",
+            Gpu("GPU-c", minor=2, bus="00000000:E1:00.0", nvlinks=("00000000:D8:00.0",)),
+        )
+        b.nvlinks = (c.bus,)
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            nvml.gpus.append(c)  # after the loss: it is watched, and its links are read
+            await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"} and c.sets)
+            for _ in range(3):
+                c.raise_xid(48)
+                await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy")
+                await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"})
+        assert {("GPU-b", "Unhealthy")}.isdisjoint(
+            item for listed in kubelet.plugins["nvidia.com/gpu"].lists for item in listed.items()
+        )
+
+    play(scene)
+    assert "cannot read how the GPUs are connected" not in caplog.text
+
+
+def test_nvml_is_started_again_while_no_gpu_answers(play, plugin):
     """NVML keeps to its view of a lost GPU until it is started again, and counts its starts: those of earlier
     configurations of this process must not keep it from ending."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
+        a, b, nvml = pair()
         nvml_init = nvml.nvmlInit
 
         def init() -> None:
             if not nvml.inits:
-                a.error = None
+                a.error = b.error = None
             nvml_init()
 
         nvml.nvmlInit = init
@@ -98,31 +129,109 @@ def test_nvml_is_started_again_while_a_gpu_is_lost(play, plugin):
             del kubelet.plugins["nvidia.com/gpu"]
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: ONE_SICK in kubelet.plugins["nvidia.com/gpu"].lists)
+            a.error = b.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: NONE_WELL in kubelet.plugins["nvidia.com/gpu"].lists)
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         assert nvml.inits == 1
 
     play(scene)
 
 
-def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(play, plugin, caplog):
-    """With a lost GPU, NVML is started anew now and then; an error on the way is said and survived."""
+def test_nvml_is_not_restarted_while_another_gpu_answers(play, plugin):
+    """A restart would miss that one's Xids; the lost one is asked for by its index, and is back when it answers."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         a, _, nvml = pair()
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            asked, by_index = threading.Semaphore(0), nvml.nvmlDeviceGetHandleByIndex
+
+            def handle(index: int) -> Gpu:
+                if index == 1:
+                    asked.release()
+                return by_index(index)
+
+            nvml.nvmlDeviceGetHandleByIndex = handle
+            for _ in range(4):  # rescans
+                assert await asyncio.to_thread(asked.acquire, timeout=60)
+            a.error = None
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        assert nvml.life == 1
+
+    play(scene)
+
+
+def test_nvml_is_not_shut_down_while_a_call_is_inside_it(play, plugin, monkeypatch):
+    """The description of a GPU that hangs from the start is such a call: the library would end under it."""
+    monkeypatch.setattr(discovery, "DEADLINE", 0.1)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        hung = threading.Event()
+        gpu = Gpu("GPU-a", hang=hung)
+        nvml, counted = FakeNvml(gpu), threading.Semaphore(0)
+        count, shutdown = nvml.nvmlDeviceGetCount, nvml.nvmlShutdown
+        ends: list[bool] = []
+
+        def get_count() -> int:
+            counted.release()
+            return count()
+
+        def end() -> None:
+            ends.append(hung.is_set())
+            shutdown()
+
+        nvml.nvmlDeviceGetCount, nvml.nvmlShutdown = get_count, end
+        async with plugin(nvml):
+            for _ in range(6):  # the start, and the rescans after which NVML would be restarted
+                assert await asyncio.to_thread(counted.acquire, timeout=60)
+            gpu.hang = None
+            hung.set()
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        assert False not in ends
+
+    play(scene)
+
+
+def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(play, plugin, caplog):
+    """With every GPU lost, NVML is started anew now and then; an error on the way is said and survived."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        nvml = FakeNvml(gpu)
 
         def shutdown() -> None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
 
         nvml.nvmlShutdown = shutdown
         async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+            gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
             while "NVML did not shut down properly" not in caplog.text:
                 await asyncio.sleep(0.01)
-            a.error = None
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            gpu.error = None
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+
+
+def test_gpus_that_are_slow_are_described_side_by_side(play, plugin):
+    """Four calls are inside NVML at the same time: else none of them would return."""
+
+    class Slow(threading.Event):
+        together = threading.Barrier(4)
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if not self.is_set():
+                self.together.wait(9)
+                self.set()
+            return True
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpus = [Gpu(f"GPU-{n}", minor=n, hang=Slow()) for n in range(4)]
+        async with plugin(FakeNvml(*gpus, Gpu("GPU-4", minor=4))):
+            await kubelet.until(lambda: len(kubelet.devices()) == 5)
 
     play(scene)
 
@@ -201,6 +310,148 @@ def test_what_the_driver_says_of_a_gpu_counts(play, plugin, caplog, change, why)
 
     play(scene)
     assert why in caplog.text
+
+
+OLD = {"action": None}  # a driver before about R560
+
+
+@pytest.mark.parametrize(("xid", "ends"), [(48, True), (79, False), (54, False)])
+def test_an_xid_lasts_until_its_reset_or_a_boot(play, plugin, caplog, xid, ends):
+    """Where the driver reports no recovery action: no quiet time ends it, and a reset of the GPU only what it can end."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, b, nvml = pair()
+        a.action, a.energy = None, 5000
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+            a.raise_xid(xid)
+            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            for energy in (6000, 10):  # the counter begins again with a reset
+                a.energy = energy
+                b.raise_xid(48)  # its driver decides, so it is Healthy again after the quiet time
+                await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy")
+                await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
+                if energy == 6000:
+                    assert kubelet.devices() == ONE_SICK
+            if ends:
+                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            else:
+                assert kubelet.devices() == ONE_SICK
+
+    play(scene)
+    assert f"Xid {xid}: {name(xid)}; Unhealthy until this is done: " in caplog.text
+
+
+def test_a_gpu_lost_with_its_xid_is_back_after_its_reset(play, plugin):
+    """Its energy counter cannot be read then; the last probe has."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a", energy=5000, **OLD)
+        async with plugin(FakeNvml(gpu)):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+            gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            gpu.raise_xid(48)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+            gpu.energy, gpu.error = 10, None
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("lasting", "until"),
+    [
+        (Lasting(48, 5000), "this is done: reset the GPU (nvidia-smi --gpu-reset) or reboot the host"),
+        (Lasting(48), f"the host boots; after a reset delete {FILE} beside the plugin's socket, and its pod"),
+        (Lasting(79), "this is done: reboot the host"),
+    ],
+)
+def test_the_reason_names_what_ends_the_xid(lasting, until):
+    """Without a reading of the energy counter a reset cannot be seen."""
+    assert lasting.reason.words.endswith(f"; Unhealthy until {until}")
+
+
+def test_an_xid_that_an_application_causes_does_not_last(play, plugin):
+    """Even if it counts, by DP_ENABLE_HEALTHCHECKS."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a", **OLD)
+        async with plugin(FakeNvml(gpu), XidPolicy(enabled=frozenset({13}))):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+            gpu.raise_xid(13)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+
+
+def test_an_xid_outlives_the_plugins_process(play, plugin, sockets):
+    """From the first list of the next one on, until the GPU was reset; a kubelet that starts removes files, no folders."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a", energy=5000, **OLD)
+        async with plugin(FakeNvml(gpu)):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+            gpu.raise_xid(48)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+            while '"energy": 5000' not in (sockets / FILE).read_text():
+                await asyncio.sleep(0.01)
+        for energy, first in ((6000, "Unhealthy"), (10, "Unhealthy"), (20, "Healthy")):
+            gpu.energy = energy
+            del kubelet.plugins["nvidia.com/gpu"]
+            async with plugin(FakeNvml(gpu)):
+                await kubelet.until(kubelet.devices)
+                assert kubelet.plugins["nvidia.com/gpu"].lists[0] == {"GPU-a": first}
+                if energy < 5000:
+                    await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+
+    play(scene)
+
+
+def test_a_recorded_xid_ends_with_the_hosts_boot(tmp_path):
+    """And where the plugin is told to ignore that Xid; what the file holds else is no reason not to start."""
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    XidRecord(tmp_path, boot).set("GPU-a", Lasting(79))
+    assert XidRecord(tmp_path, boot).get("GPU-a") == Lasting(79)
+    boot.write_text("two\n")
+    assert XidRecord(tmp_path, boot).get("GPU-a") is None
+    assert XidRecord(tmp_path, tmp_path / "none").get("GPU-a") is None
+    foreign = ({"number": 1}, {"xid": [], "energy": None}, {"xid": 48, "energy": "many"}, [])
+    for text in (
+        "",
+        '{"boot": "tw',
+        "[]",
+        "\udcff",
+        *(json.dumps({"boot": "two", "xids": {"GPU-a": one}}) for one in foreign),
+    ):
+        (tmp_path / FILE).write_text(text, errors="surrogateescape")
+        assert XidRecord(tmp_path, boot).get("GPU-a") is None
+
+
+def test_an_xid_that_cannot_be_recorded_is_logged(tmp_path, caplog):
+    """It counts until this process ends; each probe tries again, and says no more of it."""
+    (tmp_path / FILE.parts[0]).write_text("a file")
+    record = XidRecord(tmp_path)
+    record.set("GPU-a", Lasting(48))
+    assert record.get("GPU-a") == Lasting(48)
+    record.set("GPU-a", Lasting(48))
+    assert caplog.text.count("a restarted plugin will not know the GPUs' Xids") == 1
+    (tmp_path / FILE.parts[0]).unlink()
+    record.set("GPU-a", Lasting(48))
+    assert XidRecord(tmp_path).get("GPU-a") == Lasting(48)
+    (tmp_path / FILE).unlink()  # as the operator does to end it
+    record.set("GPU-a", Lasting(48))
+    assert not (tmp_path / FILE).exists()
+
+
+def test_what_only_a_boot_ends_is_not_ended_by_a_reset():
+    """Of several Xids the one that requires more counts."""
+    health = Health(quiet=60)
+    health.xid(48, 0, Lasting(48, 5000))
+    health.xid(79, 0, Lasting(79))
+    health.xid(95, 0, Lasting(95, 6000))
+    assert health.lasting == Lasting(79)
 
 
 def test_a_gpu_without_xid_events_is_healthy_and_probed(play, plugin, caplog):

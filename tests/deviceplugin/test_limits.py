@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gpunode.deviceplugin.offer.state import NodeState
 from gpunode.deviceplugin.settings.config import GPU_MEM, MemorySharing
 
 from .kubelet import FakeKubelet
-from .nvml import FakeNvml, Gpu
+from .nvml import FakeNvml, Gpu, handles
 from .test_cdi import named, put, toolkit
 
 R615 = "615.71.05"
@@ -144,26 +145,26 @@ def test_cgroup_v2_alone_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("nvml", "words"),
+    ("taken", "words"),
     [
-        (FakeNvml(Gpu("GPU-a"), driver=R615), None),
-        (FakeNvml(Gpu("GPU-a")), "driver 580.178.04 is too old: 615 is the first that limits memory"),
+        (handles(Gpu("GPU-a"), driver=R615), None),
+        (handles(Gpu("GPU-a")), "driver 580.178.04 is too old: 615 is the first that limits memory"),
         (
-            FakeNvml(Gpu("GPU-a", limits=False), driver=R615),
+            handles(Gpu("GPU-a", limits=False), driver=R615),
             "the driver limits no memory of this GPU: NVML: Not Supported",
         ),
-        (FakeNvml(Gpu("GPU-a", error=NVML_ERROR_GPU_IS_LOST), driver=R615), "GPU is lost"),
+        (handles(Gpu("GPU-a", error=NVML_ERROR_GPU_IS_LOST), driver=R615), "GPU is lost"),
     ],
 )
-def test_the_driver_is_asked_itself(nvml, words):
+def test_the_driver_is_asked_itself(taken, words):
     """By its branch, and then for this very GPU."""
-    why = limits.refusal(nvml, "GPU-a", limits.CGROUPS)
+    why = limits.refusal(taken, "GPU-a", limits.CGROUPS)
     assert why is None if words is None else words in why
 
 
 def test_a_driver_is_not_asked_about_a_cgroup_that_is_not_there():
     """It would call the path wrong, which says nothing of the driver."""
-    assert limits.refusal(FakeNvml(Gpu("GPU-a", limits=False), driver=R615), "GPU-a", None) is None
+    assert limits.refusal(handles(Gpu("GPU-a", limits=False), driver=R615), "GPU-a", None) is None
 
 
 # What comes of it.
@@ -264,6 +265,24 @@ def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2,
 
     play(scene)
     assert UNTOLD + "the driver limits no memory of this GPU" in caplog.text
+
+
+def test_gpus_are_asked_side_by_side(play, plugin, tmp_path, cgroup2, monkeypatch):
+    """Some that hang delay the offer by one deadline: here none answers before both were asked."""
+    together = threading.Barrier(2)
+
+    def refusal(*_: object) -> None:
+        together.wait(5)
+
+    monkeypatch.setattr(limits, "refusal", refusal)
+    put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), driver=R615), **settings(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert not together.broken
+
+    play(scene)
 
 
 def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_path, cgroup2, monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gpunode.deviceplugin.gpus.handles import Handles
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.mps import daemon as daemons
 from gpunode.deviceplugin.mps import shm
@@ -30,7 +31,7 @@ from gpunode.deviceplugin.settings import mps_paths
 from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import Entry, FakeKubelet
-from .nvml import FakeNvml, Gpu
+from .nvml import FakeNvml, Gpu, handles
 from .test_process import process
 
 ROOT = Path(__file__).parents[2]
@@ -226,7 +227,7 @@ def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypat
 
 def modes(root: Path, gpu: Gpu) -> NvmlModes:
     mps_paths.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
-    return NvmlModes(FakeNvml(gpu), str(root), root / FILE_NAME)
+    return NvmlModes(handles(gpu), str(root), root / FILE_NAME)
 
 
 def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
@@ -302,10 +303,10 @@ def test_a_server_of_mps_is_no_hindrance(tmp_path):
     for pid, name in ((7, "nvidia-cuda-mps"), (8, "python3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
-    nvml = FakeNvml(Gpu(GPU, pids=(7, 8, 9)))
-    assert user(nvml, GPU, tmp_path) == "process 8 (python3) and 1 more use this GPU without MPS"
-    nvml.gpus[0].pids = (7,)
-    assert user(nvml, GPU, tmp_path) is None
+    gpu = Gpu(GPU, pids=(7, 8, 9))
+    assert user(handles(gpu), GPU, tmp_path) == "process 8 (python3) and 1 more use this GPU without MPS"
+    gpu.pids = (7,)
+    assert user(handles(gpu), GPU, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -359,7 +360,7 @@ def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, so
         assert gpu.mode == EXCLUSIVE
 
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
-        stage = play(sockets, scene, NvmlModes(FakeNvml(gpu), str(sockets), sockets / FILE_NAME))
+        stage = play(sockets, scene, NvmlModes(handles(gpu), str(sockets), sockets / FILE_NAME))
     assert len(stage.said) == 2
     assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
 
@@ -381,8 +382,9 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
 
     async def scene() -> None:
         report_server = ReportServer()
+        taken = Handles(nvml)
         supervisor = Supervisor(
-            nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / FILE_NAME), report_server
+            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), report_server
         )
         async with report_server.open(mps_paths.status(str(sockets))):
             reader, writer = await asyncio.open_unix_connection(mps_paths.status(str(sockets)))
@@ -435,8 +437,9 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
                 ready.set()
 
     async def scene() -> None:
+        taken = Handles(nvml)
         supervisor = Supervisor(
-            nvml, str(sockets), NvmlModes(nvml, str(sockets), sockets / FILE_NAME), Heard()
+            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), Heard()
         )
 
         async def follow(config: Config, until: asyncio.Event) -> None:
@@ -452,6 +455,35 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
         assert nvml.gpus[0].mode == DEFAULT
 
     monkeypatch.setattr(Daemon, "ask", noticed)
+    asyncio.run(scene())
+
+
+def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
+    """Nor ends a daemon that runs: it is only not described."""
+    lost = Gpu("GPU-a", error=15)
+    nvml = FakeNvml(lost, Gpu("GPU-b", minor=1))
+    nvml.nvmlInit()
+
+    async def scene() -> None:
+        report_server = ReportServer()
+        taken = Handles(nvml)
+        supervisor = Supervisor(
+            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), report_server
+        )
+        async with report_server.open(mps_paths.status(str(sockets))):
+            reader, writer = await asyncio.open_unix_connection(mps_paths.status(str(sockets)))
+            running = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
+            try:
+                report: dict[str, dict[str, object]] = {}
+                while report.get("GPU-b", {"why": ""})["why"] is not None:
+                    report = json.loads(await asyncio.wait_for(reader.readline(), 60))
+                assert report.keys() == {"GPU-b"}
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await supervisor.stop()
+                writer.close()
+
     asyncio.run(scene())
 
 

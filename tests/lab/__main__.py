@@ -1,4 +1,4 @@
-"""python3 -m tests.lab up | down | status | count | check | reset HOST | test"""
+"""python3 -m tests.lab up | down | status | count | check | reset HOST"""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def main() -> int:
     commands.add_parser("status", help="what runs; exit code 0 if all of it does")
     commands.add_parser("count", help="how many labs of this checkout run")
     commands.add_parser("check", help="whether hosts and cluster are as tests expect them right after `up`")
-    test = commands.add_parser("test", help="what `make test` does")
-    test.add_argument("--labs", type=int, default=1)
     reset = commands.add_parser("reset", help="make a host bare again")
     reset.add_argument("host", choices=["modern", "legacy"])
     options = parser.parse_args()
@@ -38,8 +36,6 @@ def main() -> int:
         if options.command == "up":
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             lab.up(options.labs)
-        elif options.command == "test":
-            return lab.test(options.labs)
         elif options.command == "down":
             lab.down()
         elif options.command == "status":

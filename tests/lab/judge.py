@@ -135,8 +135,11 @@ def facts(kind: str) -> Facts:
 
 def check(change: WriteFile) -> None:
     """As the agent writes: the program must accept the new file before it takes the name."""
-    assert change.expected is not None
-    expected = {"runtime": change.expected.runtime, "default": change.expected.default}
+    if change.check is None:
+        write(Path(change.path), change.content)
+        return
+    wanted = change.expected
+    expected = {"runtime": wanted.runtime, "default": wanted.default} if wanted else None
     checks = {"docker": check_docker, "containerd": check_containerd}
     data = change.content.encode()
     Path(change.path).parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +260,11 @@ def started(program: str) -> Iterator[tuple[Process, Path]]:
         Path(left).unlink(missing_ok=True)
     with log.open("wb") as file:
         popen = subprocess.Popen(
-            [program], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            [program, *flags(program)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
         )
     try:
         yield Process(popen), log
@@ -268,6 +275,13 @@ def started(program: str) -> Iterator[tuple[Process, Path]]:
         except subprocess.TimeoutExpired:
             os.killpg(popen.pid, signal.SIGKILL)
             popen.wait()
+
+
+def flags(program: str) -> list[str]:
+    """Those with which docker's drop-in starts it."""
+    drop_ins = Path("/etc/systemd/system/docker.service.d").glob("*.conf") if program == "dockerd" else ()
+    words = [line.partition("ExecStart=")[2].split() for path in drop_ins for line in path.open()]
+    return [flag for command in words for flag in command[1:]]
 
 
 if __name__ == "__main__":

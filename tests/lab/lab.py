@@ -7,14 +7,11 @@ import itertools
 import json
 import os
 import shutil
-import sys
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import (
     aptserver,
-    beside,
     builds,
     cache,
     cluster,
@@ -45,25 +42,13 @@ PROGRAMS = (
 def up(labs: int = 1) -> None:
     """Bring so many labs of this checkout up, or as many as there is room for; what is as it should be is left alone."""
     os.umask(0o022)
+    try:
+        openssh.ensure()
+    except (CannotRun, LabError) as error:
+        say(f"tests that compare with OpenSSH's server are skipped: {error}")
     machine.check()
     with slot.lock(slot.folder(CHECKOUT) / "up.lock"):  # what another one brings up needs no room any more
         _all_up(labs)
-
-
-def test(labs: int) -> int:
-    """All tests, with so many labs; the exit status. What stops early takes the labs along that were not there before."""
-    standing = [each for each in slot.of(CHECKOUT) if _runs(each)]
-    log = slot.folder(CHECKOUT) / "up.log"
-    log.parent.mkdir(exist_ok=True)
-    try:
-        openssh.ensure()  # for `check`
-    except (CannotRun, LabError) as error:
-        say(f"tests that compare with OpenSSH's server are skipped: {error}")
-    with contextlib.suppress(CannotRun, LabError):  # `up` says it again
-        machine.check()
-        _prepared(labs)  # now: who stops the run must not break off an installation
-    up = [sys.executable, "-m", "tests.lab", "up", "--labs", str(labs)]
-    return beside.run(["make", "--no-print-directory"], up, log, lambda: down(besides=standing))
 
 
 def _prepared(labs: int) -> list[Path]:
@@ -101,10 +86,10 @@ def count() -> int:
     )
 
 
-def down(besides: Collection[Slot] = ()) -> None:
-    """Stop the labs of this checkout, `besides` some, and remove what they made; the cache stays."""
-    labs = [each for each in slot.of(CHECKOUT) if each not in besides]
-    if not labs and not besides:
+def down() -> None:
+    """Stop the labs of this checkout, and remove what they made; the cache stays."""
+    labs = slot.of(CHECKOUT)
+    if not labs:
         say("nothing is up for this checkout")
     for mine in labs:
         with slot.lock(slot.STATE / f"{mine.number}.lock"), step(f"down {mine.out.name}"):

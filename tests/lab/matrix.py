@@ -59,6 +59,7 @@ ROWS = (
         "dnf",
     ),
     Row("API servers 1.16, 1.20 and 1.36: the cluster's part, without kubelets", ("test_api_servers.py",)),
+    Row("API server 1.36: what the plugin's and the extender's tokens can write", ("test_policies.py",)),
     Row("API servers 1.16, 1.20 and 1.36: what admission forbids", ("test_obstacles.py",)),
     Row(
         "kube-scheduler 1.16, 1.20 and 1.36 with the extender: Policy, v1beta1, v1; without kubelets",

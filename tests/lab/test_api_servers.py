@@ -25,7 +25,7 @@ from gpunode.cluster.api.merge import covers
 from gpunode.cluster.nodes import GPU_LABEL, cordon, drain, labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import Spec
+from gpunode.cluster.plugin import Spec, dra
 from gpunode.cluster.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
 from gpunode.cluster.plugin.manifests import everything
 from gpunode.cluster.vectoradd import run as vectoradd
@@ -49,6 +49,7 @@ SPEC = Spec(NS, IMAGE, PluginConfig("version: v1"), FULL)
 LATER = Spec(NS, NEXT)
 UUIDS = ("GPU-1", "GPU-2")
 MADE = {one["kind"] for one in everything(NS)} - {"Namespace"}
+POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 MERGE = "application/merge-patch+json"
 
 
@@ -129,7 +130,7 @@ class Cluster:
 
     def _garbage(self) -> None:
         """Ends deletions in the foreground."""
-        for kind in MADE:
+        for kind in filter(self.api.served.has, MADE):
             of = self.api.served.kind(kind)
             for one in self.ask("GET", f"{of.path()}?labelSelector={OURS}%3Dgpunode")["items"]:
                 meta = one["metadata"]
@@ -285,6 +286,35 @@ def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:
     rights.demanded(cluster.api, rights.of_run(NS, drains=True, proves=True))
 
 
+def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Cluster) -> None:
+    """Where the API server has slices; a DeviceClass makes another driver's devices GPUs under the same name."""
+    if cluster.minor in OLD:
+        assert dra.owners(cluster.api) == dra.NONE
+        return
+    group = "/apis/resource.k8s.io/v1"
+    made: list[str] = []
+
+    def make(plural: str, name: str, spec: Object) -> None:
+        cluster.ask("POST", f"{group}/{plural}", {"metadata": {"name": name}, "spec": spec})
+        made.append(f"{group}/{plural}/{name}")
+
+    try:
+        for node, driver in (("a", "gpu.example"), ("b", dra.DRIVER), ("c", "compute-domain.nvidia.com")):
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]}
+            make("resourceslices", f"{node}-{driver}", spec)
+        assert dict(dra.owners(cluster.api).slices) == {"b": ("ResourceSlice b-gpu.nvidia.com",)}
+        assert dra.owners(cluster.api).reason(cluster.node("a")) is None
+        cel = [{"cel": {"expression": "device.driver == 'gpu.example'"}}]
+        make("deviceclasses", "fast", {"extendedResourceName": "nvidia.com/gpu", "selectors": cel})
+        why = dra.owners(cluster.api).reason(cluster.node("a"))
+        assert why is not None
+        assert "(ResourceSlice a-gpu.example, DeviceClass fast for nvidia.com/gpu)" in why.words
+    finally:
+        for where in made:
+            cluster.ask("DELETE", where)
+
+
 def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
     """Planned without a write; deployed; then nothing is to change, and nothing is written; then nothing is left."""
     before = [one["metadata"]["name"] for one in cluster.ask("GET", "/api/v1/namespaces")["items"]]
@@ -356,6 +386,7 @@ def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: C
             f"ConfigMap {NS}/{NAME}",
             f"ClusterRole {NAME}",
             f"ClusterRoleBinding {NAME}",
+            *(f"{one} {NAME}" for one in POLICIES if cluster.api.served.has(one)),
         }
         lines = signed(would[f"DaemonSet {NS}/{NAME}"])
         assert [line.strip("+- ") for line in lines if line[0] == "+"] == [

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from .api import Lab
 from .conftest import Ran
+from .pods import Pods
 
 pytestmark = pytest.mark.lab
+FAILURES = Path(__file__).parents[2] / "docs/failures.md"
 
 
 @pytest.mark.parametrize(("name", "tool", "gpus"), [("legacy", "docker", 2), ("modern", "ctr", 4)])
@@ -40,6 +43,30 @@ def test_without_a_kubelet_a_container_shows_the_gpus(
     assert (
         "gpunode-verify" not in node.exec(["sh", "-c", "docker ps -a || ctr -n k8s.io containers ls"]).stdout
     )
+
+
+@pytest.mark.parametrize("flags", [(), ("--runtime=nvidia",)], ids=["default", "named"])
+def test_docker_run_shows_every_gpu(lab: Lab, gpunode: Callable[..., Ran], flags: tuple[str, ...]) -> None:
+    """As articles do it by hand: with nvidia as docker's default runtime, and with the runtime named."""
+    ready = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
+    assert ready.code == 0, ready
+    env = ("-e", "NVIDIA_VISIBLE_DEVICES=all", "-e", "NVIDIA_DRIVER_CAPABILITIES=utility")
+    words = ("docker", "run", "--rm", *flags, *env, "--entrypoint", "nvidia-smi", Pods(lab).image, "-L")
+    shown = lab.node("legacy").exec(words).stdout
+    assert len(re.findall(r"^GPU \d+: .*P100.* \(UUID: GPU-", shown, re.M)) == 2, shown
+
+
+def test_docker_run_with_devices_and_files_by_hand_shows_that_gpu(
+    lab: Lab, gpunode: Callable[..., Ran]
+) -> None:
+    """As docs/failures.md has it: without NVIDIA's runtime."""
+    ready = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
+    assert ready.code == 0, ready
+    (command,) = re.findall(r"(?m)^docker run (?:.*\\\n)*.*$", FAILURES.read_text())
+    command = command.replace("debian:12 ", f"{Pods(lab).image} ")
+    kernel = "--volume /run/lab-gpus:/run/lab-gpus:ro"  # what the lab has for the kernel module, which containers share
+    shown = lab.node("legacy").exec(["sh", "-c", command.replace("--rm", f"--rm {kernel}")]).stdout
+    assert len(re.findall(r"^GPU \d+: .*P100.* \(UUID: GPU-", shown, re.M)) == 1, shown
 
 
 def test_no_run_runs_none(lab: Lab, gpunode: Callable[..., Ran]) -> None:

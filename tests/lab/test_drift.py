@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -166,3 +167,35 @@ def test_a_label_that_somebody_holds_is_no_drift_that_can_be_put_right(
     assert planned.code == 1, planned
     (error,) = planned.of("error", "legacy")
     assert "another client set gpunode.dev/gpu=false (field manager kubectl-label)" in json.dumps(error)
+
+
+def test_a_default_runtime_that_was_taken_away_comes_back_and_the_plugins_pod_is_a_new_one(
+    lab: Lab, gpunode: Callable[..., Ran]
+) -> None:
+    """Without it NVML cannot be loaded in a container: verify names the runtime, and the plan the pod that goes."""
+    node, limited = lab.node("legacy"), ("--json", "--limit", "legacy")
+
+    def pods() -> dict[str, str]:
+        query = urlencode({"labelSelector": f"app.kubernetes.io/name={NAME}"})
+        items = lab.request("GET", f"/api/v1/namespaces/gpunode/pods?{query}")["items"]
+        return {one["spec"]["nodeName"]: one["metadata"]["name"] for one in items}
+
+    ready = gpunode("provision", "--yes", "--no-run", *limited)
+    assert ready.code == 0, ready
+    before, text = pods(), node.read("/etc/docker/daemon.json")
+    without = {name: value for name, value in json.loads(text).items() if name != "default-runtime"}
+    node.write("/etc/docker/daemon.json", json.dumps(without, indent=2))
+    node.exec(["systemctl", "restart", "docker"])
+    node.wait_ready()
+    verified = gpunode("verify", "--no-run", *limited)
+    assert verified.code == 1, verified
+    broken = [link["layer"] for link in verified.of("link", "legacy") if link["status"] == "broken"]
+    assert broken == ["runtime"], verified
+
+    ran = gpunode("provision", "--yes", *limited)
+    assert ran.code == 0, ran
+    pod = {"change": "replace", "object": f"Pod gpunode/{before['legacy']}", "node": "legacy"}
+    assert pod.items() <= ran.of("cluster")[0].items(), ran
+    assert json.loads(node.read("/etc/docker/daemon.json")) == json.loads(text)
+    after = pods()
+    assert (after["modern"], after["legacy"] == before["legacy"]) == (before["modern"], False)

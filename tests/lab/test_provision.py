@@ -142,6 +142,14 @@ def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., R
         assert {link["status"] for link in links} == {"ok"}
 
 
+def test_nvidia_smi_shows_the_gpu_of_a_pod(provisioned: Ran, gpunode: Callable[..., Ran]) -> None:
+    """The nvidia runtime brings the program into the pod, which sees one GPU and is deleted."""
+    ran = gpunode("run nvidia-smi", "--json", "--limit", "modern")
+    assert ran.code == 0, ran
+    assert {line["node"] for line in ran.of("log")} == {"modern"}
+    assert sum("H100" in line["log"] for line in ran.of("log")) == 1, ran
+
+
 def test_label_writes_what_the_gpus_are(provisioned: Ran, lab: Lab, gpunode: Callable[..., Ran]) -> None:
     """accelerator=… by model; a dry run shows it, --remove takes it off again."""
 

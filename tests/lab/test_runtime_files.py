@@ -35,13 +35,15 @@ SHIM = "io.containerd.runc.v2"
 
 
 def _cases(kind: str) -> list[dict[str, Any]]:
-    modes = ["default"] if kind == "docker" else ["default", "class"]
+    modes = ["default"] if kind in ("docker", "drop-ins") else ["default", "class"]
     text = (cases.FOLDER / "runtime-files" / f"{kind}.yaml").read_text(encoding="utf-8")
-    return [{**case, "kind": kind, "modes": modes} for case in yaml.safe_load(text)]
+    program = "docker" if kind == "docker" else "containerd"
+    return [{**case, "kind": program, "modes": modes} for case in yaml.safe_load(text)]
 
 
 DOCKER = _cases("docker")
 CONTAINERD = [(by, case) for case in _cases("containerd") for by in case.get("by", ("1", "2"))]
+DROP_INS = [(case["by"], case) for case in _cases("drop-ins")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,8 @@ def judge() -> Iterator[Mapping[tuple[str, str], Future[dict[str, Any]]]]:
     if missing:
         pytest.skip(f"{', '.join(missing)} not found on this machine")
     paths["2"] = f"{builds.go(builds.CONTAINERD)}:{PATH}"
-    jobs = {"dockerd": DOCKER} | {by: [case for b, case in CONTAINERD if b == by] for by in ("1", "2")}
+    every = [*CONTAINERD, *DROP_INS]
+    jobs = {"dockerd": DOCKER} | {by: [case for b, case in every if b == by] for by in ("1", "2")}
     answers: dict[tuple[str, str], Future[dict[str, Any]]] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for by, wanted in jobs.items():
@@ -177,6 +180,22 @@ def test_containerd_has_what_was_wanted_and_all_else_as_before(
         "default",
     }
     assert after["cri"]["defaultRuntimeName"] == new.default
+
+
+@pytest.mark.parametrize(("by", "case"), DROP_INS, ids=_id)
+def test_containerd_has_the_main_file_again_that_a_drop_in_of_another_version_cut_off(
+    judge: Any, by: str, case: dict[str, Any]
+) -> None:
+    """It starts, with the main file's settings and the nvidia runtime; a second plan writes nothing."""
+    answer = judge[by, case["name"]].result()
+    before, after = answer["before"], answer["default"]
+    assert before["dump"] is None or any(words not in before["dump"] for words in case["has"]), before["dump"]
+    assert "refused" not in after, after
+    assert "rejected" not in after, after
+    assert after["second"] == []
+    assert after["cri"]["defaultRuntimeName"] == "nvidia", after["log"]
+    for words in case["has"]:
+        assert words in after["dump"].replace('"', "'")
 
 
 class _Dump:

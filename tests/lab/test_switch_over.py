@@ -127,11 +127,11 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
     assert look.code == 0, look
     assert {"ConfigMap", "DaemonSet"} <= {one["object"].partition(" ")[0] for one in look.of("cluster")}
     assert THEIRS in look.stdout
-    nvidia.remove(lab)
-    for command in ("plugin deploy --yes", "verify"):
+    for command in (f"plugin deploy --yes --replace {THEIRS.split()[1].rstrip(',')}", "verify"):
         ran = gpunode(command, "--json", "--limit", NODE, inventory=inventory)
         assert ran.code == 0, ran
         assert THEIRS not in ran.stdout
+    nvidia.remove(lab)  # its ConfigMap
     offered(lab, SHARES)
     assert container(made, before) == same
     assert record.items() <= held(node).items()

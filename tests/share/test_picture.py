@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from gpunode.cluster.extender import findings, picture, simulation
 from gpunode.cluster.extender.picture import Real
 from gpunode.deviceplugin.kubelet.checkpoint import Entry
+from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
-from gpunode.deviceplugin.usage import Gpu, User
+from gpunode.deviceplugin.usage import Gpu, Offered, User
+from gpunode.rollout import shares
 from gpunode.share.fit import Refused, find
 from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
@@ -131,6 +134,32 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
         "status": {"capacity": {resource: "4"}, "allocatable": {resource: "0"}},
     }
     assert picture.rows([gone], [], MEM, {}) == ()
+
+
+@pytest.mark.parametrize("asked", ["plugin", "host"])
+def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
+    """Every GPU with its units, used or not; what the cluster can have is their sum."""
+    gpu, pods = "nvidia.com/gpu", [pod("a", 0, on="m")]
+    pods[0]["spec"]["containers"][0]["resources"]["limits"] = {gpu: "4"}
+    there = {"metadata": {"name": "m"}, "status": {key: {gpu: "20"} for key in ("capacity", "allocatable")}}
+    if asked == "plugin":
+        offered = (Offered(gpu, 10, ids.TIME_SLICING),)
+        used = (User("default/a", "c0", gpu, 4),)
+        answer = [
+            Gpu("GPU-a", "0", "P100", 1, users=used, offered=offered),
+            Gpu("GPU-b", "1", "P100", 1, users=(), offered=offered),
+        ]
+        real = picture.of_plugin(answer, pods)
+    else:
+        units = {gpu: [f"{one}::{n}" for one in ("GPU-a", "GPU-b") for n in range(10)]}
+        given = entry("a", "c0", *(f"GPU-a::{n}" for n in range(4)), resource=gpu)
+        real = picture.of_host((given,), units, {"GPU-a": "0", "GPU-b": "1"})
+    found = picture.rows([there], pods, MEM, {"m": real})
+    assert table(found) == [("m", "0", 10, 4, 4, [("default/a", 4, 4)]), ("m", "1", 10, 0, 0, [])]
+    assert [row.unit for row in found] == ["share", "share"]
+    listener = mock.Mock()
+    shares.show(found, listener, details=False)
+    listener.total.assert_called_once_with("nvidia.com/gpu 4/20", {"resources": {gpu: [4, 20]}})
 
 
 GPUSHARES = Entry("uid-a", "c0", MEM, frozenset(f"GPU-n-0-_-{n}" for n in range(4)), index="1")

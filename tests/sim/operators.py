@@ -1,6 +1,6 @@
 """`python -m tests.sim.operators SETTINGS COMMAND…`: gpunode as its user starts it, with faults of the user's machine.
 
-SETTINGS is JSON. `die`: [host, state], the process is killed (-9) as soon as the run's record has this. `then`: [host, state,
+A unit that it restarts has to stay up for a moment only. SETTINGS is JSON. `die`: [host, state], the process is killed (-9) as soon as the run's record has this. `then`: [host, state,
 hook], a hook that is called there. `after`: [where, count], it is killed at its so-manieth step (a question to a host or to
 the API, a line of its record), counted from its start or from its record's begin. `values`: constants for this process, as waits that a test does not sit out. `asked`: a file
 that gets a line for each request to the API.
@@ -26,7 +26,7 @@ from typing import Any
 from gpunode.agent.record import LIVE
 from gpunode.sim.demo import Demo
 from gpunode.sim.host.state import DOWN, State
-from tests import jsonlines
+from tests import forks, jsonlines
 
 from .clusters import Client
 
@@ -45,7 +45,7 @@ HELD: list[Any] = []  # open files, for as long as this process lives
 def under_way(demo: Demo, command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
     """A command in the demo's folder, its output in a file there; it ends with the block, whatever a test makes of it."""
     with (demo.folder / "out").open("w") as out:
-        process = subprocess.Popen(
+        process = forks.Popen(
             command,
             cwd=demo.folder,
             stdout=out,
@@ -64,8 +64,24 @@ def under_way(demo: Demo, command: list[str], **more: Any) -> Iterator[subproces
 def begin(demo: Demo, *words: str, **settings: Any) -> AbstractContextManager[subprocess.Popen[str]]:
     """A run under way, as JSON lines; its output is in the demo's folder."""
     settings["values"] = {**SHORT, **settings.get("values", {})}
-    command = [sys.executable, "-m", "tests.sim.operators", json.dumps(settings), *words, "--json"]
-    return under_way(demo, command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+    return under_way(demo, command(*words, "--json", **settings))
+
+
+def command(*words: str, **settings: Any) -> list[str]:
+    """The command line of a gpunode with these settings."""
+    return [sys.executable, "-m", "tests.sim.operators", json.dumps(settings), *words]
+
+
+def gpunode(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command to its end, started in a folder."""
+    return forks.run(
+        command(*words),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
 
 
 def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
@@ -159,10 +175,10 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
     from gpunode.cluster.api.connection import Connection
     from gpunode.rollout.record import Record
 
-    for where, value in settings["values"].items():
+    for where, value in settings.get("values", {}).items():
         module, _, name = where.rpartition(".")
         setattr(importlib.import_module(module), name, value)
-    apply_job, write, send = wire.apply_job, Record._write, Connection.send
+    apply_job, write, send = wire.apply_job, Record._append, Connection.send
 
     def soon(*arguments: Any) -> dict[str, Any]:
         return {**apply_job(*arguments), "settle": SETTLE}
@@ -185,7 +201,7 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
         return send(self, method, where, query, *rest)
 
     wire.apply_job = soon  # type: ignore[assignment]
-    Record._write = written  # type: ignore[method-assign]
+    Record._append = written  # type: ignore[method-assign]
     if "after" in settings:
         _steps(*settings["after"])
     if "asked" in settings:
@@ -217,7 +233,7 @@ def _steps(since: str, count: int) -> None:
 
         setattr(owner, name, step)
 
-    for owner, name in ((Connection, "send"), (Visit, "ask"), (Record, "_write")):
+    for owner, name in ((Connection, "send"), (Visit, "ask"), (Record, "_append")):
         counted(owner, name)
 
 

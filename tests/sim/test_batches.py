@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from tests import jsonlines
 
+from . import operators
 from .clusters import Client, until
 from .operators import under_way
 
@@ -48,10 +48,7 @@ def provisioned() -> Iterator[tuple[Demo, subprocess.CompletedProcess[str]]]:
 
 
 def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpunode", *words]
-    return subprocess.run(
-        command, cwd=demo.folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
+    return operators.gpunode(demo.folder, *words)
 
 
 def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
@@ -199,6 +196,30 @@ def busy(provisioned: tuple[Demo, object]) -> Iterator[Demo]:
         assert gpunode(demo, "provision", "inventory.yaml", "--yes", "--no-run", "-q").returncode == 0
 
 
+def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo) -> None:
+    """No GPU of it is free for a proof. It is named, and nothing of it is left to resume."""
+    api = client(busy)
+    delete(api, "job")
+    pod(api, "all", "gpu-1", offered(api, "gpu-1"))
+    try:
+        options = ("inventory.yaml", "--yes", "--json")
+        done = gpunode(busy, "provision", *options, "--batch", "1", "--max-fail", "0")
+        rows = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+        assert rows["gpu-2"][0] == "verified", done.stdout + done.stderr
+        assert rows["gpu-1"][0] == "not verified"
+        assert rows["gpu-1"][1].startswith("nothing to change; in use, not proven now: of ")
+        assert done.returncode == 0
+        assert not lines(done, "error")
+        again = gpunode(busy, "resume", "inventory.yaml", "--yes")
+        assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
+    finally:
+        delete(api, "all")
+
+
+def offered(api: Client, node: str) -> int:
+    return int(api.ask("GET", f"/api/v1/nodes/{node}")[1]["status"]["allocatable"]["nvidia.com/gpu"])
+
+
 def patience(demo: Demo, **values: str) -> None:
     """Values for all hosts of the inventory."""
     written = yaml.safe_load(demo.inventory.read_text())
@@ -208,7 +229,7 @@ def patience(demo: Demo, **values: str) -> None:
 
 def begin(demo: Demo, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A run under way; its output is in the demo's folder."""
-    return under_way(demo, [sys.executable, "-m", "gpunode", *words, "--json"])
+    return under_way(demo, operators.command(*words, "--json"))
 
 
 def waits(demo: Demo, name: str) -> bool:
@@ -323,6 +344,63 @@ def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> 
         done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert [(row["host"], row["result"]) for row in lines(done, "verified")] == [("gpu-1", "verified")]
+
+
+@contextmanager
+def full_disk(state: Path) -> Iterator[None]:
+    """The newest record is on a device that takes nothing more."""
+    path = max(state.glob("gpunode/runs/*.jsonl"))
+    kept = path.rename(path.with_suffix(".kept"))
+    path.symlink_to("/dev/full")
+    yield
+    kept.replace(path)
+
+
+def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_more(
+    busy: Demo, tmp_path: Path
+) -> None:
+    """As Ctrl-C does it, with the cause and what to do; once there is room the run goes on."""
+    patience(busy, work="wait")
+    before, api = docker_since(busy, "gpu-2"), client(busy)
+    with begin(busy, "provision", "inventory.yaml", "--yes") as run:
+        until(lambda: waits(busy, "job"))
+        with full_disk(tmp_path / "state"):
+            delete(api, "job")
+            assert run.wait() == 1
+    seen = (busy.folder / "out").read_text()
+    assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
+    assert "not changed: its record" in seen
+    assert "cannot be written: No space left on device" in seen
+    assert "Traceback" not in seen
+    done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["host"], row["result"]) for row in lines(done, "verified")] == [("gpu-2", "verified")]
+    assert cordoned(api) == []
+
+
+def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
+    busy: Demo, tmp_path: Path
+) -> None:
+    """Here by a gate, which takes the folder away."""
+    api, state = client(busy), busy.states["gpu-1"]
+    delete(api, "job")
+    with state.change() as now:
+        faults.FAULTS["runtime"].act(state, state.machine(), now)
+    runs = tmp_path / "state/gpunode/runs"
+    command = f"test $GPUNODE_BATCH = 1 || {{ mv {runs} {runs}.kept; touch {runs}; }}"
+    written = busy.inventory.read_text()
+    busy.inventory.write_text(yaml.safe_dump({**yaml.safe_load(written), "gate": [command]}))
+    before = docker_since(busy, "gpu-2")
+    done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--batch", "1")
+    busy.inventory.write_text(written)
+    runs.unlink()
+    told = " ".join(done.stderr.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Not begun: gpu-2: its record" in told
+    assert "No further host was begun: its record" in told
+    assert "then `gpunode resume` continues" in told
+    assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
+    assert "nvidia" in (state.root / "etc/docker/daemon.json").read_text()
 
 
 # --- the control plane ---

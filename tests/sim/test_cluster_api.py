@@ -74,12 +74,14 @@ def test_what_there_is_can_be_asked_for(client: Client) -> None:
     """As kubectl does before anything else: groups, and the resources of each."""
     groups = client.ask("GET", "/apis")[1]["groups"]
     assert [one["preferredVersion"]["groupVersion"] for one in groups] == [
+        "admissionregistration.k8s.io/v1",
         "apps/v1",
         "batch/v1",
         "coordination.k8s.io/v1",
         "node.k8s.io/v1",
         "policy/v1",
         "rbac.authorization.k8s.io/v1",
+        "resource.k8s.io/v1",
     ]
     resources = client.ask("GET", "/api/v1")[1]["resources"]
     assert {one["name"]: one["namespaced"] for one in resources}["nodes"] is False

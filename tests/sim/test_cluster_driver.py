@@ -7,6 +7,7 @@ import errno
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,9 @@ def environment(
 def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:
     """Exit status and what it printed."""
     words = words_of({"args": ["-m", "gpunode.deviceplugin.vectoradd", "--json", "--elements", "1000"]})
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
         assert process.stdout
         said = process.stdout.read()
         return process.wait(120), json.loads(said)
@@ -134,7 +137,9 @@ def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> Non
 def test_a_container_ends_with_its_kubelet(state: State) -> None:
     """However that ends: nothing is left running."""
     words = words_of({})
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(state))
+    process = subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(state)
+    )
     assert process.stdin
     assert process.stderr
     while b"NVML started" not in (line := process.stderr.readline()):

@@ -15,6 +15,7 @@ from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.plugin import dra
 from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -40,6 +41,21 @@ def deployed(cluster: Cluster, client: Client) -> Iterator[Api]:
     apply.apply(api, WANTED)
     yield api
     api.close()
+
+
+def test_resource_slices_show_which_nodes_gpus_a_dra_driver_allocates(deployed: Api, client: Client) -> None:
+    """As a DRA driver publishes them; another node has no other owner."""
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "dra-1", "devices": [{"name": "gpu-0"}]}
+    spec |= {"pool": {"name": "dra-1", "generation": 1, "resourceSliceCount": 1}}
+    meta = {"name": "dra-1-gpu.nvidia.com"}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
+    code, answer = client.apply(body, f"{slices}/{meta['name']}", force="true")
+    assert code == 201, answer
+    assert dict(dra.owners(deployed).slices) == {"dra-1": ("ResourceSlice dra-1-gpu.nvidia.com",)}
+    code, answer = client.ask("DELETE", f"{slices}/{meta['name']}")
+    assert code == 200, answer
+    assert dra.owners(deployed) == dra.NONE
 
 
 @dataclass(frozen=True)

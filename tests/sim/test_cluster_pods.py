@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.host.machine import Machine, RuntimeNow, UnitNow
 from gpunode.sim.host.programs import kernel
 from gpunode.sim.node import devices
+from tests import forks
 
 from .clusters import IMAGE, Client, until
 from .deployed import NEW, NS, OLD, Fleet
@@ -100,8 +102,7 @@ def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.S
         )
     )
     words = [sys.executable, "-m", "gpunode", "run", "vectoradd", str(inventory), "--image", "none:1"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
+    with forks.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
         until(lambda: of_vectoradd(deployed) or ran.poll() is not None)
         ran.send_signal(number)
         said, _ = ran.communicate()
@@ -185,17 +186,17 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
 
 def test_a_pod_that_is_over_its_deadline_is_ended(deployed: Fleet) -> None:
     """Its process is stopped, and its status has the reason."""
-    until(lambda: not children("gpunode.deviceplugin --log-level"))
+    before = containers()
     deployed.api.create(
         pod("late", ["-m", "gpunode.deviceplugin", "--log-level=error"], activeDeadlineSeconds=1)
     )
-    if children():  # only Linux tells
-        until(lambda: children("gpunode.deviceplugin --log-level"))
+    if before:  # only Linux tells
+        until(lambda: containers() - before)
     until(lambda: (deployed.api.get("Pod", "late", NS) or {})["status"]["phase"] == "Failed")
     late = deployed.api.get("Pod", "late", NS)
     assert late
     assert pods.problem(late).startswith("DeadlineExceeded: Pod was active on the node longer")
-    until(lambda: not children("gpunode.deviceplugin --log-level"))
+    until(lambda: not containers() - before)
     deployed.api.delete("Pod", "late", NS)
 
 
@@ -474,14 +475,19 @@ def test_removing_takes_all_of_it(deployed: Fleet) -> None:
     )
     assert not any("gpunode.dev/gpu" in node.labels for node in nodes.every(deployed.api))
     assert deployed.api.find("Pod")[0] == []
-    assert children() == []
+    assert containers() == set()
 
 
-def children(words: str = "") -> list[str]:
-    """The command lines of processes below this one that hold the words; none where there is no /proc."""
-    found = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text().split():
-            with contextlib.suppress(OSError):  # it has just ended
-                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return [line for line in found if words in line]
+def containers() -> set[int]:
+    """The processes of containers, which the fork servers below this one started; none where there is no /proc."""
+    return {pid for server in _children(os.getpid()) for pid in _children(server)}
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):  # it has just ended
+        return [
+            int(child)
+            for path in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in path.read_text().split()
+        ]
+    return []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,10 @@ from gpunode import inventory
 from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.host.programs import systemd
 from tests import jsonlines
 
+from . import operators
 from .clusters import until
 from .jobs import JOBS, client, job
 
@@ -43,16 +43,7 @@ def gpunode(demo: Demo, tmp_path: Path) -> Gpunode:
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    state = {"XDG_STATE_HOME": str(folder / "state")}
-    return subprocess.run(
-        [sys.executable, "-m", "gpunode", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        env={**os.environ, **state, **more},
-    )
+    return operators.gpunode(folder, *words, XDG_STATE_HOME=str(folder / "state"), **more)
 
 
 def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
@@ -188,6 +179,77 @@ def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     wrong = gpunode("plugin", "status", "--context", "prd")
     assert wrong.returncode == 2
     assert "has no context `prd`" in wrong.stderr
+
+
+def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo) -> None:
+    """The kubelet makes it allocatable; it is taken away the same way."""
+    fpga, where = "example.com/fpga", ("--limit", "gpu-1", "--json")
+    api = client(demo)
+
+    def counted() -> Any:
+        _, node = api.ask("GET", "/api/v1/nodes/gpu-1")
+        return [node["status"][part].get(fpga) for part in ("capacity", "allocatable")]
+
+    done = gpunode("label", "--resource", f"{fpga}=2", *where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["result"] for row in lines(done, "resource")] == ["changed"]
+    until(lambda: counted() == ["2", "2"])
+    state = demo.states["gpu-1"]
+    with state.change() as now:
+        systemd.start(state, now, "kubelet.service")
+    until(lambda: counted() == ["0", "0"])
+    done = gpunode("label", "--resource", fpga, "--remove", *where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    until(lambda: counted() == [None, None])
+
+
+def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo: Demo) -> None:
+    """As the plan says: its container keeps the runtime that it was started with. No other pod is replaced."""
+    namespace = "/api/v1/namespaces/gpunode/pods"
+
+    def plugins() -> dict[str, str]:
+        items = client(demo).ask("GET", namespace)[1]["items"]
+        return {one["spec"]["nodeName"]: f"Pod gpunode/{one['metadata']['name']}" for one in items}
+
+    before = plugins()
+    faults.inflict("runtime", [demo.states["gpu-2"]])
+    broken = run(demo.folder, "verify", "inventory.yaml", "--json", "--no-run", "--limit", "gpu-2")
+    assert [link["layer"] for link in lines(broken, "link") if link["status"] == "broken"] == ["runtime"]
+    done = run(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(line["change"], line["object"], line["node"]) for line in lines(done, "cluster")] == [
+        ("replace", before["gpu-2"], "gpu-2")
+    ]
+    after = plugins()
+    assert (after["gpu-1"] == before["gpu-1"], after["gpu-2"] == before["gpu-2"]) == (True, False)
+
+
+def test_another_plugin_makes_way_where_it_is_named(demo: Demo) -> None:
+    """Its DaemonSet and its pods are gone, and every GPU is offered."""
+    sets, name = "/apis/apps/v1/namespaces/kube-system/daemonsets", "nvidia-device-plugin-daemonset"
+    template = {
+        "metadata": {"labels": {"name": name}},
+        "spec": {
+            "containers": [{"name": "c", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.19.1"}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
+        },
+    }
+    spec = {"selector": {"matchLabels": {"name": name}}, "template": template}
+    api, named = client(demo), ("--replace", f"kube-system/{name}")
+    made = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": spec}
+    assert api.ask("POST", sets, made)[0] == 201
+    until(lambda: api.ask("GET", f"{sets}/{name}")[1].get("status", {}).get("desiredNumberScheduled") == 2)
+
+    part = run(demo.folder, "plugin", "deploy", "--yes", *named, "--limit", "gpu-1")
+    assert part.returncode == 1
+    assert "it also serves gpu-2" in part.stderr
+    done = run(demo.folder, "plugin", "deploy", "--yes", "--json", *named)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(line["change"], line["object"]) for line in lines(done, "cluster")] == [
+        ("remove", f"DaemonSet kube-system/{name}")
+    ]
+    assert api.ask("GET", f"{sets}/{name}")[0] == 404
+    assert api.ask("GET", "/api/v1/namespaces/kube-system/pods")[1]["items"] == []
 
 
 def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> None:

@@ -175,6 +175,8 @@ LINKS = {
     "module": "module",
     "library": "library",
     "nouveau": "module",
+    "nova": "module",
+    "kernel": "module",
     "toolkit": "toolkit",
     "runtime": "runtime",
     "stopped": "runtime",

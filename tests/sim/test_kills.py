@@ -64,7 +64,7 @@ SCENES: dict[State, Scene] = {
 }
 
 
-@pytest.mark.parametrize("state", get_args(State))
+@pytest.mark.parametrize("state", [one for one in get_args(State) if one != "in use"])  # it has changes
 def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo, state: State) -> None:
     scene, api, written = SCENES.get(state, Scene()), client(demo), demo.inventory.read_text()
     api.ask(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from gpunode.visit import Visit
+from tests.sim import operators
 from tests.sim.fleets import Fleet, serving
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
@@ -95,8 +95,7 @@ def test_every_command_works_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def _gpunode(demo: Demo, *words: str) -> int:
-    command = [sys.executable, "-m", "gpunode", *words]
-    return subprocess.run(command, cwd=demo.folder, stdin=subprocess.DEVNULL, check=False).returncode
+    return operators.gpunode(demo.folder, *words).returncode
 
 
 def _applied(visit: Visit, tell: OnEvent) -> Outcome:

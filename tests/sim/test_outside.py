@@ -16,6 +16,7 @@ from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from tests import jsonlines
 
+from . import operators
 from .clusters import until
 from .fleets import serving
 
@@ -51,8 +52,9 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
 
 def gpunode(demo: Demo, *words: str, killed: float = 0) -> subprocess.CompletedProcess[str]:
     """`killed`: before it confirms, with so many seconds for the host to wait."""
-    program = ["-c", KILLED, str(killed)] if killed else ["-m", "gpunode"]
-    command = [sys.executable, *program, *words]
+    if not killed:
+        return operators.gpunode(demo.folder, *words)
+    command = [sys.executable, "-c", KILLED, str(killed), *words]
     return subprocess.run(
         command, cwd=demo.folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )

@@ -19,6 +19,7 @@ import pytest
 
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from tests import forks
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
@@ -48,9 +49,17 @@ def scripts(text: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Demo]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """As `gpunode demo --keep` leaves it: proven."""
-    with Demo([kinds.old("p100-01"), kinds.new("h100-01")]) as made:
+    programs = forks.program(tmp_path_factory.mktemp("bin"), "tests.sim.operators", "{}")
+    with (
+        programs as first,
+        pytest.MonkeyPatch.context() as patch,
+        Demo([kinds.old("p100-01"), kinds.new("h100-01")]) as made,
+    ):
+        patch.setenv(
+            "PATH", os.pathsep.join((str(first), str(Path(sys.executable).parent), os.environ["PATH"]))
+        )
         done = run(made.folder, "gpunode provision inventory.yaml --yes -q")
         assert done.returncode == 0, done.stdout
         shutil.copy(made.folder / "known_hosts", made.folder / "known_hosts.old")
@@ -58,7 +67,6 @@ def demo() -> Iterator[Demo]:
 
 
 def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-ec", script],
         cwd=folder,
@@ -67,7 +75,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
-        env={**os.environ, "PATH": path, "XDG_STATE_HOME": str(folder / "state")},
+        env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
     )
 
 

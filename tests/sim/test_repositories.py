@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +10,41 @@ from unittest import mock
 
 import pytest
 
-from gpunode import converge, report
+from gpunode import converge, keys, report
 from gpunode.compat import Signed
+from gpunode.compat import repositories as compat_repositories
 from gpunode.errors import GpunodeError
+from gpunode.keys import Key
 from gpunode.model import OnEvent, Outcome, WriteFile
+from gpunode.packages.dnf import openpgp
 from gpunode.rollout import repositories
+from gpunode.rollout.member import Member
 from gpunode.rollout.session import Session, opened
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.visit import Visit
 from tests.sim.fleets import Fleet, serving
 from tests.unit.test_dnf_systems import KEY
+
+PRINT = openpgp.fingerprint(KEY)
+
+
+@contextmanager
+def answering(**ends: str) -> Iterator[list[str]]:
+    """NVIDIA's addresses have KEY. The tables know its fingerprint in whole, or its `ends` for these directories. Yields the
+    addresses that were asked."""
+    known = dict.fromkeys(("debian12", "debian13", "ubuntu2604", "rhel10", "*"), PRINT) | ends
+    asked: list[str] = []
+
+    def fetched(address: str) -> str:
+        asked.append(address)
+        return KEY
+
+    with (
+        mock.patch.object(compat_repositories, "_keys", return_value=known),
+        mock.patch.object(keys, "_fetched", fetched),
+    ):
+        yield asked
 
 
 @contextmanager
@@ -36,20 +60,16 @@ def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
 def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Signed] = []
-
-    def key(source: Signed) -> str:
-        asked.append(source)
-        return KEY
-
-    with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session):
+    with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session), answering() as asked:
         members = session.probed(converge.look)
         assert [one.outcome and one.outcome.repository for one in members] == ["driver", "driver"]
 
-        with mock.patch.object(repositories, "key", key):
-            members = repositories.added(session, members)
+        members = repositories.added(session, members, ())
 
-        assert [one.purpose for one in asked] == ["driver", "toolkit"]
+        assert [address.split("/")[2] for address in asked] == [
+            "developer.download.nvidia.com",
+            "nvidia.github.io",
+        ]
         for one in members:
             assert one.outcome
             assert one.outcome.plan
@@ -60,7 +80,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
             ]
             assert len(keys) == 2
         out = capsys.readouterr().out
-        assert out.count("EB693B3035CD5710E231E123A4B469963BF863CC") == 1  # shown with the plan
+        assert out.count(f"has the fingerprint that gpunode knows, {PRINT}") == 2  # shown with the plan
         plans = {one.host.name: one.outcome for one in members if one.outcome}
 
         def apply(visit: Visit, tell: OnEvent) -> Outcome:
@@ -78,24 +98,77 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
 def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def key(source: Signed) -> str:
+    def key(source: Signed, given: Collection[str] = ()) -> Key:
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
     with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session):
         before = session.probed(converge.look)
         with mock.patch.object(repositories, "key", key):
-            assert repositories.added(session, before) == before
+            assert repositories.added(session, before, ()) == before
     said = capsys.readouterr()
     assert (said.out + said.err).count("no route to host") == 1
     assert "gpunode keys" in said.out + said.err
 
 
-def test_a_key_of_which_only_the_last_digits_are_known_is_not_fetched_unasked(tmp_path: Path) -> None:
-    with bare(tmp_path, kinds.new("a")) as (_, session):
+def become(one: Member, version: str, kernel: str) -> Member:
+    """A host of another release; what it has is the same."""
+    assert one.outcome
+    assert one.outcome.facts
+    facts = one.outcome.facts
+    facts = replace(facts, os=replace(facts.os, version=version), kernel=kernel)
+    return replace(one, outcome=replace(one.outcome, facts=facts))
+
+
+def keys_in(one: Member) -> int:
+    """How many keys its plan writes; 0 without a plan."""
+    plan = one.outcome and one.outcome.plan
+    changes = plan.changes if plan else ()
+    return sum(isinstance(change, WriteFile) and "PUBLIC KEY" in change.content for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("machine", "version", "kernel"),
+    [
+        (kinds.old("a", "h100"), "26.04", "7.0.0-14-generic"),
+        (kinds.new("a"), "13", "6.12.57+deb13-amd64"),
+        (kinds.rpm("a"), "10.1", "6.12.0-124.el10.x86_64"),
+    ],
+    ids=["ubuntu", "debian", "rocky"],
+)
+def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_hand(
+    tmp_path: Path, machine: Machine, version: str, kernel: str
+) -> None:
+    with bare(tmp_path, machine) as (_, session), answering():
         (one,) = session.probed(converge.look)
-        assert one.outcome
-        assert one.outcome.facts
-        os = replace(one.outcome.facts.os, version="13")
-        one = replace(one, outcome=replace(one.outcome, facts=replace(one.outcome.facts, os=os)))
-        with mock.patch.object(repositories, "key", side_effect=AssertionError):
-            assert repositories.added(session, (one,)) == (one,)
+        (one,) = repositories.added(session, (become(one, version, kernel),), None)
+        assert keys_in(one) == 2
+
+
+def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_whole_fingerprint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bare(tmp_path, kinds.rpm("a")) as (_, session), answering(rhel10=PRINT[-8:]):
+        (one,) = session.probed(converge.look)
+        one = become(one, "10.1", "6.12.0-124.el10.x86_64")
+        host = session.visits["a"].host
+
+        def added(given: Collection[str] | None) -> tuple[int, str]:
+            session.visits["a"].host = host
+            capsys.readouterr()
+            (after,) = repositories.added(session, (one,), given)
+            said = capsys.readouterr()
+            return keys_in(after), said.out + said.err
+
+        many, said = added(None)  # `plan`
+        assert many == 2
+        assert f"has the fingerprint {PRINT}. gpunode knows only that" in said
+        assert f"gpunode provision --fingerprint {PRINT}" in said
+        many, said = added(())  # `provision`
+        assert many == 0
+        assert f"--fingerprint {PRINT}" in said
+        many, said = added([f"{0:032}{PRINT[-8:]}"])  # what answers was made to end alike
+        assert many == 0
+        assert f"its fingerprint is {PRINT}, NVIDIA's is {0:032}{PRINT[-8:]}" in said
+        many, said = added([PRINT])
+        assert many == 2
+        assert f"the fingerprint that you gave, {PRINT}" in said

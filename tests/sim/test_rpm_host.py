@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpunode.sim.host import kinds
 from gpunode.sim.host.programs.systemd import systemctl
 from gpunode.sim.show import farewell
 from gpunode.verify import host_links
+from tests.sim import operators
 from tests.sim.clusters import Client, until
 from tests.sim.fleets import Fleet, serving
 
@@ -34,8 +34,7 @@ def demo() -> Iterator[Demo]:
 
 def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     """One of gpunode's commands."""
-    command = [sys.executable, "-m", "gpunode", words[0], str(demo.inventory), *words[1:]]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return operators.gpunode(demo.folder, words[0], str(demo.inventory), *words[1:])
 
 
 def test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do(demo: Demo) -> None:

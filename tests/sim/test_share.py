@@ -5,9 +5,7 @@ The simulation has no static pods and no Deployments: what kubelet and controlle
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from gpunode.sim.host import kinds
 from tests import jsonlines
 from tests.unit.test_schedulers import KUBEADM
 
+from . import operators
 from .clusters import Client, until
 from .jobs import JOBS, client
 
@@ -89,15 +88,8 @@ def demo() -> Iterator[Demo]:
 
 def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     command, *options = words
-    return subprocess.run(
-        [sys.executable, "-m", "gpunode", *command.split(), "inventory.yaml", *options],
-        cwd=demo.folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        env={**os.environ, "XDG_STATE_HOME": str(demo.folder / "state")},
-    )
+    words = (*command.split(), "inventory.yaml", *options)
+    return operators.gpunode(demo.folder, *words, XDG_STATE_HOME=str(demo.folder / "state"))
 
 
 def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:

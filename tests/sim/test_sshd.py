@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from gpunode import bootstrap, pipeline, wire
-from gpunode.agent import bundle
 from gpunode.errors import Unreachable
-from gpunode.sim.host import forkserver, kinds
-from gpunode.sim.host.forkserver import Fork, ForkServer
+from gpunode.sim.forkserver import ForkServer, Piped
+from gpunode.sim.host import agent, kinds
 from gpunode.sim.host.hosts import environment
 from gpunode.sim.host.state import DOWN
 from gpunode.ssh.channel import SshConnection
@@ -44,12 +43,12 @@ def connection(fleet: Fleet) -> Iterator[SshConnection]:
 
 @pytest.fixture
 def forks() -> Iterator[ForkServer]:
-    server = ForkServer(bundle.program().encode())
+    server = agent.fork_server()
     yield server
     server.close()
 
 
-def ended(fork: Fork, given: bytes = b"") -> tuple[int, bytes, bytes]:
+def ended(fork: Piped, given: bytes = b"") -> tuple[int, bytes, bytes]:
     """Exit status and both streams of a program that is given all its input at once."""
     with fork.stdin, fork.stdout, fork.stderr:
         fork.stdin.write(given)
@@ -140,9 +139,9 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
 def test_the_agent_is_recognised_by_the_command_that_starts_it() -> None:
     """With sudo and without; nothing else is."""
     for sudo, password in ((False, False), (True, False), (True, True)):
-        assert forkserver.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
+        assert agent.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
     for other in ("true", "exec /bin/sh -c 'echo gpunode'", "echo 'it", "sh -c x gpunode y z"):
-        assert forkserver.bootstrap(other) is None
+        assert agent.bootstrap(other) is None
 
 
 def facts(output: bytes) -> dict[str, Any]:
@@ -161,12 +160,13 @@ def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
         environment(state, state.machine()),
     )
     monkeypatch.setattr(bootstrap, "PYTHONS", (sys.executable,))
+    monkeypatch.setattr(bootstrap, "SUDO_PATH", "/no")
     monkeypatch.setattr(bootstrap, "ROOT_PATH", host["PATH"])  # root's programs are simulated, too
     command = bootstrap.command(sudo=True, password=False)
     shell = subprocess.run(
         ["/bin/sh", "-c", command], input=given, env=host, cwd=state.root, capture_output=True, check=True
     )
-    status, out, err = ended(forks.start(bootstrap.BOOTSTRAP, host, state.root), given)
+    status, out, err = ended(Piped(forks, ("-c", bootstrap.BOOTSTRAP), host, state.root), given)
     assert (status, err) == (0, b"")
     assert facts(out) == facts(shell.stdout)
 
@@ -179,6 +179,7 @@ def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
         ("import sys; sys.exit('no')", 1),
         ("1 / 0", 1),
         ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
     ],
 )
 def test_a_fork_ends_as_a_new_python_would(
@@ -187,7 +188,7 @@ def test_a_fork_ends_as_a_new_python_would(
     """Exit status and what is said of an error."""
     words = [sys.executable, "-I", "-S", "-c", program]
     real = subprocess.run(words, env={}, cwd=tmp_path, capture_output=True, check=False)
-    code, out, err = ended(forks.start(program, {}, tmp_path))
+    code, out, err = ended(Piped(forks, ("-c", program), {}, tmp_path))
     assert (code, out) == (status, real.stdout) == (real.returncode, b"")
     assert err.splitlines()[-1:] == real.stderr.splitlines()[-1:]
 
@@ -203,6 +204,6 @@ def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path: Path) -
     real = subprocess.run(
         [sys.executable, "-I", "-S", "-c", SEEN], env=host, cwd=tmp_path, capture_output=True, check=True
     )
-    assert json.loads(ended(forks.start(SEEN, host, tmp_path))[1]) == json.loads(real.stdout)
-    counted = "import os; print(len(os.listdir('/dev/fd')))"  # three streams, the status, and the list itself
-    assert ended(forks.start(counted, host, tmp_path))[1] == b"5\n"
+    assert json.loads(ended(Piped(forks, ("-c", SEEN), host, tmp_path))[1]) == json.loads(real.stdout)
+    counted = "import os; print(len(os.listdir('/dev/fd')))"  # three streams and the list itself
+    assert ended(Piped(forks, ("-c", counted), host, tmp_path))[1] == b"4\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from gpunode import compat
 from gpunode.errors import GpunodeError
-from gpunode.model import RemoveFile, WriteFile
+from gpunode.model import File, RemoveFile, WriteFile
 from gpunode.packages.apt import lists as apt
+from gpunode.packages.apt import sources
 from tests import cases
 from tests.cases import lists
 
@@ -110,3 +112,31 @@ def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place
     assert after - before <= {f"{uri}/Packages" for uri in own}
     for folder in {index.rpartition("/")[0] for index in before - after}:
         assert apt.plain(apt.place(folder, "amd64")) in places or compat.is_dead("apt", folder)
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [
+        ('sha1 = "always"', True),
+        ("sha1.second_preimage_resistance = 2099-02-01", True),
+        ("  sha1.second_preimage_resistance=2099-02-01T00:00:00Z  # later", True),
+        ('sha1 = "never"', False),
+        ("sha1.second_preimage_resistance = 2026-02-01", False),
+        ('sha1.second_preimage_resistance = "never"', False),
+        ('sha1.collision_resistance = "always"', False),
+        ('sha1_other = "always"', False),
+        ('# sha1 = "always"', False),
+    ],
+)
+def test_a_crypto_policy_allows_sha1_by_its_value(policy: str, allowed: bool) -> None:
+    text = f"[hash_algorithms]\n{policy}\n"
+    list_ = "deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"
+    paths = {sources.POLICY: text, "/etc/apt/sources.list.d/cuda.list": list_}
+    seen = cases.facts("modern")
+    seen = replace(
+        seen,
+        time=1795132800.0,  # 2026-11-20
+        os=replace(seen.os, id="debian", version="13"),
+        files={path: File(path, exists=True, content=content) for path, content in paths.items()},
+    )
+    assert sources.offers(seen, "driver") is allowed

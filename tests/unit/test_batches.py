@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal
+from unittest import mock
 
 import pytest
 
 from gpunode import desired, pipeline
+from gpunode.cluster.nodes import Node, cordon, drain
 from gpunode.cluster.nodes.drain import Work
+from gpunode.cluster.vectoradd.results import NodeResult
 from gpunode.errors import UsageError
 from gpunode.model import (
     Change,
@@ -25,12 +30,13 @@ from gpunode.model import (
     Reboot,
     Service,
     Ssh,
+    Status,
     StepPlan,
     UninstallDriver,
     WriteFile,
 )
 from gpunode.report import make
-from gpunode.rollout import acts, ending, rounds, stake
+from gpunode.rollout import acts, batch, ending, exit_codes, prove, rounds, stake
 from gpunode.rollout.batches import Size, batches
 from gpunode.rollout.member import Member
 from tests import cases
@@ -115,11 +121,54 @@ def test_hosts_that_an_earlier_run_has_begun_go_first(
     assert names(found) == expected
 
 
-def waiting(host: Host, *changes: Change, reload: bool = False) -> Member:
+NODE = Node(
+    name="n",
+    uid="",
+    labels={},
+    addresses=(),
+    ready=True,
+    why_not_ready="",
+    schedulable=True,
+    taints=(),
+    resources={},
+    kubelet="",
+    runtime="",
+)
+BUSY = NodeResult("n", (), ("GPU-1",), ("ml/train (1 nvidia.com/gpu)",), "none is free", busy=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "taints", "result", "state", "code"),
+    [
+        ("right", (), BUSY, "in use", 0),
+        ("changed", (), BUSY, "failed", 1),
+        ("right", (cordon.TAINT,), BUSY, "failed", 1),
+        ("right", (), replace(BUSY, busy=False), "failed", 1),
+    ],
+    ids=["nothing to do", "changed now", "changed by an earlier run", "no pod could be made"],
+)
+def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_proven(
+    status: Status, taints: tuple[Mapping[str, str], ...], result: NodeResult, state: str, code: int
+) -> None:
+    """It stops no batch and leaves nothing to resume. A host that was changed owes its proof."""
+    one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
+    assert batch.end(one)[0] == state
+    assert exit_codes.of_run([one]) == code
+    assert not one.proven
+    assert prove.verdict(one)[0] == "not verified"
+    assert ("in use, not proven now" in prove.verdict(one)[1]) is (state == "in use")
+
+
+def waiting(
+    host: Host,
+    *changes: Change,
+    reload: bool = False,
+    pods: dict[str, dict[str, int]] | None = MappingProxyType({}),
+) -> Member:
     what = acts.disturbance(changes)
     plan = Plan(host.name, (StepPlan("x", changes),))
     return Member(
-        host, Outcome(host.name, "planned", plan=plan, disturbs=Disturbed(what, pods={}, reload=reload))
+        host, Outcome(host.name, "planned", plan=plan, disturbs=Disturbed(what, pods=pods, reload=reload))
     )
 
 
@@ -144,7 +193,8 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
     ]
     assert (
         rounds.question(members, 2, "x.yaml", len(rows))
-        == "Apply x.yaml to 4 hosts in 3 batches and the cluster?"
+        == "4 hosts and the cluster: 1 reboot, 1 reload of the modules, 1 restart of docker, 0 pods disturbed, 3 batches. "
+        "Apply x.yaml?"
     )
     report = make(json=False, quiet=True)
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
@@ -162,7 +212,34 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
 def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
     members = [waiting(HOSTS[0], Reboot("why"))]
     assert rounds.rows(order, members) == []
-    assert rounds.question(members, 0, "x.yaml") == "Apply x.yaml to 1 host?"
+    assert rounds.question(members, 0, "x.yaml") == "1 host: 1 reboot, 0 pods disturbed. Apply x.yaml?"
+    assert (
+        rounds.question(members, 2, "x.yaml", replaced=2)
+        == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced. Apply x.yaml?"
+    )
+
+
+def test_the_question_counts_what_the_plans_cost() -> None:
+    """Pods only where they are disturbed; hosts whose pods are not known are named as such."""
+    a1, a2, a3, b1, _ = HOSTS
+    docker, kubelet = (Service(f"{unit}.service", "why", restart=True) for unit in ("docker", "kubelet"))
+    members = [
+        waiting(a1, docker, kubelet, pods={"ml/a": {}, "ml/b": {}}),
+        waiting(a2, docker, pods={"ml/c": {}}),
+        waiting(a3, kubelet, pods=None),
+        waiting(b1, WriteFile("/etc/x", "", "why"), pods={"ml/d": {}}),
+    ]
+    costs = "2 restarts of docker, 2 restarts of kubelet, 3 pods disturbed, pods unknown on 1 host"
+    assert rounds.question(members, 0, "x.yaml") == f"4 hosts: {costs}. Apply x.yaml?"
+    assert rounds.question([], 2, "x.yaml") == "Apply x.yaml to the cluster?"
+
+
+def test_many_batches_name_the_way_to_fewer() -> None:
+    """Not where the user has chosen a size."""
+    rows = [(number, ["a"], ["a"], ["a"], []) for number in range(1, 7)]
+    words = "6 batches, one after the other: `gpunode provision --batch 25%` is faster, and disturbs more hosts at once."
+    assert rounds.faster(rows, None) == words
+    assert rounds.faster(rows[:5], None) == rounds.faster(rows, Size(1)) == ""
 
 
 def test_no_hosts_are_no_batches() -> None:
@@ -269,6 +346,33 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     (after,) = stake.disturbed(None, "gpunode", [one], [], strict=True)
     found = after.disturbs
     assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
+
+
+@pytest.mark.parametrize(
+    ("seen", "node", "bare"),
+    [
+        ({"kubelet": {"arguments": ""}, "containers": 0}, None, True),
+        ({"kubelet": None, "containers": 0}, None, True),
+        ({"kubelet": {"arguments": ""}, "containers": 3}, None, False),
+        ({"kubelet": {"arguments": ""}, "containers": None}, None, False),
+        ({"kubelet": {"arguments": "/usr/bin/kubelet"}, "containers": 0}, None, False),
+        ({"kubelet": None, "containers": 0, "errors": {"kubelet": "no answer"}}, None, False),
+        ({"kubelet": {"arguments": ""}, "containers": 0}, "h", False),
+    ],
+    ids=["stopped", "missing", "containers run", "containers unknown", "runs", "unknown", "is a node"],
+)
+def test_a_host_without_kubelet_node_and_containers_has_no_pods(
+    seen: dict[str, object], node: str | None, bare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such hosts are one batch; in doubt a host's pods are not known, and it goes alone. Of a node the API server knows."""
+    monkeypatch.setattr(drain, "on_node", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))
+    facts = cases.facts("modern", seen)
+    plan = Plan("h", (StepPlan("x", (Service("containerd.service", "why", restart=True),)),))
+    one = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))
+    there = [replace(one, node=mock.Mock())] if node else []
+    (after,) = stake.disturbed(mock.Mock(), "gpunode", [one], there, strict=True)
+    assert after.disturbs.anybody is not bare
+    assert (after.disturbs.pods == {}) is bare
 
 
 PLUGIN = {"pid": 8, "command": "python3", "container": "e" * 64, "pod": "plugin", "name": "gpunode/plugin-1"}

@@ -350,7 +350,7 @@ def test_the_question_names_the_inventory(command: Command, monkeypatch: pytest.
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: asked.append(question))
     Path("mine.yaml").write_text("groups: {all: {hosts: [planned]}}\n")
     command("provision", "mine.yaml")
-    assert asked == ["Apply mine.yaml to 1 host?"]
+    assert asked == ["1 host: 1 reboot, pods unknown on 1 host. Apply mine.yaml?"]
 
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
@@ -404,3 +404,32 @@ def test_a_report_replaces_only_a_report(command: Command, words: tuple[str, ...
     first = Path("report.html").stat().st_ino
     assert command(*words, "--html", "report.html").exit_code == code
     assert Path("report.html").stat().st_ino != first
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(("plan",), "planned"), (("verify", "--no-run"), "differs")], ids=["plan", "verify"]
+)
+def test_only_a_command_that_plans_says_planned(
+    command: Command, words: tuple[str, ...], status: str
+) -> None:
+    """Of the same host: `verify` shows where its chain breaks, and has no plan."""
+    told = map(json.loads, command(*words, "--limit", "planned", "--json").stdout.splitlines())
+    assert [line["status"] for line in told if line["type"] == "outcome"] == [status]
+
+
+def test_a_watched_status_ends_in_silence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is its way out: nothing was interrupted."""
+    order: list[str] = []
+
+    def overlook(work: Any, *, fresh: Callable[[], None] = lambda: None, **_: object) -> int:
+        order.append("asked")
+        fresh()
+        if order.count("asked") == 3:
+            raise KeyboardInterrupt
+        print("table")
+        return 1
+
+    monkeypatch.setattr("gpunode.rollout.overlook.overlook", overlook)
+    done = command("status", "--watch", "0.5")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == "table\ntable\n"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 
 from gpunode import compat
-from gpunode.model import Package, PciDevice
+from gpunode.model import Os, Package, PciDevice
 
 APT = compat.PackageNames("apt")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -126,6 +127,34 @@ def test_the_toolkits_libraries_are_no_driver() -> None:
     assert sorted(APT.driver_family(packages)) == ["cuda-drivers", "libnvidia-ml1"]
 
 
+@pytest.mark.parametrize(
+    ("driver", "kernel", "fixed"),
+    [
+        ("580.119.02", "6.18.9-1-amd64", ""),
+        ("580.119.02", "6.19.2-1-amd64", "580.126.09"),
+        ("580.126.09", "6.19.2-1-amd64", ""),
+        ("580.126.20", "7.0.0-14-generic", "580.142"),
+        ("580.142", "7.0.0-14-generic", ""),
+        ("580.142", "7.1.3+deb13-amd64", "580.159.04"),
+        ("580.159.04", "7.1.3+deb13-amd64", ""),
+        ("580.173.02", "7.2.6", "580.178.04"),
+        ("590.48.01", "6.18.9", ""),
+        ("590", "6.19.2", "595.58.03"),
+        ("595.45.04", "7.0.0-14-generic", "595.58.03"),
+        ("595", "7.0.0-14-generic", ""),
+        ("570", "7.0.0-14-generic", "580.142"),
+        ("580", "7.2.6", ""),
+        ("580.126.18+ds", "7.0.0-14-generic", "580.142"),
+        ("470.256.02", "6.19.2", ""),
+    ],
+)
+def test_a_driver_that_does_not_compile_for_a_kernel_is_known_with_the_version_that_does(
+    driver: str, kernel: str, fixed: str
+) -> None:
+    """A branch stands for its newest version."""
+    assert compat.fixed_for(driver, kernel) == fixed
+
+
 def test_kernels_have_versions() -> None:
     """Of releases as `uname -r` prints them."""
     assert compat.kernel_version("6.1.0-40-amd64") == (6, 1)
@@ -161,6 +190,39 @@ def test_a_gates_life() -> None:
 def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
     """They are told by their paths, so that mirrors of them are too."""
     assert compat.is_dead("apt", uri) is dead
+
+
+@pytest.mark.parametrize(
+    ("uri", "ends", "refused"),
+    [
+        ("https://developer.download.nvidia.com/compute/cuda/repos/debian13/x86_64", "8793F200", ""),
+        ("http://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "3BF863CC", "debian12"),
+        (
+            "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/sbsa",
+            "3BF863CC",
+            "ubuntu2404",
+        ),
+        ("https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2604/x86_64", "60DF8A40", ""),
+        ("https://mirror.example/compute/cuda/repos/debian12/x86_64", None, ""),
+        ("https://developer.download.nvidia.com@mirror.example/compute/cuda/repos/debian12/x86_64", None, ""),
+        ("http://developer.download.nvidia.com/compute/cuda/repos/debian12-local/x86_64", "", ""),
+        ("http://developer.download.nvidia.com/compute/cuda/repos/ubuntu2504/x86_64", "", ""),
+        (
+            "HTTP://Developer.download.nvidia.com.:80/compute//cuda/repos/x/../Debian12",
+            "3BF863CC",
+            "debian12",
+        ),
+        ("https://a:b@developer.download.nvidia.com:443/compute/cuda/./repos/./debian13", "8793F200", ""),
+        ("https://developer.download.nvidia.com/compute/cuda/repos/%64ebian13/x86_64", "8793F200", ""),
+    ],
+)
+def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str) -> None:
+    """Whose apt it is decides only whether it takes the signature. A mirror may have signed anew."""
+    trixie = Os("debian", "13", "Debian GNU/Linux 13 (trixie)", arch="amd64")
+    known = compat.key_fingerprint("driver", trixie, uri)
+    assert (known and known[-8:]) == ends
+    assert compat.refused_directory(trixie, uri) == refused
+    assert not compat.refused_directory(replace(trixie, version="12"), uri)
 
 
 @pytest.mark.parametrize(

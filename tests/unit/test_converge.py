@@ -287,6 +287,17 @@ def test_an_answer_without_facts_is_a_failure() -> None:
         converge.look(Visit(HOST, agent.dial, None), lambda _: None)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{}, {"time": "soon"}, {"pci": [1]}, {"files": [1]}, {"smi": 1}, {"uptime": None}]
+)
+def test_an_answer_with_facts_of_other_types_is_a_failure(raw: dict[str, Any], wrong: dict[str, Any]) -> None:
+    """A host may answer anything."""
+    told = {**raw, **wrong} if wrong else {}
+    agent = Agent(([{"type": "facts", "facts": told}, {"type": "end", "ok": True}], True))
+    with pytest.raises(AgentFailed, match="holds no facts that gpunode reads"):
+        converge.look(Visit(HOST, agent.dial, None), lambda _: None)
+
+
 def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None:
     """An earlier run was changing it. One that refuses the login is up, and one whose time is over is given up."""
     answer: Answer = ([{"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True)

@@ -273,6 +273,40 @@ yHKp+vTxDQ+prBX67mICRPEK
 """
 
 
+@pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
+def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is known, or one that the user has written beside it: another key can end in the same digits."""
+    own, whole = f"{CUDA}/some/x86_64", openpgp.fingerprint(KEY)
+    seen = cases.facts(base)
+
+    def plan(known: str | None, given: str = "") -> Plan:
+        monkeypatch.setattr(
+            compat, "key_fingerprint", lambda purpose, *_: known if purpose == "driver" else None
+        )
+        host = replace(cases.host(base), driver_repository=Repository(own, KEY, given))
+        return pipeline.plan(host, seen, desired.decide(host, seen, None))
+
+    def refused(known: str | None, given: str = "") -> Refused:
+        with pytest.raises(Refused) as error:
+            plan(known, given)
+        return error.value
+
+    forged = f"{0:032}{whole[-8:]}"  # what is known, where it is KEY that was made to end alike
+    assert f"its fingerprint is {whole}, NVIDIA's is {forged}" in refused(forged).message
+    unknown = refused(whole[-8:])
+    assert f"has the fingerprint {whole}; gpunode knows only that NVIDIA's ends with" in unknown.message
+    assert f"`fingerprint: {whole}`" in unknown.hint
+    assert "another key than its `fingerprint` names" in refused(whole[-8:], forged).message
+    assert "another key than its `fingerprint` names" in refused(None, forged).message  # a mirror's
+    none = refused("")
+    assert f"has the fingerprint {whole}; gpunode knows none for {own}" in none.message
+    assert f"`fingerprint: {whole}`" in none.hint
+    for known, given in ((whole, ""), (whole[-8:], whole), ("", whole), (None, whole), (None, "")):
+        assert plan(known, given)
+
+
 @pytest.mark.parametrize(
     ("base", "purpose", "key", "refused"),
     [

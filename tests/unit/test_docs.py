@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpunode import inventory
+from gpunode import inventory, wording
 from gpunode.cli import EPILOG, app, keys
 from gpunode.cluster.plugin.manifests import manifests
 from gpunode.model import Layer, PluginImage
@@ -146,6 +147,7 @@ def test_every_page_stands_in_the_table_of_contents() -> None:
     )
 
 
+@pytest.mark.release
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     """`make docs`: each page is there, and no browser would fetch anything from elsewhere."""
     if not (ROOT / ".venv/bin/zensical").exists() or not shutil.which("make"):
@@ -264,3 +266,31 @@ def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
     hosts = inventory.load(tmp_path / "inventory.yaml").hosts
 
     assert [host.name for host in hosts] == ["gpu-01", "gpu-02", "gpu-03", "gpu-04", "gpu-11", "gpu-12"]
+
+
+def test_messages_name_pages_that_the_user_has() -> None:
+    """By the path where they are: `docs/…` is there in a checkout only."""
+    named, relative = set(), set()
+    for path in (ROOT / "gpunode").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        documented = [
+            node for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)
+        ]
+        docstrings = {
+            id(node.body[0].value) for node in documented if node.body and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "page"
+                and node.args
+            ):
+                named |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+            elif (
+                isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+            ):
+                relative |= set(re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", node.value))
+    assert {name for name in named if not Path(wording.page(name)).is_file()} == set()
+    assert len(named) > 5
+    assert relative == set()

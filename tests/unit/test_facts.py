@@ -83,6 +83,7 @@ RAW: dict[str, Any] = {
         "unit_text": "[Unit]",
         "journal": [],
     },
+    "containers": 2,
     "gpu_users": [{"pid": 4, "command": "python3", "container": None, "pod": None}],
     "images": {"docker": {"a:1": "sha256:d"}, "containerd": {"a:1": "sha256:c"}},
     "files": {
@@ -109,6 +110,7 @@ def test_everything_that_was_seen_is_in_the_facts() -> None:
     assert seen.containerd == Containerd("2.2.0", "version = 3")
     assert seen.kubelet == Kubelet("1.23.17", ("/usr/bin/kubelet",), "[Unit]")
     assert seen.gpu_users == (GpuUser(4, "python3"),)
+    assert seen.containers == 2
     assert seen.installed_run == InstalledRun("580.95.05", built=True)
     assert seen.files == {"/etc/a": File("/etc/a", True, "x", 420, 1.5, "a"), "/b": File("/b", False)}
     assert seen.running == Run("r1", 3.0, "anna")
@@ -129,7 +131,15 @@ def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
         {},
         {},
     )
-    assert seen.docker is seen.containerd is seen.kubelet is seen.running is seen.secure_boot is None
+    assert (
+        seen.docker
+        is seen.containerd
+        is seen.kubelet
+        is seen.running
+        is seen.containers
+        is seen.secure_boot
+        is None
+    )
 
 
 def test_why_a_section_is_empty_is_kept() -> None:

@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -286,6 +288,71 @@ def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, word
     with pytest.raises(UnusableBase) as caught:
         write(str(tmp_path / "base.tar"), tmp_path / "plugin.tar", name=NAME, arch="amd64")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["../../dev/zero", "/dev/zero", "pipe", "out", "index.json/x", "in\0"])
+def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None:
+    """Neither as a path nor as a link; what may never end is not opened."""
+    entry = [{"Config": "config.json", "Layers": [named]}]
+    base = folder(
+        tmp_path / "base", {"manifest.json": json.dumps(entry).encode(), "config.json": config(b"x")}
+    )
+    os.mkfifo(base / "pipe")
+    (base / "out").symlink_to("/dev/zero")
+    with pytest.raises(UnusableBase):
+        write(str(base), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+
+def test_the_base_itself_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnusableBase, match="cannot be read: it is no regular file"):
+        write(str(tmp_path / "pipe"), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+
+def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path: Path) -> None:
+    """So nothing that a registry or a proxy changed is parsed."""
+    damaged = docker(b"no tar archive") | {"config.json": config(DEBIAN)}
+    with pytest.raises(UnusableBase, match=r"layer.tar is damaged: its SHA-256 is"):
+        write(str(saved(tmp_path / "base", damaged)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+
+def test_a_header_that_is_a_bomb_costs_no_memory(tmp_path: Path) -> None:
+    """100 MiB of a pax header's records, compressed to 100 KiB."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = tarfile.XHDTYPE, 100 << 20
+    layer = member.tobuf() + bytes(100 << 20)
+    files = docker(gzip.compress(layer, 1)) | {"config.json": config(layer)}
+    base = str(saved(tmp_path / "base", files))
+    del layer, files
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnusableBase, match="a header has 104857600 bytes; 1048576 is the maximum"):
+            write(base, tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rootfs", None), ("rootfs", []), ("rootfs", {"diff_ids": [1]}), ("rootfs", {"diff_ids": {"a": 1}}),
+        ("config", "x"), ("config", {"Env": [1]}), ("config", {"Env": 1}), ("history", {"a": 1}), ("variant", 1),
+    ],
+)  # fmt: skip
+def test_a_configuration_of_other_types_is_no_image(tmp_path: Path, key: str, value: object) -> None:
+    made = {**json.loads(config(DEBIAN)), key: value}
+    files = docker(DEBIAN) | {"config.json": json.dumps(made).encode()}
+    with pytest.raises(UnusableBase):
+        write(str(saved(tmp_path / "base", files)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+
+@pytest.mark.parametrize("index", ['{"manifests": [{"digest": "a:b"}]}', "[" * 100_000, '{"manifests": 1}'])
+def test_an_index_that_never_ends_is_no_image(tmp_path: Path, index: str) -> None:
+    """One that names itself, one that nests."""
+    files = {"index.json": index.encode(), "blobs/a/b": index.encode()}
+    with pytest.raises(UnusableBase, match="holds no complete image"):
+        write(str(saved(tmp_path / "base", files)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +37,7 @@ class Registry(ThreadingHTTPServer):
     login = ""  # which alone gets a token, or (`basic`) the image
     basic = False
     more = ""  # of the address where tokens are
+    drip = ""  # what is sent byte by byte: the part of a path
     asking = False  # the storage asks for a login, too
 
     @property
@@ -90,7 +93,13 @@ class Answer(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+        if not (self.server.drip and self.server.drip in self.path):
+            self.wfile.write(data)
+            return
+        with contextlib.suppress(OSError):
+            for byte in data * 100:
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.05)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -289,6 +298,20 @@ def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path)
     server.files[layer] = b"<html>" + server.files[layer][6:]
 
     assert "is damaged: sha256:" in refusal(reference, tmp_path).message
+
+
+@pytest.mark.parametrize("slow", ["/token", "/manifests/", "/storage/"])
+def test_an_answer_that_drips_ends(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """A byte now and then is no silence, and no end."""
+    server.drip = slow
+    monkeypatch.setattr(registry, "WHOLE_SECONDS", 1.0)
+    monkeypatch.setattr(registry, "PATIENCE", 0.5)
+    start = time.monotonic()
+    words = " bytes came in 1 s" if slow == "/storage/" else "no whole answer within 1 s"
+    assert words in str(refusal(server.reference(), tmp_path))
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(

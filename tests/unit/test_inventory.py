@@ -135,6 +135,7 @@ groups:
         ("gpu-[099:101]", ["gpu-099", "gpu-100", "gpu-101"]),
         ("r[1:2]n[3:4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
         ("gpu-[7:7]", ["gpu-7"]),
+        ("a" + "[1:1]" * 2000, ["a" + "1" * 2000]),
         ("no", ["no"]),
         ("off", ["off"]),
         ('"7"', ["7"]),
@@ -251,6 +252,16 @@ groups:
     )
     assert inventory.hosts[0].driver_repository == Repository("https://b", KEY + "b")
     assert inventory.hosts[0].toolkit_repository == Repository("https://t", KEY)
+
+
+def test_a_fingerprint_is_read_as_gpg_prints_it(tmp_path):
+    (tmp_path / "a.asc").write_text(KEY)
+    text = 'groups: {{g: {{hosts: [one], repositories: {{driver: {{uri: "https://a", key: a.asc, fingerprint: {}}}}}}}}}'
+    printed = "1299 9448 0EC6 3D27 89BC  98E4 90DF ED2F 73CD 9B30"
+    repository = loaded(tmp_path, text.format(printed)).hosts[0].driver_repository
+    assert repository == Repository("https://a", KEY, printed.replace(" ", ""))
+    with pytest.raises(InventoryError, match="a whole fingerprint has 40"):
+        loaded(tmp_path, text.format("73CD9B30"))
 
 
 def test_a_host_in_two_groups_gets_the_values_of_both(tmp_path):

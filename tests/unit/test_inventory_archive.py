@@ -111,6 +111,9 @@ def test_an_image_without_a_tag_is_the_latest(tmp_path):
             "no complete image archive (KeyError('x'))",
         ),
         ({"index.json": b'{"manifests": []}'}, "", "holds no image"),
+        ({"manifest.json": b"[" * 100_000}, "", "no complete image archive"),
+        ({"manifest.json": bytes(5 << 20)}, "", "manifest.json has more than 4194304 bytes"),
+        (docker(1), "", "no complete image archive"),
     ],
 )
 def test_an_archive_that_does_not_fit_is_a_mistake_of_the_inventory(tmp_path, files, image, words):
@@ -132,14 +135,13 @@ def test_what_is_no_tar_file_is_reported(tmp_path, data):
     with pytest.raises(InventoryError) as caught:
         plugin(tmp_path)
     (problem,) = caught.value.problems
-    assert problem.endswith(
-        f"{tmp_path}/image.tar is no image archive; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
-    )
+    assert f"{tmp_path}/image.tar is no image archive: " in problem
+    assert problem.endswith("; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`")
 
 
 def test_a_truncated_archive_is_reported(tmp_path):
     """A copy that broke off is found here, not on the first node."""
     tar(tmp_path / "whole.tar", {**docker("a/b:1"), "layer.tar": bytes(100_000)})
     (tmp_path / "image.tar").write_bytes((tmp_path / "whole.tar").read_bytes()[:20_000])
-    with pytest.raises(InventoryError, match="cannot be read as an image archive"):
+    with pytest.raises(InventoryError, match=r"image\.tar is no image archive: it was cut off;"):
         plugin(tmp_path)

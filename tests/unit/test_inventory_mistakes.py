@@ -64,6 +64,18 @@ SYNTAX = {
     "alias": ("a: *x\n", "1:4: an alias (*name) for which no anchor (&name) was set before"),
     "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document begins here; a file has one"),
     "endless alias": ("a: &x [*x]\n", "1:4: a[0]: an alias that never ends"),
+    "nested too deep": (
+        "groups: " + "[" * 200_000,
+        "1:58: lists and mappings nest deeper than 50 levels; remove the inner ones",
+    ),
+    "nested too deep in lines": (
+        "groups:\n" + "- " * 20_000 + "x",
+        "2:99: lists and mappings nest deeper than 50 levels; remove the inner ones",
+    ),
+    "nested too deep by aliases": (
+        "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 2000)),
+        "1:5: lists and mappings nest deeper than 50 levels; remove the inner ones",
+    ),
     "control character": ("a: 1\nb: x\0\n", "2:5: control character '\\x00': is this a text file?"),
     "latin-1": (b"groups:\n  k\xf6ln: x\n", "2:4: byte 0xf6 is not UTF-8; save the file as UTF-8"),
     "utf-16": ("groups: {}".encode("utf-16"), "1:1: byte 0xff is not UTF-8; save the file as UTF-8"),
@@ -415,7 +427,7 @@ groups:
         f"6:42: defaults.repositories.driver.key: {tmp_path}/private.asc is a PRIVATE key; "
         "export the public one: gpg --armor --export",
         f"7:43: defaults.repositories.toolkit.key: {tmp_path}/binary.gpg is no armoured public key; "
-        "convert a binary one: gpg --enarmor",
+        f"convert a binary one: gpg --no-default-keyring --keyring {tmp_path}/binary.gpg --armor --export",
         f"9:37: groups.g.ssh.key: is a folder, expected a file: {tmp_path}",
     ]
 
@@ -512,6 +524,8 @@ def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
     assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
     host = problem(tmp_path / "gpu-01")
     assert host == "T/gpu-01: no such file; the argument is the inventory's file, `--limit` chooses hosts"
+    words = "/dev/zero: has more than 64 MiB, as no inventory has; name another file"
+    assert problem(Path("/dev/zero")) == words
     assert problem(tmp_path / "inventory.yaml/x") == "T/inventory.yaml/x: cannot be read: Not a directory"
 
 
@@ -583,6 +597,18 @@ groups:
     )
     place = "groups.gpu.labels"
     assert f'6:47: {place}["{CHOICE}"]: {told}' in found
+
+
+def test_configurations_without_a_name_and_without_text_are_mistakes(tmp_path):
+    """No configuration at all, and a file that is no UTF-8: where it is named, not as a traceback."""
+    plugin = "cluster: {{plugin: {{image: a, {}}}}}\n"
+    assert mistakes(tmp_path, HOSTS + plugin.format("configs: {}")) == [
+        "4:39: cluster.plugin.configs: is empty; give it an entry or remove it"
+    ]
+    (tmp_path / "plugin.yaml").write_bytes(b"version: v1\n# \xf6\n")
+    (mistake,) = mistakes(tmp_path, HOSTS + plugin.format("config: plugin.yaml"))
+    assert "plugin.yaml" in mistake
+    assert "UTF-8" in mistake
 
 
 def test_a_label_without_several_configurations_is_nobodys_mistake(tmp_path):

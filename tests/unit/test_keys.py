@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpunode import compat
+from gpunode import compat, keys
 from gpunode.cli import app
 from gpunode.compat import repositories
 from gpunode.errors import GpunodeError, UsageError
@@ -39,6 +42,31 @@ def mirror() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Mirror) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n\r\n", b""])
+def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    """Within the key, or within the header already."""
+
+    class Dripping(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(start)
+            with suppress(OSError):
+                while True:
+                    time.sleep(0.05)
+                    self.request.sendall(b"x")
+
+    monkeypatch.setattr(keys, "WHOLE_SECONDS", 0.5)
+    with ThreadingTCPServer(("127.0.0.1", 0), Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(GpunodeError, match=r"cannot be fetched: no whole answer within 0.5 s"):
+            key(compat.signed("debian12", "amd64")[0], f"http://127.0.0.1:{server.server_address[1]}/k.pub")
+        assert time.monotonic() - began < 5
         server.shutdown()
 
 
@@ -82,6 +110,56 @@ def test_another_key_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
+def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
+    mirror: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the user gives its fingerprint: the tables have another in whole."""
+    monkeypatch.chdir(tmp_path)
+    Path("brought").write_text(KEY)
+    monkeypatch.setattr(repositories, "_keys", lambda *_: {"debian12": f"{0:032}{PRINT[-8:]}", "*": PRINT})
+    words = ["keys", "debian12", "--driver", place.format(mirror=mirror), "--toolkit", "brought"]
+    for more in ([], ["--fingerprint", PRINT]):
+        error = CliRunner().invoke(app, [*words, *more]).exception
+        assert isinstance(error, WrongKey)
+        assert f"its fingerprint is {PRINT}, NVIDIA's is {0:032}{PRINT[-8:]}" in error.message
+    assert [path.name for path in tmp_path.iterdir()] == ["brought"]
+
+
+@pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
+def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
+    mirror: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From whoever answers there, as from a file: 32 bits are no fingerprint. It is shown, and may be given as gpg prints it."""
+    monkeypatch.chdir(tmp_path)
+    Path("brought").write_text(KEY)
+    monkeypatch.setattr(repositories, "_keys", lambda *_: {"debian12": PRINT[-8:], "*": PRINT})
+    words = ["keys", "debian12", "--driver", place.format(mirror=mirror), "--toolkit", "brought"]
+    for more, message in (
+        ([], f"has the fingerprint {PRINT}; gpunode knows only that"),
+        (
+            ["--fingerprint", f"{0:032}{PRINT[-8:]}"],
+            f"its fingerprint is {PRINT}, NVIDIA's is {0:032}{PRINT[-8:]}",
+        ),
+    ):
+        error = CliRunner().invoke(app, [*words, *more]).exception
+        assert isinstance(error, WrongKey)
+        assert message in error.message
+        # Who has given another one is not told to give this.
+        assert (f"--fingerprint {PRINT}" in error.hint) == (not more)
+    assert CliRunner().invoke(app, [*words, "--fingerprint", PRINT[-8:]]).exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["brought"]
+
+    spaced = " ".join(PRINT[at : at + 4] for at in range(0, 40, 4)).lower()
+    done = CliRunner().invoke(app, [*words, "--fingerprint", spaced])
+    assert done.exit_code == 0, done.output
+    assert Path("nvidia-driver.asc").read_text() == KEY
+    read = yaml.safe_load("repositories:" + done.stderr.split("repositories:")[1])["repositories"]
+    assert read["driver"]["fingerprint"] == PRINT
+    rows = CliRunner().invoke(app, [*words, "--fingerprint", PRINT, "--json"]).stdout.splitlines()
+    assert json.loads(rows[0])["fingerprint"] == PRINT
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [
@@ -99,7 +177,7 @@ def test_a_place_without_a_key_is_named(mirror: str, place: str, words: str) -> 
 
 def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> None:
     for words, hint in (
-        (["ubuntu2604"], "debian12, debian13"),
+        (["ubuntu1804"], "debian12, debian13"),
         (["Ubuntu-22.04"], "Did you mean ubuntu2204?"),
         (["debian12", "--arch", "x86_64"], "Choose one of amd64, arm64."),
         (["debian12", "--to", "no/where"], "Make it"),
@@ -110,7 +188,8 @@ def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> N
 
 
 @pytest.mark.parametrize(
-    "system", ["debian12", "debian13", "ubuntu2404", "rhel9", "rhel10", "amzn2023", "fedora43", "sles15"]
+    "system",
+    ["debian12", "debian13", "ubuntu2404", "ubuntu2604", "rhel9", "rhel10", "amzn2023", "fedora43", "sles15"],
 )
 def test_nvidias_own_places_are_under_its_own_hosts(system: str) -> None:
     """By https, the driver's file named as its key's last digits."""
@@ -119,3 +198,4 @@ def test_nvidias_own_places_are_under_its_own_hosts(system: str) -> None:
     assert driver.key_uri.lower().endswith(f"/{driver.fingerprint[-8:].lower()}.pub")
     assert toolkit.key_uri == "https://nvidia.github.io/libnvidia-container/gpgkey"
     assert len(toolkit.fingerprint) == 40
+    assert len(driver.fingerprint) == (8 if system in ("rhel10", "fedora43") else 40)

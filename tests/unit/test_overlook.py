@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,13 +21,13 @@ from gpunode.report.human import Human
 from gpunode.report.lines import Lines
 from gpunode.rollout import overlook, processes
 from gpunode.rollout.member import Member
-from gpunode.rollout.overlook import COLUMNS, differing, row, sentence, shares, totals
+from gpunode.rollout.overlook import COLUMNS, by_model, differing, row, sentence, shares, totals
 from tests.share.objects import node, pod
 
 GIB = 1024**3
 MEM = "aliyun.com/gpu-mem"
 USERS = tuple(usage.User(f"ml/web-{n}", "c", "nvidia.com/gpu", 1) for n in range(1, 6))
-BUSY = usage.Gpu("GPU-a", "0", "H100", 80 * GIB, 31 * GIB, 64, 61, 5, users=USERS)
+BUSY = usage.Gpu("GPU-a", "0", "H100", 80 * GIB, 31 * GIB, 64, 61, 5, users=USERS, driver="615.36.01")
 LOST = usage.Gpu(
     "GPU-b",
     "1",
@@ -42,6 +43,12 @@ NODES = (
     NodeUsage("gpu-13", reason=Reason("no-plugin", "not there"), holders=("ml/x",)),
 )
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
+
+
+def test_memory_that_is_shared_with_the_host_is_not_zero() -> None:
+    """GB10 has none of its own."""
+    cells = dict(zip(COLUMNS, row(NodeUsage("n"), replace(BUSY, memory=None, used=None)), strict=True))
+    assert (cells["memory"], cells["used"]) == ("shared with the host", None)
 
 
 def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
@@ -61,7 +68,8 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
             if one.host.name in there
         ]
 
-    def probed(_: object, members: list[Member]) -> list[Member]:
+    def probed(_: object, members: list[Member], *, plans: bool) -> list[Member]:
+        assert not plans
         asked.extend(one.host.name for one in members)
         facts = SimpleNamespace(gpu_users=users)
         outcomes = [Outcome(one.host.name, "right", facts=facts) for one in members]  # type: ignore[arg-type]
@@ -93,7 +101,7 @@ def using(index: str, *uses: tuple[str, int]) -> usage.Gpu:
 def test_people_read_units_the_first_pods_and_no_uuid(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, outside = capsys.readouterr().out.splitlines()[1:]
-    assert "31.0 GiB  80.0 GiB  64 %  61 °C  ok" in busy
+    assert "H100   615.36.01  31.0 GiB  80.0 GiB  64 %  61 °C  ok" in busy
     assert busy.rstrip().endswith("ml/web-1, ml/web-2, ml/web-3 and 2 more")
     assert "unhealthy  2026-01-0" in lost
     assert outside.split()[-1] == "2"  # processes of no pod
@@ -105,6 +113,7 @@ def test_programs_read_numbers_codes_and_every_pod(capsys: pytest.CaptureFixture
     busy, lost, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert (busy["uuid"], busy["used"], busy["util"], busy["temp"]) == ("GPU-a", 31 * GIB, 64, 61)
     assert busy["pods"] == [f"ml/web-{n}" for n in range(1, 6)]
+    assert (busy["driver"], lost["driver"]) == ("615.36.01", "")
     assert (lost["code"], lost["since"], lost["used"]) == ("xid-79", LOST.since, None)
 
 
@@ -133,7 +142,10 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     """Nobody notes it there, and nobody misses it."""
     there = node("n", 16)
     there["metadata"]["uid"] = "n"
-    api = SimpleNamespace(find=lambda kind: ([there] if kind == "Node" else [pod("a", 4, on="n")], ""))
+    api = SimpleNamespace(
+        find=lambda kind: ([there] if kind == "Node" else [pod("a", 4, on="n")], ""),
+        served=SimpleNamespace(has=lambda _: False),
+    )
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
     monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
     listener = mock.Mock()
@@ -141,7 +153,9 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     overlook.overlook(session, selected=False, hosts=False)  # type: ignore[arg-type]
     (shown,) = listener.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
-    assert [call.args[0].rpartition(":")[0] for call in listener.note.call_args_list] == noted
+    *found, scope = (call.args[0] for call in listener.note.call_args_list)
+    assert [one.rpartition(":")[0] for one in found] == noted
+    assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 
 
 @pytest.mark.parametrize(
@@ -172,6 +186,9 @@ def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
         "nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unseen": 0, "unhealthy": 1,
     }  # fmt: skip
     assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
+    models = by_model(NODES)
+    assert models == {"H100": 2, "P100": 1}
+    assert sentence(numbers, models=models).endswith("1 unhealthy; 1 node not known; 2x H100, 1x P100")
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
 
 
@@ -208,14 +225,32 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
     )
 
 
-def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
-    """`-n` of another one: nobody should deploy a second plugin beside it."""
+def plugin_on_a_node() -> tuple[dict[str, Any], dict[str, Any]]:
     there = node("gpu-01", 8)
     there["metadata"]["uid"] = "1"
     there["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     plugin = pod("plugin-x", on="gpu-01", phase="Running")
     meta = {"namespace": "gpunode", "labels": {NAME_LABEL: NAME}, "creationTimestamp": "2026-01-01T00:00:00Z"}
     plugin["metadata"] |= meta
+    return there, plugin
+
+
+def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
+    """Its page's version says so; `plugin deploy` would bring an older one."""
+    there, plugin = plugin_on_a_node()
+    plugin["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    api = mock.Mock()
+    api.health.return_value = (200, '{"version": 3, "gpus": []}')
+    (found,) = of_cluster(api, "gpunode", [there], [plugin])
+    assert found.reason is not None
+    assert found.reason.code == "plugin-newer"
+    assert "version 3" in str(found.reason.words)
+    assert str(found.reason.fix) == "Update gpunode on this computer."
+
+
+def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
+    """`-n` of another one: nobody should deploy a second plugin beside it."""
+    there, plugin = plugin_on_a_node()
     (found,) = of_cluster(mock.Mock(), "typo", [there], [plugin])
     assert found.reason is not None
     assert (found.reason.code, str(found.reason.words)) == (

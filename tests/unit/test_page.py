@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -74,6 +75,33 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
     assert "&lt;script&gt;" in text
     assert "hunter2" not in text
     assert "\x1b" not in text
+
+
+def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
+    """Wherever it stands: control characters, C1 and bidi ones are escaped, secrets are redacted."""
+    evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
+    page = Page(make(json=True, quiet=True), tmp_path / "report.html", evil)
+    facts = right()[1]
+    gpus = tuple(replace(one, name=evil, pci=evil, uuid=evil) for one in facts.gpus)
+    outcome = Outcome(
+        evil, "right", replace(facts, gpus=gpus, kernel=evil, os=replace(facts.os, pretty=evil))
+    )
+    failed = Outcome("b" + evil, "failed", error=evil, hint=evil)
+    for one in (outcome, failed):
+        page.event(Event("stage", one.host, evil))
+        page.finished(one)
+    page.plans([outcome, failed])
+    page.links("c" + evil, [Link("PCI", "broken", evil, cause=evil, fix=evil)])
+    page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])
+    page.rows("verified", ["host", "node", "result", "proof"], [[evil, evil, "verified", evil]])
+    page.problem(ClusterError(evil, hint=evil))
+    page.note(evil)
+    page.total(evil, {})
+    text = page.text()
+    Tree(text)
+    assert not re.findall("[^\\n\x20-\x7e·✓✗–…×]", text)
+    assert "hunter2" not in text
+    assert text.count(r"\x1b]52;c;\x07\x9b\u202e\u2066") > 20
 
 
 def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:

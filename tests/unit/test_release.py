@@ -19,9 +19,12 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / ".venv/bin/hatchling").exists() or not shutil.which("make"), reason="no make, or no .venv"
-)
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.skipif(
+        not (ROOT / ".venv/bin/hatchling").exists() or not shutil.which("make"), reason="no make, or no .venv"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +63,11 @@ def test_every_file_has_its_hash(dist: Path) -> None:
 
 
 def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
-    """Every file of the package and of templates/ that git knows; nothing of tests."""
+    """Every file of the package, of templates/ and of docs/ that git knows; nothing of tests."""
     with zipfile.ZipFile(wheel(dist)) as archive:
         inside = set(archive.namelist())
-    tracked = set(run("git", "ls-files", "gpunode", "templates", cwd=ROOT).split())
-    wanted = {f"gpunode/{name}" if name.startswith("templates/") else name for name in tracked}
+    tracked = set(run("git", "ls-files", "gpunode", "templates", "docs", cwd=ROOT).split())
+    wanted = {f"gpunode/{name}" if name.startswith(("templates/", "docs/")) else name for name in tracked}
     assert wanted - inside == set()
     assert {name.split("/")[0] for name in inside} == {"gpunode", "gpunode-0.1.0.dist-info"}
 
@@ -88,6 +91,9 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path)
     read = "import gpunode.render.templates as it; from gpunode.image.layer import layer; print(it.__file__, len(layer([])))"
     where, size = run(str(python), "-c", read, cwd=tmp_path).split()
     assert where.startswith(str(tmp_path))
+    page = run(str(python), "-c", "from gpunode.wording import page; print(page('json.md'))", cwd=tmp_path)
+    assert page.startswith(str(tmp_path))
+    assert Path(page.strip()).is_file()
     assert int(size) > 100_000
 
 

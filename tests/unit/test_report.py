@@ -24,6 +24,7 @@ from gpunode.model import (
     Link,
     Outcome,
     Plan,
+    Reboot,
     Service,
     Ssh,
     StepPlan,
@@ -35,6 +36,8 @@ from gpunode.report.human import Human
 from gpunode.report.live import Live
 from gpunode.rollout.listener import Listener
 from gpunode.wording import Advice, Command
+from tests import cases
+from tests.unit.test_verify import right
 
 
 @pytest.fixture
@@ -309,6 +312,8 @@ DIFFERENCES = (
     Difference("Node a", "labelled", ("-pool=x", "+pool=y")),
     Difference("Node b", "labelled", ("+pool=y",)),
     Difference("Node c", "labelled", ("-pool=x", "+pool=y")),
+    Difference("Pod gpunode/p-1", "replaced", node="a"),
+    Difference("Pod gpunode/p-2", "replaced", node="b"),
 )
 SHOWN = """\
  cluster  prod
@@ -328,6 +333,8 @@ SHOWN = """\
                  +pool=y
                ~ label Node b
                  +pool=y
+   pods        ~ replace gpunode/p-1 on a, gpunode/p-2 on b
+                 a container keeps the driver and the runtime that it was started with
 """
 
 
@@ -350,6 +357,28 @@ def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
     assert capsys.readouterr().out.splitlines() == lines
 
 
+def test_equal_changes_are_shown_once_and_settings_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where they are at other lines. A new ConfigMap is what the user wrote."""
+    differences = [
+        Difference("ConfigMap gpunode/c", "created", ("+data:", "+  replicas: 4")),
+        Difference("DaemonSet gpunode/d", "changed", ("@@ -15,6 +15,7 @@", "+image: b")),
+        Difference("DaemonSet gpunode/d-class", "changed", ("@@ -16,6 +16,7 @@", "+image: b")),
+        Difference("DaemonSet gpunode/other", "changed", ("@@ -15,6 +15,7 @@", "+image: c")),
+    ]
+    Human(quiet=False).cluster("prod", differences)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "objects     + create ConfigMap gpunode/c",
+        "+data:",
+        "+  replicas: 4",
+        "~ change DaemonSet gpunode/d and DaemonSet gpunode/d-class",
+        "@@ -15,6 +15,7 @@",
+        "+image: b",
+        "~ change DaemonSet gpunode/other",
+        "@@ -15,6 +15,7 @@",
+        "+image: c",
+    ]
+
+
 def test_a_cluster_that_is_right_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).cluster("prod", ())
 
@@ -359,9 +388,9 @@ def test_a_cluster_that_is_right_is_a_line(capsys: pytest.CaptureFixture[str]) -
 def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     """With its whole diff; claims and why it was not tried only where there are any."""
     make(json=True, quiet=False).cluster("prod", DIFFERENCES[:2])
-    make(json=True, quiet=False).cluster("prod", DIFFERENCES[-1:], diff=False)
+    make(json=True, quiet=False).cluster("prod", [DIFFERENCES[5], DIFFERENCES[-1]], diff=False)
 
-    new, changed, node = map(json.loads, capsys.readouterr().out.splitlines())
+    new, changed, node, pod = map(json.loads, capsys.readouterr().out.splitlines())
     assert new == {
         "type": "cluster",
         "change": "create",
@@ -372,6 +401,7 @@ def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys: pytest.Cap
     assert changed["claims"][2] == {"field": ".spec.c", "manager": "argo"}
     assert "untried" not in changed
     assert node == {"type": "cluster", "change": "label", "object": "Node c"}
+    assert pod == {"type": "cluster", "change": "replace", "object": "Pod gpunode/p-2", "node": "b"}
 
 
 # Each does something to a terminal, to a reader, or to who reads with rich.
@@ -488,6 +518,21 @@ def test_an_error_that_ends_the_command_is_plain_too(
     assert r"a\x1b[2Jb" in told
 
 
+def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan cannot fix a lost GPU, and "up to date" alone reads as if all were well."""
+    lost = "Unable to determine the device handle for GPU3: GPU is lost."
+    _, seen = right()
+    outcomes = [
+        Outcome("a", "right", cases.overlaid(seen, {"smi_error": lost})),
+        Outcome("b", "right", seen),
+    ]
+    words = f"NVML is broken: {lost}: see `gpunode verify`"
+    make(json=False, quiet=True).plans(outcomes)
+    assert capsys.readouterr().out == f" a  = up to date\n    {words}\n b  = up to date\n"
+    make(json=True, quiet=True).plans(outcomes)
+    assert [json.loads(line)["notes"] for line in capsys.readouterr().out.splitlines()] == [[words], []]
+
+
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -506,7 +551,7 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     make(json=False, quiet=True).plans(outcomes)
     lines = capsys.readouterr().out.splitlines()
     heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
-    assert heads == ["a, c", "b", "d, e  = nothing to do", "f  ✗ refused  no", "g  ✗ refused  no"]
+    assert heads == ["a, c", "b", "d, e  = up to date", "f  ✗ refused  no", "g  ✗ refused  no"]
     assert sum("/etc/x" in line for line in lines) == 2
 
 
@@ -613,6 +658,27 @@ def test_a_plan_says_what_it_disturbs(
             for name, asks in found.pods.items()
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("reload", "name", "words"),
+    [
+        (False, "reboot", "reboot"),
+        (True, "modules", "reload the modules (reboots only if something else holds a GPU)"),
+    ],
+)
+def test_a_plan_names_the_reload_that_is_tried_first(
+    reload: bool, name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reboot only for users of the GPUs that make way is none, as long as nothing else holds one."""
+    found = Disturbed(Disturbance(reboot=True), "wait", 1800, {}, reload=reload)
+    plan = Plan("gpu-1", (StepPlan("reboot", (Reboot("why"),)),))
+    outcome = Outcome("gpu-1", "planned", plan=plan, disturbs=found)
+    make(json=False, quiet=True).plans([outcome])
+    assert f"   {name:<11} ! {words}\n" in capsys.readouterr().out
+    make(json=True, quiet=True).plans([outcome])
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert (change["kind"], change["what"]) == ("Reboot", words)
 
 
 def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(

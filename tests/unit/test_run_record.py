@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,7 +64,15 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
         record.read(path)
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"format": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "[]", "{}", '{"format": 1}', "[" * 100_000,
+        '{"format": 1, "hosts": ["a"], "began": {}}', '{"format": 1, "hosts": [], "options": 1}',
+        '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": ["a"]}',
+        '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": "a", "time": "soon"}',
+    ],
+)  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(text)
@@ -87,6 +98,47 @@ def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
         Record.begin(tmp_path / "inventory.yaml", ["a"], {}, folder=tmp_path / "file/runs")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The run ends in order. Nothing follows a line that may be cut off, though the disk take it."""
+    run = begun(tmp_path, "a", "b")
+    run.host("a", "cordoned")
+    before = record.read(run.path)
+    with monkeypatch.context() as broken:
+        broken.setattr(record.os, "fsync", failing(number))
+        run.host("b", "cordoned")
+    run.host("a", "proven")
+    run.end()
+
+    assert run.lost == f"its record {run.path} cannot be written: {os.strerror(number)}"
+    assert run.begun == ("b",), "known without the disk"
+    after = record.read(run.path)
+    assert (after.hosts["a"], after.ended) == (before.hosts["a"], False)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_record_whose_first_line_the_disk_does_not_take_begins_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nor is an empty one left."""
+    monkeypatch.setattr(record.os, "fsync", failing(number))
+    with pytest.raises(
+        GpunodeError, match=f"the record of this run cannot be written: {os.strerror(number)}"
+    ) as error:
+        begun(tmp_path, "a")
+    assert "Free space, or set XDG_STATE_HOME" in error.value.hint
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def failing(number: int) -> Callable[[int], None]:
+    def fail(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def test_the_last_run_is_the_last_though_the_clock_was_set_back(
@@ -115,7 +167,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
     }
     times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0}
     hosts = {name: record.Progress(state, times[name]) for name, state in states.items()}
-    options = {"run": False, "max_fail": 2, "batch": "25%", "canary": 3}
+    options = {"run": False, "max_fail": 2, "batch": "25%", "canary": 3, "fingerprints": ["A" * 40]}
     wish = Wish.again(record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0)
     assert wish == Wish(
         yes=True,
@@ -123,6 +175,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         size=Size(25, percent=True),
         canary=2,
         max_fail=2,
+        fingerprints=("A" * 40,),
         rest=("b", "c", "d", "e"),
         begun={"b": 600.0, "c": 900.0},
     )

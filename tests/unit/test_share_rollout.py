@@ -120,7 +120,9 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     monkeypatch.setattr(share.rights, "demanded", lambda *_: None)
     monkeypatch.setattr(share.extender, "removable", lambda *_, **__: there)
     pods = [{"spec": {"nodeName": name, "volumes": [{"name": plan.VOLUME}]}} for name in asking]
-    api: Any = SimpleNamespace(find=lambda *_, **__: (pods, ""), get=lambda *_: None)
+    api: Any = SimpleNamespace(
+        find=lambda *_, **__: (pods, ""), get=lambda *_: None, served=SimpleNamespace(has=lambda _: True)
+    )
     listener = mock.Mock()
     session: Any = SimpleNamespace(
         inventory=Inventory("", (), Cluster(share=Share())), listener=listener, probed=visited

@@ -25,6 +25,7 @@ from tests.ssh_agent import Agent
 from tests.sshd import SSHD, usable
 
 pytestmark = [
+    pytest.mark.openssh,
     pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed"),
     pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed"),
 ]

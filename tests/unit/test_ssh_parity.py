@@ -24,7 +24,10 @@ from gpunode.ssh import Dialer
 from tests.ssh_agent import Agent
 from tests.sshd import SSHD, Sshd, serve, usable
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
+pytestmark = [
+    pytest.mark.openssh,
+    pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed"),
+]
 
 
 @pytest.fixture

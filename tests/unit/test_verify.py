@@ -273,6 +273,47 @@ def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
     assert link.cause.startswith("nvidia_uvm is not loaded")
 
 
+@pytest.mark.parametrize(
+    ("then", "status", "cause"),
+    [
+        ({"kernels": {"6.1.0-40-amd64": True, "6.1.0-41-amd64": True}}, "ok", ""),
+        (
+            {"kernels": {"6.1.0-41-amd64": False}},
+            "broken",
+            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module",
+        ),
+        (
+            {"kernels": {"6.1.0-41-amd64": False}, "packages": {"linux-headers-6.1.0-41-amd64": "6.1.158-1"}},
+            "ok",
+            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module; its headers are there",
+        ),
+    ],
+)
+def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
+    then: Mapping[str, Any], status: str, cause: str
+) -> None:
+    """Broken where the plan gives it one; else the GPUs work until then, and a user has to act."""
+    host, seen = right()
+    outcome = converge.planned(host, cases.overlaid(seen, then), None)
+    link = next(link for link in host_links(outcome) if link.layer == "module")
+    assert link.status == status
+    assert link.cause.startswith(cause)
+    assert bool(link.cause) == bool(link.fix) == bool(cause)
+
+
+def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix() -> None:
+    """sysfs has the PCI driver's name, which is not the module's."""
+    link = broken(
+        {
+            "pci": [{"address": "0000:19:00.0", "device": "20b2", "driver": "NovaCore"}],
+            "modules": {"nvidia": "gone", "nova_core": {"version": None, "refcnt": 1}},
+        }
+    )
+    assert (link.layer, link.text) == ("module", "NovaCore holds the GPUs, not nvidia")
+    assert "“NVRM: GPU … is already bound to NovaCore”" in link.cause
+    assert "provision" in str(link.fix)
+
+
 def test_a_run_driver_of_another_version_breaks_the_library_and_its_fix_is_the_installer() -> None:
     """Its module is loaded whole, so the module is no broken link."""
     run = {"version": "580.178.04", "url": "https://mirror.example/d.run"}

@@ -79,6 +79,7 @@ class Machine:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """With its python3 where root's is looked for."""
     monkeypatch.setattr(bootstrap, "PYTHONS", ("/no/python3", str(tmp_path / "python3")))
+    monkeypatch.setattr(bootstrap, "SUDO_PATH", "/no")
     made = Machine(tmp_path)
     made.link("python3", "/usr/bin/python3")
     return made
@@ -133,6 +134,22 @@ SUDO_AS = {
     "id": "echo 1000\n",
     "sudo": 'echo "PATH=$PATH" >&2; while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n',
 }
+
+
+def test_sudo_is_not_the_users_where_the_system_has_one(
+    machine: Machine, stdin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the password. A sudo of the user's PATH is taken where there is no other."""
+    machine.program("id", "echo 1000")
+    (machine.folder / "system").mkdir()
+    for name in ("sudo", "system/sudo"):
+        machine.program(name, f'echo {name} >&2; while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    for there, taken in (("/no", b"sudo\n"), (f"/no:{machine.folder}/system", b"system/sudo\n")):
+        monkeypatch.setattr(bootstrap, "SUDO_PATH", there)
+        assert machine.run(sudo=True, stdin=stdin).stderr == taken
+    monkeypatch.setattr(bootstrap, "SUDO_PATH", "/no")
+    (machine.folder / "sudo").unlink()
+    assert b"@gpunode-no-sudo" in machine.run(sudo=True, stdin=stdin).stdout
 
 
 def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin: bytes) -> None:

@@ -83,7 +83,7 @@ class ExecPlugin:
                 errors="replace",
                 start_new_session=not asks,  # so that all of it can be ended; but a terminal belongs to its session
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a NUL in its words
             hint = self.section.get("installHint") if isinstance(error, FileNotFoundError) else None
             raise self._failed(str(error), *([str(hint).strip()] if hint else ())) from error
         try:

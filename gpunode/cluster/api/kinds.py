@@ -55,6 +55,15 @@ KINDS = {
     "ResourceQuota": Kind("v1", "resourcequotas", True),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets", True),
     "Lease": Kind("coordination.k8s.io/v1", "leases", True),
+    "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", False),
+    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", False),
+    "GPUCluster": Kind("nvidia.com/v1alpha1", "gpuclusters", False),  # of the GPU Operator, from 26.7 on
+    "ValidatingAdmissionPolicy": Kind(
+        "admissionregistration.k8s.io/v1", "validatingadmissionpolicies", False
+    ),
+    "ValidatingAdmissionPolicyBinding": Kind(
+        "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", False
+    ),
     "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", False),
 }
 
@@ -64,7 +73,14 @@ OLDER = {
     "DaemonSet": (Kind("apps/v1beta2", "daemonsets", True),),  # 1.8 to 1.15
     "Lease": (Kind("coordination.k8s.io/v1beta1", "leases", True),),  # 1.12 to 1.21
     "PodDisruptionBudget": (Kind("policy/v1beta1", "poddisruptionbudgets", True),),  # to 1.24
+    "ResourceSlice": tuple(  # 1.31 to 1.33, where they are switched on
+        Kind(f"resource.k8s.io/{version}", "resourceslices", False)
+        for version in ("v1beta2", "v1beta1", "v1alpha3")
+    ),
 }
+
+# Kinds whose group's version is older than they are -> the first minor that has them.
+SINCE = {"ValidatingAdmissionPolicy": 30, "ValidatingAdmissionPolicyBinding": 30}
 
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ from gpunode import redaction
 from gpunode.cluster.api import credentials
 from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
 from gpunode.cluster.api.tls import Trust
+from gpunode.deviceplugin.settings import syntax
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.model import Cluster
 
@@ -38,6 +40,9 @@ class Access:
         ""  # a sentence about a client certificate or token that is no longer valid by this machine's clock
     )
     login: Login | None = None  # of a credential plugin; then not `configuration` and `tls` count, but it
+
+
+NAMES: Mapping[type, str] = MappingProxyType({str: "text", list: "a list", dict: "a mapping"})
 
 
 def chosen(cluster: Cluster) -> tuple[str, str]:
@@ -125,7 +130,7 @@ def _plugin(source: str, context: str) -> ExecPlugin | None:
     names = sections["contexts"][context].get("context") or {}
     user = names.get("user")
     found = (sections["users"].get(str(user)) or {}).get("user") or {}
-    plugin = found.get("exec") if isinstance(found, dict) else None
+    plugin = found.get("exec")
     if plugin is None or found.get("token") or found.get("tokenFile") or found.get("auth-provider"):
         return None
     hint = "Fix the kubeconfig, or write that user again with the tool that it is of."
@@ -205,22 +210,33 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
         )
     for path, data in found:
         for section, entries in sections.items():
-            for entry in data.get(section) or []:
+            for entry in _typed(path, data, section, list) or ():
                 name = entry.get("name") if isinstance(entry, dict) else None
                 if not isinstance(name, str):
                     raise KubeconfigUnusable(
                         f"{path}: an entry of `{section}` has the name {name!r}, which is not text",
                         hint='YAML reads no, on and bare numbers as other things; quote the name: "no".',
                     )
+                inner = _typed(path, entry, section.removesuffix("s"), dict) or {}
+                for key in ("cluster", "user") if section == "contexts" else ():
+                    _typed(path, inner, key, str)
                 entries.setdefault(name, entry)
-        current = current or data.get("current-context") or None
+        current = current or _typed(path, data, "current-context", str) or None
     return sections, current
+
+
+def _typed(path: Path, found: Mapping[str, Any], key: str, kind: type) -> Any:
+    """The key's value, None without one. Raises KubeconfigUnusable if it is not of this kind."""
+    value = found.get(key)
+    if isinstance(value, kind | None):
+        return value
+    raise KubeconfigUnusable(f"{path}: a `{key}` is not {NAMES[kind]}", hint="Fix the kubeconfig.")
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A file's content; None where there is none."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = syntax.data(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise KubeconfigUnusable(

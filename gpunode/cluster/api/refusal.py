@@ -12,6 +12,7 @@ from gpunode.cluster import obstacles
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
+from gpunode.wording import page
 
 FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"'
@@ -191,13 +192,16 @@ def status(access: Access, answer: Object) -> HttpError:
         )
         hint = (
             f"Grant `{no['verb']}` on `{resource}`, or use a context that has it; "
-            f"see `kubectl auth can-i {no['verb']} {resource}{flag}`."
+            f"see `kubectl auth can-i {no['verb']} {resource}{flag}`. "
+            f"A ClusterRole with all that a run needs: {page('safety.md')}"
         )
         untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
     elif code == 403 and (no := GRANT.search(detail)):
         rules = " ".join(no["rules"].split())
         message = f"the user `{no['user']}` may not create {no['what']}: it gives rights that the user does not have: {rules}"
-        hint = "Grant the user these rights, too; docs/safety.md has a ClusterRole with all that a run needs."
+        hint = (
+            f"Grant the user these rights, too. A ClusterRole with all that a run needs: {page('safety.md')}"
+        )
     elif obstacle := obstacles.admission(detail):  # webhooks choose their own code
         message, hint = f"the cluster's admission refused it: {detail}", obstacle.fix
     elif code == 403:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
+from gpunode.cluster.api.kinds import KINDS, OLDER, SINCE, Kind, Object
 from gpunode.errors import ClusterError
 
 FLOOR = 8  # Kubernetes 1.8: RBAC v1, DaemonSets of group apps, device plugins
@@ -54,6 +54,8 @@ class Served:
         return self._found(kind) or KINDS[kind]
 
     def _found(self, kind: str) -> Kind | None:
+        if self.minor < SINCE.get(kind, 0):
+            return None
         every = (KINDS[kind], *OLDER.get(kind, ()))
         return next((one for one in every if one.api in self.groups or "/" not in one.api), None)
 

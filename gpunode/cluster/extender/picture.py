@@ -23,11 +23,13 @@ UNIT = "unit"  # one whose size is unknown
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """What a host says. `entries`: the kubelet's allocations; None: not known. `indexes`: of devices, by UUID."""
+    """What a host says. `entries`: the kubelet's allocations; None: not known. `indexes`: of devices, by UUID. `offered`: by
+    resource and device, how many units pods can get, and what one is; nothing of a resource of which that is not known."""
 
     entries: tuple[Entry, ...] | None = None
     indexes: Mapping[str, str] = field(default_factory=dict)
     counted: bool = False  # the ids only count units
+    offered: Mapping[str, Mapping[str, tuple[int, str]]] = field(default_factory=dict)
 
 
 NOTHING = Real()
@@ -50,7 +52,23 @@ def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
         for user in one.users or ()
         if user.pod in uids
     )
-    return Real(entries, {one.uuid: one.index for one in gpus}, counted=True)
+    offered: dict[str, dict[str, tuple[int, str]]] = {}
+    for gpu in gpus:
+        for one in gpu.offered or ():
+            what = _of_way(one.way, one.mib, mig=one.mig)
+            offered.setdefault(one.resource, {})[gpu.uuid] = (one.units, what)
+    return Real(entries, {one.uuid: one.index for one in gpus}, counted=True, offered=offered)
+
+
+def of_host(
+    entries: tuple[Entry, ...], registered: Mapping[str, Iterable[str]], indexes: Mapping[str, str]
+) -> Real:
+    """A node's allocations and units by its kubelet's record. `registered`: ids by resource, as of `checkpoint`."""
+    offered: dict[str, dict[str, tuple[int, str]]] = {}
+    for resource, units in registered.items():
+        counts = Counter((claim.device, _of_id(one)) for one in units if (claim := ids.read(one)))
+        offered[resource] = {device: (count, what) for (device, what), count in counts.items()}
+    return Real(entries, indexes, offered=offered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +124,10 @@ def rows(
 
 
 def _unit(resource: str, node: Object, host: Real) -> str:
-    """The unit of the resource: from the ids of units in use, else from what the node publishes."""
+    """The unit of the resource: from the units offered or in use, else from what the node publishes."""
     known = () if host.counted else host.entries or ()
     found = {_of_id(one) for entry in known if entry.resource == resource for one in entry.ids}
+    found = {what for _, what in host.offered.get(resource, {}).values()} or found
     return found.pop() if len(found) == 1 else _of_memory(gpus.unit(node, resource))
 
 
@@ -116,9 +135,13 @@ def _of_id(unit: str) -> str:
     claim = ids.read(unit)
     if claim is None or claim.way == ids.GPUSHARE:
         return UNIT
-    if claim.way == ids.WHOLE:
-        return "MIG device" if claim.device.startswith("MIG-") else "GPU"
-    return _of_memory(claim.mib) if claim.way == ids.MEMORY else "share"
+    return _of_way(claim.way, claim.mib, mig=claim.device.startswith("MIG-"))
+
+
+def _of_way(way: str, mib: int, *, mig: bool) -> str:
+    if way == ids.WHOLE:
+        return "MIG device" if mig else "GPU"
+    return _of_memory(mib) if way == ids.MEMORY else "share"
 
 
 def _of_memory(mib: int) -> str:
@@ -220,19 +243,20 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
             if uses or total
             else []
         )
-    by_device: dict[str, list[Use]] = {}
+    sizes = host.offered.get(resource, {})
+    by_device: dict[str, list[Use]] = {device: [] for device in sizes}
     given: Counter[tuple[str, str]] = Counter()
     for (pod_name, box, device), count in sorted(allocated(pods, resource, host.entries).items()):
         by_device.setdefault(device, []).append(Use(pod_name, box, count, count))
         given[pod_name, box] += count
     made = [
-        Row(node, host.indexes.get(device, device), device, resource, None, sum(u.promised for u in uses),
-            sum(u.used or 0 for u in uses), tuple(uses))
+        Row(node, host.indexes.get(device, device), device, resource, sizes[device][0] if device in sizes else None,
+            sum(u.promised for u in uses), sum(u.used or 0 for u in uses), tuple(uses))
         for device, uses in by_device.items()
     ]  # fmt: skip
     late = tuple(
         Use(*key, count - given[key], 0) for key, count in sorted(wanted.items()) if count > given[key]
     )
-    free = max(total - sum(given.values()), 0)
+    free = None if sizes else max(total - sum(given.values()), 0)
     rest = Row(node, UNKNOWN, "", resource, free, sum(one.promised for one in late), 0, late)
     return sorted(made, key=lambda one: one.gpu) + ([rest] if free or late else [])

@@ -17,12 +17,16 @@ from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import dependents, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError
+from gpunode.wording import page
 
+POLICY = "ValidatingAdmissionPolicy"
 ORDER = (  # the reverse when removing
     "Namespace",
     "ServiceAccount",
     "ConfigMap",
     "Secret",
+    "ValidatingAdmissionPolicy",  # before the rights that it holds in
+    "ValidatingAdmissionPolicyBinding",
     "Role",
     "RoleBinding",
     "ClusterRole",
@@ -35,7 +39,12 @@ ORDER = (  # the reverse when removing
 
 
 def diff(
-    api: Api, manifests: Sequence[Object], surplus: Sequence[Object] = (), *, strict: bool = True
+    api: Api,
+    manifests: Sequence[Object],
+    surplus: Sequence[Object] = (),
+    *,
+    strict: bool = True,
+    tell: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
     """What `apply`, and `prune` after it, would change by a dry run of the API server, defaults and admission included.
 
@@ -55,7 +64,7 @@ def diff(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
     left = [one for one in surplus if one["metadata"].get("namespace") not in absent]
-    return (*would, *prune(api, manifests, left, dry_run=True, strict=strict))
+    return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, tell=tell))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
@@ -78,11 +87,12 @@ def prune(
     *,
     dry_run: bool = False,
     strict: bool = False,
+    tell: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
     """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
     and settings of an earlier apply. `strict`: raises ClusterError, before anything is removed, where the user may not."""
     wanted = {title(manifest) for manifest in manifests}
-    beyond = present(api, [one for one in surplus if title(one) not in wanted])
+    beyond = present(api, [one for one in surplus if title(one) not in wanted], tell)
     if strict:
         rights.demanded(api, rights.of_deletion(beyond))
     if not dry_run:
@@ -92,17 +102,17 @@ def prune(
     return tuple(difference.removed(live) for live in beyond)
 
 
-def present(api: Api, manifests: Sequence[Object]) -> list[Object]:
+def present(api: Api, manifests: Sequence[Object], tell: OnProgress = lambda _: None) -> list[Object]:
     """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda one: _live(api, one), reversed(_ordered(manifests)))
+        found = pool.map(lambda one: _live(api, one), reversed(_ordered(_sought(api, manifests, tell))))
     return [live for live in found if live is not None and ours(live)]
 
 
 def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tuple[str, ...]:
     """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
     found = []
-    for manifest in reversed(_ordered(manifests)):
+    for manifest in reversed(_ordered(_sought(api, manifests, tell))):
         live = _live(api, manifest)
         if live is None:
             continue
@@ -119,32 +129,67 @@ def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: OnPro
     An object that others use stays, and so does one whose users are unknown; `tell` gets the reason.
     """
     removed = []
-    for manifest in reversed(_ordered(manifests)):
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        namespace = manifest["metadata"].get("namespace")
+    for manifest in reversed(_ordered(_sought(api, manifests, tell))):
         live = _live(api, manifest)
         if live is None:
             continue
         if why := _stays(api, live, manifests):
             tell(f"{title(manifest)} stays: {why}")
             continue
-        if api.delete(kind, name, namespace, uid=live["metadata"]["uid"]):
+        if delete(api, live, seconds=seconds, tell=tell):
             removed.append(title(manifest))
-        tell(f"waiting for the deletion of {title(manifest)}")
-        for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", tell=tell):
-            if not left:
-                break
-        else:
-            raise ClusterError(
-                f"{title(manifest)} still exists {seconds:.0f} s after it was deleted",
-                hint="Pods on a node that is not Ready end when it is Ready again, or when its Node object is deleted;"
-                f" see `kubectl get pods{f' -n {namespace}' if namespace else ''} -o wide`.",
-            )
     return tuple(removed)
 
 
+def delete(api: Api, live: Object, *, seconds: float, tell: OnProgress) -> bool:
+    """Delete an object with what it owns, and wait until it is gone; False where it was gone already. Raises ClusterError."""
+    kind, name, namespace = live["kind"], live["metadata"]["name"], live["metadata"].get("namespace")
+    deleted = api.delete(kind, name, namespace, uid=live["metadata"]["uid"])
+    tell(f"waiting for the deletion of {title(live)}")
+    for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+        if not left:
+            return deleted
+    raise ClusterError(
+        f"{title(live)} still exists {seconds:.0f} s after it was deleted",
+        hint="Pods on a node that is not Ready end when it is Ready again, or when its Node object is deleted;"
+        f" see `kubectl get pods{f' -n {namespace}' if namespace else ''} -o wide`.",
+    )
+
+
+def unguarded(api: Api, manifests: Sequence[Object], changes: Collection[Difference]) -> str:
+    """Which accounts get rights by these changes that no admission policy holds in, as this API server has none; "" for none."""
+    rights = {one["metadata"]["name"] for one in manifests if one["kind"] == POLICY}
+    granted = [name for name in sorted(rights) if f"ClusterRole {name}" in {one.what for one in changes}]
+    if not granted or api.served.has(POLICY):
+        return ""
+    return (
+        f"Kubernetes {api.served.version} has no admission policies (1.30 has): RBAC alone limits "
+        f"{' and '.join(granted)}. Root on a node with its pod can use its token on other nodes and pods."
+    )
+
+
 def _live(api: Api, manifest: Object) -> Object | None:
+    if not api.served.has(manifest["kind"]):
+        return None
     return api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
+
+
+def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Object]:
+    """These, which are to be removed: without admission policies where this user may not read them, as by a ClusterRole of
+    before gpunode had any; `tell` gets that."""
+    policies = {one["kind"]: one for one in manifests if one["kind"].startswith(POLICY)}
+    try:
+        for one in policies.values():
+            _live(api, one)
+    except HttpError as error:
+        if error.code != 403:
+            raise
+        why = error.untried or error.message
+        tell(
+            f"Whether admission policies of before are left is not known: {why}. Rights: {page('safety.md')}"
+        )
+        return [one for one in manifests if one["kind"] not in policies]
+    return list(manifests)
 
 
 def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool) -> Difference:

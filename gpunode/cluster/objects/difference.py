@@ -29,14 +29,16 @@ class Difference:
 
     `lines` is a unified diff without its header, or the whole object that is created or removed; () when it is the
     same. `claims` are fields that another field manager has set since and that gpunode sets back. `untried` is why there
-    was no dry run, "" where there was one: then the manifest is compared with the current object.
+    was no dry run, "" where there was one: then the manifest is compared with the current object. `node`: of a pod that
+    is replaced.
     """
 
     what: str
-    action: Literal["created", "changed", "same", "foreign", "removed", "labelled"]
+    action: Literal["created", "changed", "same", "foreign", "removed", "labelled", "replaced"]
     lines: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     untried: str = ""
+    node: str = ""
 
 
 def created(manifest: Object, untried: str = "") -> Difference:
@@ -70,6 +72,12 @@ def labelled(node: str, labels: Mapping[str, tuple[str | None, str | None]], unt
     ]
     lines = tuple(f"{sign}{key}={value}" for sign, key, value in pairs if value is not None)
     return Difference(f"Node {node}", "labelled", lines, untried=untried)
+
+
+def replaced(pod: Object, node: str) -> Difference:
+    """A pod that is deleted, and that its controller makes again."""
+    meta = pod["metadata"]
+    return Difference(f"Pod {meta['namespace']}/{meta['name']}", "replaced", node=node)
 
 
 def wished(found: Object) -> Object:

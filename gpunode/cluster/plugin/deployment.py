@@ -74,9 +74,11 @@ class Rollout:
         return not any(row.problem for row in self.rows)
 
 
-def plan(api: Api, spec: Spec, *, strict: bool = True) -> tuple[Difference, ...]:
-    """What `deploy` would change; not `strict`: also for a user without the rights to do it."""
-    would = apply.diff(api, spec.manifests, everything(spec.namespace), strict=strict)
+def plan(
+    api: Api, spec: Spec, *, strict: bool = True, tell: OnProgress = lambda _: None
+) -> tuple[Difference, ...]:
+    """What `deploy` would change; not `strict`: also for a user without the rights to do it. `tell` gets what is not known."""
+    would = apply.diff(api, spec.manifests, everything(spec.namespace), strict=strict, tell=tell)
     return (*would, *(() if spec.publish.annotation else _removed(annotation.left(api))))
 
 
@@ -156,11 +158,9 @@ def _waited(
     return by_node, waiting
 
 
-def uids(api: Api, namespace: str, on: Collection[str]) -> set[str]:
-    """UIDs of the plugin's pods on these nodes, including those of MPS control daemons."""
-    return {
-        pod["metadata"]["uid"] for pod in daemonset.every_pod(api, namespace) if daemonset.place(pod) in on
-    }
+def pods_on(api: Api, namespace: str, on: Collection[str]) -> list[Object]:
+    """The plugin's pods on these nodes, including those of MPS control daemons."""
+    return [pod for pod in daemonset.every_pod(api, namespace) if daemonset.place(pod) in on]
 
 
 def _removed(texts: Mapping[str, str]) -> tuple[Difference, ...]:

@@ -133,7 +133,8 @@ def devices(gpus: Sequence[Gpu]) -> list[Device]:
     """The GPUs and MIG devices as NVML reports them to the plugin."""
     found = []
     for gpu in gpus:
-        whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, gpu.memory_mib * MIB)
+        memory = None if gpu.memory_mib is None else gpu.memory_mib * MIB
+        whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, memory)
         found.append(replace(whole, mig_enabled=gpu.mig_on))
         found += [
             replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)

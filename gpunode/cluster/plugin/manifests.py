@@ -36,6 +36,7 @@ def manifests(
         mps_root=mps_root,
         config=config.text if config and not files else None,
         cdi_directory=config.cdi_directory if config else None,
+        mig=bool(config and config.mig),
         events=publish.events,
         annotation=publish.annotation,
         promises=publish.promises,
@@ -49,4 +50,4 @@ def manifests(
 def everything(namespace: str) -> list[Object]:
     """All objects that `deploy` may have applied, whatever the inventory."""
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
-    return manifests(namespace, PluginImage("any"), PluginConfig("any", mps_root="/any"), publish)
+    return manifests(namespace, PluginImage("any"), PluginConfig(mps_root="/any", files={"any": ""}), publish)

@@ -11,6 +11,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.nodes import GPU_LABEL, Node
 from gpunode.cluster.plugin import capacity, daemonset, expected, published
+from gpunode.cluster.plugin.dra import NONE, Owners
 from gpunode.cluster.plugin.published import CONTAINER
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.status import Status
@@ -48,8 +49,11 @@ class Row:
         return self.problem or self.missing
 
 
-def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tuple[Row, ...]:
-    """One row per node that has the GPU label or a plugin pod, with the last line the pod logged.
+def status(
+    api: Api, namespace: str, config: PluginConfig | None = None, owners: Owners = NONE
+) -> tuple[Row, ...]:
+    """One row per node that has the GPU label or a plugin pod, with the last line the pod logged. `owners`: of nodes that
+    are to have none.
 
     A node that offers no GPU, or fewer than its kubelet counts, is a row with `missing`.
     """
@@ -64,6 +68,8 @@ def status(api: Api, namespace: str, config: PluginConfig | None = None) -> tupl
         document = published.read(api, node, pod) if pod else NO_POD
         node = capacity.current(api, node, pod, document)
         found = row(api, namespace, node, pod, waiting, log=True)
+        if owned := owners.reason(node):
+            return replace(found, reason=owned)
         misnamed = expected.misnamed(config, node.labels)
         if not found.problem and misnamed:
             return replace(found, missing=misnamed)

@@ -13,7 +13,7 @@ from gpunode.cluster.nodes import GPU_LABEL, Node
 from gpunode.cluster.plugin import daemonset
 from gpunode.cluster.plugin.published import CONTAINER, UPDATE
 from gpunode.cluster.reason import Reason
-from gpunode.deviceplugin.usage import PATH, Gpu, loads
+from gpunode.deviceplugin.usage import PATH, Gpu, Newer, loads
 from gpunode.errors import ClusterError
 from gpunode.wording import Advice, Command
 
@@ -106,6 +106,9 @@ def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gp
             if status == 200
             else Reason("no-answer", f"the plugin cannot be asked: HTTP {status}")
         )
+    except Newer as error:
+        words = f"the plugin's answer is newer than this gpunode: {error}"
+        return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
     except ValueError as error:
         return Reason("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
 

@@ -81,5 +81,12 @@ class Job:
             why = why or f"the node offered {free.offered} of {len(wanted)} GPUs"
         divided = free.divided and "" not in seen
         return NodeResult(
-            self.target.node, tuple(self.found), uncovered, free.users, why, divided, free.memory is not None
+            self.target.node,
+            tuple(self.found),
+            uncovered,
+            free.users,
+            why,
+            divided,
+            free.memory is not None,
+            busy=bool(free.users) and not free.waves,
         )

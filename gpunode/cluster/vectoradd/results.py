@@ -29,7 +29,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """All results of one node. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs.
+    """All results of one node. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
 
     `divided`: several pods can have parts of one GPU; `shared`: by memory.
     """
@@ -41,6 +41,7 @@ class NodeResult:
     why: str = ""
     divided: bool = False
     shared: bool = False
+    busy: bool = False
 
     @property
     def passed(self) -> bool:

@@ -1,6 +1,6 @@
 """Writes the plugin's own CDI specification, for the strategies cdi-cri and cdi-annotations.
 
-It is made from the toolkit's specification (`spec.py`) in the same directory: the only host directory that it needs.
+It is made from the toolkit's specifications (`spec.py`) in the same directory and in /etc/cdi, as runtimes read them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .spec import (
     added,
     allocations,
     has_all,
+    merged,
     names,
     parsed,
     qualified,
@@ -30,6 +31,8 @@ from .spec import (
 
 # The same name as NVIDIA's plugin: runtimes do not resolve a device that two files name.
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"
+
+STATIC = Path("/etc/cdi")  # for runtimes, a device in the other directory takes precedence
 
 _RENEW = "on the host: systemctl restart nvidia-cdi-refresh, or nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
@@ -45,10 +48,11 @@ class Specs:
     The file is the only state: it survives this process, and keeps the devices of running containers.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, static: Path = STATIC) -> None:
         self._path = directory / FILE
+        self._directories = [directory] if directory == static else [static, directory]
         self._lock = threading.RLock()
-        self._seen: tuple[object, ...] = ()  # the directory's other files at the last read
+        self._seen: tuple[object, ...] = ()  # the directories' other files at the last read
         self._toolkit: Toolkit | str = ""
         self._kinds: frozenset[str] = frozenset()  # of specifications with a device `all`
         self._devices: Mapping[str, str] = {}
@@ -109,24 +113,51 @@ class Specs:
         return qualified(new.name)
 
     def _read_toolkit(self) -> Toolkit:
-        """The toolkit's specification, read again when any file in the directory has changed. Raises CdiUnavailable."""
-        try:
-            files = sorted(
-                path
-                for path in self._path.parent.iterdir()
-                if path.suffix in (".yaml", ".json") and path != self._path
-            )
-            seen = tuple((path, _identity(path)) for path in files)
-        except OSError as error:
-            raise CdiUnavailable(_cannot("look into", self._path.parent, error)) from None
+        """The toolkit's specification, read again when any file in the directories has changed. Raises CdiUnavailable."""
+        files = [path for directory in self._directories for path in self._files(directory)]
+        seen = tuple((path, _identity(path)) for path in files)
         if seen != self._seen or not self._seen:
             documents, broken = _documents(files)
-            self._toolkit = _newest(self._path.parent, documents, broken)
+            self._toolkit = self._merged(documents, broken)
             self._kinds = frozenset(document["kind"] for _, document in documents if has_all(document))
             self._seen = seen
         if isinstance(self._toolkit, str):
             raise CdiUnavailable(self._toolkit)
         return self._toolkit
+
+    def _files(self, directory: Path) -> list[Path]:
+        """Specifications but ours; none where there is no /etc/cdi. Raises CdiUnavailable."""
+        try:
+            return sorted(
+                path
+                for path in directory.iterdir()
+                if path.suffix in (".yaml", ".json") and path != self._path
+            )
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and directory != self._path.parent:
+                return []
+            raise CdiUnavailable(_cannot("look into", directory, error)) from None
+
+    def _merged(self, documents: Iterable[tuple[Path, Any]], broken: str) -> Toolkit | str:
+        """The toolkit's specifications of GPUs as one; or why there is none.
+
+        Of two files of a directory the newer one counts, where runtimes resolve neither: ours is of another kind.
+        """
+        found: list[tuple[tuple[int, float], Toolkit]] = []
+        for path, document in documents:
+            try:
+                toolkit = parsed(path, document)
+                if toolkit is not None and toolkit.by_uuid:
+                    place = self._directories.index(path.parent)
+                    found.append(((place, path.stat().st_mtime), toolkit))
+                elif toolkit is not None:
+                    broken = f"; {path} names no device by UUID (nvidia-ctk's --device-name-strategy)"
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                broken = f"; {path} cannot be read as a CDI specification: {error}"
+        if not found:
+            places = " or ".join(map(str, reversed(self._directories)))
+            return f"no CDI specification of kind {TOOLKIT} in {places}, from which the plugin's own is made{broken}; {_RENEW}"
+        return merged([one for _, one in sorted(found, key=lambda item: item[0])])
 
     def _known(self) -> tuple[list[Allocation], list[str]]:
         """The file's allocations and device names; none if it cannot be parsed."""
@@ -185,33 +216,18 @@ def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
     """The parsed CDI specifications among the files; and the problem of one that is none, or ""."""
     import yaml  # only where a CDI strategy is chosen
 
+    from ..settings import syntax
+
     found, broken = [], ""
     for path in files:
         try:
-            document = yaml.safe_load(path.read_bytes())  # JSON is YAML
+            document = syntax.data(path.read_text(encoding="utf-8"))  # JSON is YAML
             if not isinstance(document["kind"], str) or not isinstance(document["devices"], list):
                 raise TypeError("kind is not a word, or devices not a list")
             found.append((path, document))
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
             broken = f"; {path} cannot be read as a CDI specification: {' '.join(str(error).split())}"
     return found, broken
-
-
-def _newest(directory: Path, documents: Iterable[tuple[Path, Any]], broken: str) -> Toolkit | str:
-    """The toolkit's newest specification of GPUs; or why there is none."""
-    found: list[tuple[float, Toolkit]] = []
-    for path, document in documents:
-        try:
-            toolkit = parsed(path, document)
-            if toolkit is not None and toolkit.by_uuid:
-                found.append((path.stat().st_mtime, toolkit))
-            elif toolkit is not None:
-                broken = f"; {path} names no device by UUID (nvidia-ctk's --device-name-strategy)"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            broken = f"; {path} cannot be read as a CDI specification: {error}"
-    if not found:
-        return f"no CDI specification of kind {TOOLKIT} in {directory}, from which the plugin's own is made{broken}; {_RENEW}"
-    return max(found, key=lambda one: one[0])[1]
 
 
 _NAMELESS = (
@@ -223,7 +239,7 @@ _NAMELESS = (
 def _unknown(toolkit: Toolkit, uuid: str) -> str:
     if "/" in uuid:
         return _NAMELESS
-    return f"{toolkit.path} does not know device {uuid} (it never has a GPU whose MIG is on); {_RENEW}"
+    return f"device {uuid} is not in {toolkit.path} (a GPU whose MIG is on never is); {_RENEW}"
 
 
 def _cannot(what: str, path: Path, error: OSError) -> str:

@@ -49,9 +49,12 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """The toolkit's specification: edits for every GPU container, and the edits of each device by name."""
+    """The toolkit's specification: edits for every GPU container, and the edits of each device by name.
 
-    path: Path
+    `path`: its file, or several with commas between them.
+    """
+
+    path: str
     version: str
     common: Edits
     devices: Mapping[str, Edits]
@@ -69,7 +72,35 @@ def parsed(path: Path, document: Any) -> Toolkit | None:
     version = str(document["cdiVersion"])
     _numbers(version)
     devices = {str(entry["name"]): _edits(entry["containerEdits"]) for entry in document["devices"]}
-    return Toolkit(path, version, _edits(document.get("containerEdits") or {}), devices)
+    return Toolkit(str(path), version, _edits(document.get("containerEdits") or {}), devices)
+
+
+def merged(several: Sequence[Toolkit]) -> Toolkit:
+    """One specification of these, in which a device is as the last one has it.
+
+    A file's own edits are for its devices only: where files differ in them, each device gets those of its file.
+    """
+    owners = {name: one for one in several for name in one.devices}
+    used = [one for one in several if any(owner is one for owner in owners.values())]
+    alike = all(one.common == used[0].common for one in used)
+    return Toolkit(
+        path=", ".join(one.path for one in used),
+        version=max((one.version for one in used), key=_numbers),
+        common=used[0].common if alike else {},
+        devices={
+            name: one.devices[name] if alike else _joined((one.common, one.devices[name]))
+            for name, one in owners.items()
+        },
+    )
+
+
+def _joined(several: Iterable[Edits]) -> dict[str, Any]:
+    """All entries of these edits."""
+    found: dict[str, Any] = {}
+    for edits in several:
+        for key, value in edits.items():
+            found[key] = [*found.get(key, ()), *value] if isinstance(value, list) else value
+    return found
 
 
 def _edits(section: Any) -> dict[str, Any]:
@@ -125,10 +156,7 @@ def specification(
 
 
 def _entry(allocation: Allocation, toolkit: Toolkit) -> dict[str, Any]:
-    edits: dict[str, Any] = {}
-    for uuid in allocation.devices:
-        for key, value in toolkit.devices[uuid].items():
-            edits[key] = [*edits.get(key, ()), *value] if isinstance(value, list) else value
+    edits = _joined(toolkit.devices[uuid] for uuid in allocation.devices)
     if "hooks" in edits:
         edits["hooks"] = [limits.fixed(hook, allocation.env) for hook in edits["hooks"]]
     edits["env"] = [*edits.get("env", ()), *(f"{name}={value}" for name, value in allocation.env.items())]

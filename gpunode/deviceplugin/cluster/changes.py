@@ -111,9 +111,13 @@ def _offered_or_not(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
             yield NodeEvent("GPUOffered", f"{_described(after.devices[uuid])} is offered again", "Normal")
     for index, why in after.unidentified.items():
         if before.unidentified.get(index) != why:
-            yield NodeEvent("GPUNotOffered", f"GPU {index} is not offered: {why}")
+            yield NodeEvent("GPUNotOffered", f"{_numbered(index)} is not offered: {why}")
     for index in before.unidentified.keys() - after.unidentified.keys():
-        yield NodeEvent("GPUOffered", f"GPU {index} is offered again", "Normal")
+        yield NodeEvent("GPUOffered", f"{_numbered(index)} is offered again", "Normal")
+
+
+def _numbered(index: str) -> str:
+    return f"{'MIG device' if ':' in index else 'GPU'} {index}"
 
 
 def _reserved(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:

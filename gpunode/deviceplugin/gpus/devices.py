@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..status import Reason
+from .handles import Handles, text
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -26,7 +28,7 @@ class Device:
     name: str  # the product, e.g. "Tesla P100-PCIE-16GB"
     gpu: str  # UUID of the GPU itself, or of a MIG device's parent
     bus: str  # PCI address as in /sys/bus/pci/devices
-    memory: int  # bytes; 0 if unknown (GPUs that share the CPU's memory)
+    memory: int | None  # bytes; None: it shares the host's
     numa: int | None = None
     nodes: tuple[str, ...] = ()  # its own device nodes, e.g. /dev/nvidia0
     mig_enabled: bool = False  # a GPU with MIG on, with or without MIG devices
@@ -40,12 +42,20 @@ def count(nvml: Any) -> int:
     return int(nvml.nvmlDeviceGetCount())
 
 
-def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...]:
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A GPU and its MIG devices. `refused`: why others cannot be described, by their index."""
+
+    devices: tuple[Device, ...]
+    refused: Mapping[str, Reason] = field(default_factory=dict)
+
+
+def describe(handles: Handles, index: int, root: Path = Path("/")) -> Described:
     """GPU number `index`, then its MIG devices; `root` has /sys and /proc. Raises NVMLError."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    uuid = text(nvml.nvmlDeviceGetUUID(handle))
+    nvml = handles.nvml
+    uuid, handle = handles.take(index)
     bus = pci_address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-    minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
+    minor = _minor(nvml, handle)
     mig = _mig_enabled(nvml, handle)
     gpu = Device(
         uuid=uuid,
@@ -55,13 +65,13 @@ def describe(nvml: Any, index: int, root: Path = Path("/")) -> tuple[Device, ...
         bus=bus,
         memory=_memory(nvml, handle),
         numa=numa_node(bus, root),
-        nodes=(f"/dev/nvidia{minor}",),
+        nodes=() if minor is None else (f"/dev/nvidia{minor}",),
         mig_enabled=mig,
         capability=_capability(nvml, handle),
     )
     if not mig:
-        return (gpu,)
-    return (gpu, *_mig_devices(nvml, handle, gpu, minor, root))
+        return Described((gpu,))
+    return _with_mig_devices(nvml, handle, gpu, minor, root)
 
 
 def reason(error: Exception) -> Reason:
@@ -99,6 +109,10 @@ _MEANING = {  # by nvmlReturn_t
     "module is still loaded; reboot the host or reload the module, then restart this pod",
     4: "NVML: Insufficient Permissions: this container may not open the GPU's device nodes",
 }
+_UNSEEN = (
+    "NVML: Insufficient Permissions: to see MIG devices the plugin needs the capability SYS_ADMIN and "
+    "NVIDIA_MIG_MONITOR_DEVICES=all"
+)
 
 
 def pci_address(bus_id: str) -> str:
@@ -136,12 +150,23 @@ def _capability(nvml: Any, handle: Any) -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-def _memory(nvml: Any, handle: Any) -> int:
+def _minor(nvml: Any, handle: Any) -> int | None:
+    """N of /dev/nvidiaN; None where there is no such node, as in WSL2."""
     try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return int(nvml.nvmlDeviceGetMinorNumber(handle))
     except nvml.NVMLError as error:
         if unsupported(nvml, error):
-            return 0
+            return None
+        raise
+
+
+def _memory(nvml: Any, handle: Any) -> int | None:
+    """None of GPUs without memory of their own, such as GB10."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) or None
+    except nvml.NVMLError as error:
+        if unsupported(nvml, error):
+            return None
         raise
 
 
@@ -153,8 +178,8 @@ def unsupported(nvml: Any, error: Exception) -> bool:
     )
 
 
-def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) -> list[Device]:
-    found = []
+def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, root: Path) -> Described:
+    found, refused = [gpu], {}
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
@@ -162,12 +187,19 @@ def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) ->
             if getattr(error, "value", None) in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                 continue  # an empty slot
             raise
-        instance = (nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig))
-        attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
+        index = f"{gpu.index}:{slot}"
+        try:
+            instance = (nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig))
+            attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) != nvml.NVML_ERROR_NO_PERMISSION:
+                raise
+            refused[index] = Reason(reason(error).code, _UNSEEN)
+            continue
         found.append(
             Device(
                 uuid=text(nvml.nvmlDeviceGetUUID(mig)),
-                index=f"{gpu.index}:{slot}",
+                index=index,
                 name=gpu.name,
                 gpu=gpu.uuid,
                 bus=gpu.bus,
@@ -178,22 +210,23 @@ def _mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int, root: Path) ->
                 instance=instance,
             )
         )
-    return found
+    return Described(tuple(found), refused)
 
 
-def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int) -> str:
+def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int | None) -> str:
     """The MIG profile's name: from the driver's device name if that ends in it, else computed as NVIDIA does."""
     named = re.search(r" MIG (\S+)$", text(nvml.nvmlDeviceGetName(mig)))
     if named:
         return named[1]
     gpu_slices, compute_slices = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
-    eighths = math.ceil(attributes.memorySizeMB * MIB / gpu_memory * 8)
-    gigabytes = round(eighths / 8 * math.ceil(gpu_memory / GIB))
+    memory = attributes.memorySizeMB * MIB
+    eighths = math.ceil(memory / (gpu_memory or memory) * 8)
+    gigabytes = round(eighths / 8 * math.ceil((gpu_memory or memory) / GIB))
     part = "" if compute_slices == gpu_slices else f"{compute_slices}c."
     return f"{part}{gpu_slices}g.{gigabytes}gb"
 
 
-def _capability_nodes(minor: int, instance: tuple[int, int], root: Path) -> list[str]:
+def _capability_nodes(minor: int | None, instance: tuple[int, int], root: Path) -> list[str]:
     """The /dev/nvidia-caps nodes that guard a MIG device's GPU instance and compute instance."""
     gpu_instance = root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{instance[0]}"
     nodes = []
@@ -205,8 +238,3 @@ def _capability_nodes(minor: int, instance: tuple[int, int], root: Path) -> list
         if number:
             nodes.append(f"/dev/nvidia-caps/nvidia-cap{number[1]}")
     return nodes
-
-
-def text(value: str | bytes) -> str:
-    """The value as str: NVML's versions return either type."""
-    return value.decode() if isinstance(value, bytes) else value

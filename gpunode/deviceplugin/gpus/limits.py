@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .devices import explain, text
+from .devices import explain
+from .handles import Handles, text
 
 HOOK = "apply-cuda-memory-limits"
 FIRST_BRANCH = 615  # of the driver
@@ -68,11 +69,12 @@ def unified(cgroups: Path = CGROUPS) -> bool:
     return (cgroups / "cgroup.controllers").is_file()
 
 
-def refusal(nvml: Any, uuid: str, cgroup: Path | None) -> str | None:
+def refusal(handles: Handles, uuid: str, cgroup: Path | None) -> str | None:
     """Why the driver cannot limit this GPU's memory; None if it can. Works for any user.
 
     Reads the limit of `cgroup` (v2; None: there is none): a driver or GPU without limits returns an error.
     """
+    nvml = handles.nvml
     try:
         driver = text(nvml.nvmlSystemGetDriverVersion())
         if int(driver.partition(".")[0]) < FIRST_BRANCH:
@@ -80,7 +82,7 @@ def refusal(nvml: Any, uuid: str, cgroup: Path | None) -> str | None:
         if cgroup is None:
             return None
         limits = nvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=str(cgroup).encode())
-        nvml.nvmlDeviceGetMemoryLimits_v1(nvml.nvmlDeviceGetHandleByUUID(uuid), limits)
+        nvml.nvmlDeviceGetMemoryLimits_v1(handles.of(uuid), limits)
     except nvml.NVMLError as error:
         return f"the driver limits no memory of this GPU: {explain(error)}"
     return None

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .handles import Handles
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -17,8 +19,9 @@ class Reading:
     processes: int | None = None
 
 
-def read(nvml: Any, uuid: str) -> Reading:
+def read(handles: Handles, uuid: str) -> Reading:
     """The reading of a GPU. Each value that fails is None, so that a GPU that is lost has none."""
+    nvml = handles.nvml
 
     def asked(ask: Callable[[], Any]) -> int | None:
         try:
@@ -27,7 +30,7 @@ def read(nvml: Any, uuid: str) -> Reading:
             return None
 
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = handles.of(uuid)
     except nvml.NVMLError:
         return Reading()
     return Reading(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..settings.config import BadConfig
 from ..status import Reason
 from .xids import Verdict, name, verdict
+
+# In the kubelet's directory for device plugins, which each plugin can write. A kubelet that starts removes its files,
+# but no folders (CleanupPluginDirectory in pkg/kubelet/cm/devicemanager/manager.go).
+FILE = Path("gpunode/xids.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +60,50 @@ def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) ->
     return words
 
 
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """An Xid that lasts until the GPU was reset or the host has booted, where the driver reports no recovery action.
+
+    `energy`: the GPU's counter at the last probe before the Xid, in mJ; it begins again with a reset. None: only a boot ends the Xid.
+    """
+
+    xid: int
+    energy: int | None = None
+
+    @property
+    def reason(self) -> Reason:
+        until = f"this is done: {verdict(self.xid).value}"
+        if verdict(self.xid) is Verdict.RESET and self.energy is None:
+            until = f"the host boots; after a reset delete {FILE} beside the plugin's socket, and its pod"
+        return Reason(f"xid-{self.xid}", f"Xid {self.xid}: {name(self.xid)}; Unhealthy until {until}")
+
+
 @dataclass(slots=True)
 class Health:
     """One device's health: Unhealthy at once, Healthy again after `quiet` seconds without a problem.
 
-    Every relapse within an hour of a recovery doubles the wait (up to an hour), so that a flapping GPU does not keep
+    `lasting` is a problem as long as it is set. Every relapse within an hour of a recovery doubles the wait (up to an hour), so that a flapping GPU does not keep
     attracting pods.
     """
 
     quiet: float
     why: Reason | None = None  # None: Healthy
+    lasting: Lasting | None = None
     _last_problem: float = 0.0
     _recovered: float | None = None
     _wait: float = 0.0
 
-    def xid(self, number: int, now: float) -> None:
-        """Record an Xid that counts."""
+    def xid(self, number: int, now: float, lasting: Lasting | None = None) -> None:
+        """Record an Xid that counts. One that only a boot ends is not replaced by one that a reset ends, too."""
+        if self.lasting is None or verdict(self.lasting.xid) is Verdict.RESET:
+            self.lasting = lasting or self.lasting
         words = f"Xid {number}: {name(number)}; {verdict(number).value}"
-        self._fail(Reason(f"xid-{number}", words), now)
+        self._fail(self.lasting.reason if self.lasting else Reason(f"xid-{number}", words), now)
 
     def probed(self, problem: Reason | None, now: float) -> None:
         """Record the result of a probe; None: no problem."""
+        if problem is None and self.lasting is not None:
+            problem = self.lasting.reason
         if problem is not None:
             self._fail(problem, now)
         elif self.why is not None and now - self._last_problem >= self._wait:

@@ -10,13 +10,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..gpus.devices import Device, explain, reason, unsupported
+from ..gpus.handles import Handles
 from ..metrics import Metrics
 from ..status import Reason
-from . import Health, XidPolicy
-from .xids import name, verdict
+from ..threads import NvmlThread
+from . import Health, Lasting, XidPolicy
+from .record import XidRecord
+from .xids import Verdict, name, verdict
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +28,7 @@ DEADLINE = 10.0  # seconds that one NVML call may take before the GPU counts as 
 NO_INSTANCE = 0xFFFFFFFF  # NVML: the event concerns no particular MIG instance
 
 
-class GpuWatch(threading.Thread):
+class GpuWatch(NvmlThread):
     """Updates the `Health` of a GPU and its MIG devices, and calls `report(uuid, reason or None)` at every change.
 
     `report` is called in this thread.
@@ -32,11 +36,12 @@ class GpuWatch(threading.Thread):
 
     def __init__(
         self,
-        nvml: Any,
+        handles: Handles,
         devices: tuple[Device, ...],
         health: Mapping[str, Health],
         *,
         xid_policy: XidPolicy,
+        record: XidRecord,
         report: Callable[[str, Reason | None], None],
         metrics: Metrics,
         interval: float = 10.0,
@@ -45,9 +50,13 @@ class GpuWatch(threading.Thread):
         self.gpu = devices[0].gpu
         self.devices = devices
         self.failing = False  # NVML returned an error for this GPU at the last probe
-        self._nvml = nvml
+        self._handles = handles
+        self._nvml = handles.nvml
         self._health = health
         self._xid_policy = xid_policy
+        self._record = record
+        self._driver_decides = False  # by its recovery action: whether the GPU can be used after an Xid
+        self._energy: int | None = None  # mJ since the driver has initialised the GPU, as it last said
         self._report = report
         self._metrics = metrics
         self._interval = interval
@@ -66,11 +75,15 @@ class GpuWatch(threading.Thread):
         events: Any = None
         while not self._halt.is_set():
             self._due = time.monotonic() + DEADLINE
-            problem, self.failing = examine(self._nvml, self.gpu)
+            probe = examine(self._handles, self.gpu)
+            self.failing = probe.failed
+            if not probe.failed:
+                self._driver_decides = probe.driver_decides
+                self._read_energy()
             now = time.monotonic()
             for device in self.devices:
-                self._update(device, lambda health: health.probed(problem, now))  # noqa: B023 (called at once)
-            if events is None and problem is None and self._xid_policy.events:
+                self._update(device, lambda health: self._probed(health, probe, now))  # noqa: B023 (called at once)
+            if events is None and probe.problem is None and self._xid_policy.events:
                 events = self._subscribe()
             self._due = time.monotonic() + self._interval + DEADLINE
             if events is None:
@@ -84,17 +97,32 @@ class GpuWatch(threading.Thread):
         health = self._health[device.uuid]
         before = health.why
         change(health)
+        self._record.set(device.uuid, health.lasting)
         if health.why != before:
             self._report(device.uuid, health.why)
+
+    def _probed(self, health: Health, probe: Probe, now: float) -> None:
+        """Record a probe; a lasting Xid ends where the driver decides, or with a reset of the GPU."""
+        known = health.lasting.energy if health.lasting else None
+        reset = known is not None and self._energy is not None and self._energy < known
+        if reset or (self._driver_decides and not probe.failed):
+            health.lasting = None
+        health.probed(probe.problem, now)
+
+    def _read_energy(self) -> None:
+        """At each probe: a GPU that is lost with its Xid does not say any more."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._energy = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handles.of(self.gpu)))
 
     def _subscribe(self) -> Any:
         """An NVML event set for this GPU; None, logged, if there are no such events."""
         nvml = self._nvml
         events = None
         try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(self.gpu)
             events = nvml.nvmlEventSetCreate()
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            nvml.nvmlDeviceRegisterEvents(
+                self._handles.of(self.gpu), nvml.nvmlEventTypeXidCriticalError, events
+            )
         except nvml.NVMLError as error:
             if events is not None:
                 self._free(events)
@@ -147,26 +175,42 @@ class GpuWatch(threading.Thread):
             and compute_instance in (device.instance[1], NO_INSTANCE)
         ]
         everyone = gpu_instance == NO_INSTANCE or not concerned
-        now = time.monotonic()
-        for device in self.devices if everyone else concerned:
-            self._update(device, lambda health: health.xid(number, now))
+        affected = self.devices if everyone else tuple(concerned)
+        needed, now = verdict(number), time.monotonic()
+        energy = self._energy if needed is Verdict.RESET else None
+        lasting = None if self._driver_decides or needed is Verdict.APPLICATION else Lasting(number, energy)
+        for device in affected:
+            self._update(device, lambda health: health.xid(number, now, lasting))
 
 
-def examine(nvml: Any, gpu: str) -> tuple[Reason | None, bool]:
-    """Probe one GPU: its problem or None, and whether NVML itself failed."""
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A GPU's problem or None; whether NVML itself failed; whether its driver reports recovery actions."""
+
+    problem: Reason | None
+    failed: bool = False
+    driver_decides: bool = False
+
+
+def examine(handles: Handles, gpu: str) -> Probe:
+    """Probe one GPU."""
+    nvml = handles.nvml
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
+        handle = handles.of(gpu)
         _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
         action = _recovery_action(nvml, handle)
-        if action:
-            return Reason("recovery-action", f"the driver asks for a recovery action: {action}"), False
+        decides = action is not None
+        if action in _ACTIONS:
+            words = f"the driver asks for a recovery action: {_ACTIONS[action]}"
+            return Probe(Reason("recovery-action", words), driver_decides=decides)
         rows = _ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
             words = "memory row remapping has failed: the GPU has to be replaced"
-            return Reason("row-remap-failed", words), False
+            return Probe(Reason("row-remap-failed", words), driver_decides=decides)
     except nvml.NVMLError as error:
-        return reason(error), True
-    return None, False
+        handles.drop(gpu)
+        return Probe(reason(error), failed=True)
+    return Probe(None, driver_decides=decides)
 
 
 def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
@@ -179,12 +223,12 @@ def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def _recovery_action(nvml: Any, handle: Any) -> str | None:
-    """The recovery action that the driver requires before the GPU can be used, or None (drivers since about R560)."""
+def _recovery_action(nvml: Any, handle: Any) -> int | None:
+    """The recovery action that the driver asks for, 0 for none; None where it reports none (before about R560)."""
     fields = _ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if not fields or fields[0].nvmlReturn != nvml.NVML_SUCCESS:
         return None
-    return _ACTIONS.get(int(fields[0].value.uiVal))
+    return int(fields[0].value.uiVal)
 
 
 _ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t; the ones that only concern peers leave the GPU usable

@@ -7,15 +7,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 from ..gpus.devices import NVML_SILENT, Device
+from ..gpus.handles import Handles
 from ..metrics import Metrics
 from ..offer.state import NodeState
 from ..settings.config import Config
 from ..status import Reason
-from ..threads import Calls, post
+from ..threads import post
 from . import Health, XidPolicy
+from .record import XidRecord
 from .watch import DEADLINE, GpuWatch
 
 log = logging.getLogger(__name__)
@@ -26,15 +28,14 @@ class GpuWatches:
 
     def __init__(
         self,
-        nvml: Any,
+        handles: Handles,
         state: NodeState,
         config: Config,
         xid_policy: XidPolicy,
         metrics: Metrics,
         before: Mapping[str, Health],
     ) -> None:
-        self._nvml = nvml
-        self._calls = Calls()
+        self._handles = handles
         self._state = state
         self._config = config
         self._xid_policy = xid_policy
@@ -42,6 +43,7 @@ class GpuWatches:
         # Copies: a watch of the earlier configuration may still be running.
         quiet = config.recovery_seconds
         self.health = {uuid: replace(known, quiet=quiet) for uuid, known in before.items()}
+        self._record = XidRecord(Path(config.kubelet_socket).parent)
         self._watches: dict[str, GpuWatch] = {}  # by the GPU's UUID
 
     def keep(self, devices: Iterable[Device]) -> None:
@@ -57,18 +59,29 @@ class GpuWatches:
             if gpu in self._watches:
                 continue
             for device in group:
-                self.health.setdefault(device.uuid, Health(self._config.recovery_seconds))
+                if device.uuid not in self.health:
+                    self._begin(device)
             watch = GpuWatch(
-                self._nvml,
+                self._handles,
                 group,
                 self.health,
                 xid_policy=self._xid_policy,
+                record=self._record,
                 report=self._reporter(),
                 metrics=self._metrics,
                 interval=self._config.health_interval,
             )
             self._watches[gpu] = watch
             watch.start()
+
+    def _begin(self, device: Device) -> None:
+        """A device's health, with the Xid that an earlier process of the plugin recorded."""
+        lasting = self._record.get(device.uuid)
+        if lasting is not None and not self._xid_policy.counts(lasting.xid):
+            lasting = None
+        self.health[device.uuid] = Health(self._config.recovery_seconds, lasting=lasting)
+        if lasting is not None:
+            self.set_unhealthy((device,), lasting.reason)
 
     def set_unhealthy(self, devices: Iterable[Device], why: Reason) -> None:
         """Mark devices that cannot be probed as Unhealthy, until their watch finds them healthy."""
@@ -88,9 +101,9 @@ class GpuWatches:
                 self.set_unhealthy(watch.devices, Reason(NVML_SILENT, words))
 
     @property
-    def failing(self) -> bool:
-        """True if NVML returned an error for any GPU at its last probe."""
-        return any(watch.failing for watch in self._watches.values())
+    def answering(self) -> bool:
+        """True if NVML answers about any GPU."""
+        return any(not watch.failing and not watch.stuck() for watch in self._watches.values())
 
     def stop(self) -> None:
         """Ask all watches to end, without waiting."""
@@ -98,15 +111,15 @@ class GpuWatches:
             watch.stop()
 
     async def end(self) -> bool:
-        """End all watches; False if one hangs in NVML, which then cannot be restarted."""
+        """End all watches; False if one hangs in NVML."""
         self.stop()
-        deadline = self._config.health_interval + 1
-        for watch in self._watches.values():
-            await self._calls.within(deadline + 1, watch.join, deadline)
-        ended = not any(watch.is_alive() for watch in self._watches.values())
-        if ended:
-            self._watches.clear()
-        return ended
+        until = time.monotonic() + self._config.health_interval + 1
+        while any(watch.is_alive() for watch in self._watches.values()):
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(0.05)
+        self._watches.clear()
+        return True
 
     def _reporter(self) -> Callable[[str, Reason | None], None]:
         """A callback that passes a watch's findings from its thread to this event loop."""

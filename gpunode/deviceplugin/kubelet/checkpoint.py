@@ -68,6 +68,17 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
         raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 
 
+def registered(text: str | bytes) -> dict[str, frozenset[str]]:
+    """The ids of each resource's healthy units, in the text of such a file that `parse` takes."""
+    data = json.loads(text)
+    known = {} if not OLD.isdisjoint(data) else data["Data"].get("RegisteredDevices")
+    return (
+        {resource: frozenset(ids or ()) for resource, ids in known.items()}
+        if isinstance(known, Mapping)
+        else {}
+    )
+
+
 def _ids(given: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
     """The ids of all NUMA nodes. Empty for a kubelet before 1.20, which has one list: it does not drop ended pods."""
     by_node = given if isinstance(given, Mapping) else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..gpus.devices import explain
+from ..gpus.handles import Handles
 from ..kubelet.checkpoint import FILE_NAME
 from ..logfmt import log_to_stderr
 from ..reload import ConfigSource
@@ -28,7 +29,8 @@ async def keep(nvml: Any, source: ConfigSource, signals: Signals) -> str:
     """Run the daemons by the current configuration, across reloads; the name of the signal that ended it."""
     root, report_server = source.config.mps_root, ReportServer()
     record = Path(source.config.kubelet_socket).with_name(FILE_NAME)
-    supervisor = Supervisor(nvml, root, NvmlModes(nvml, root, record), report_server)
+    handles = Handles(nvml)
+    supervisor = Supervisor(handles, root, NvmlModes(handles, root, record), report_server)
     async with report_server.open(mps_paths.status(root)):
         try:
             while True:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..gpus.devices import explain, unsupported
+from ..gpus.handles import Handles
 from ..settings import mps_paths
 from ..threads import Calls
 from .users import owner, user
@@ -37,8 +38,9 @@ class ComputeModes(Protocol):
 class NvmlModes:
     """Sets modes through NVML. The previous mode is kept in a file, in case this process dies before it restores it."""
 
-    def __init__(self, nvml: Any, root: str, record: Path) -> None:
-        self._nvml = nvml
+    def __init__(self, handles: Handles, root: str, record: Path) -> None:
+        self._handles = handles
+        self._nvml = handles.nvml
         self._calls = Calls()
         self._root = root
         self._record = record  # the kubelet's, of what containers have
@@ -63,11 +65,11 @@ class NvmlModes:
 
     def _exclusive(self, gpu: str) -> None:
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self._handles.of(gpu)
             before = int(self._nvml.nvmlDeviceGetComputeMode(handle))
             if before == self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 return
-            if who := owner(self._record, gpu) or user(self._nvml, gpu):
+            if who := owner(self._record, gpu) or user(self._handles, gpu):
                 raise InUse(who)
             self._kept(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
@@ -82,7 +84,7 @@ class NvmlModes:
             before = int(self._kept(gpu).read_text())
         except (FileNotFoundError, ValueError):
             return
-        self._nvml.nvmlDeviceSetComputeMode(self._nvml.nvmlDeviceGetHandleByUUID(gpu), before)
+        self._nvml.nvmlDeviceSetComputeMode(self._handles.of(gpu), before)
         self._kept(gpu).unlink()
 
     def _kept(self, gpu: str) -> Path:

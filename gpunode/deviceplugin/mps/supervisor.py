@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..gpus.devices import Device, count, describe, explain
+from ..gpus.handles import Handles
 from ..offer.resources import VOLTA, CannotOffer, ClientLimits, offers
 from ..settings.config import Config
 from ..threads import Calls
@@ -25,8 +25,9 @@ DEADLINE = 10.0  # seconds for one NVML call
 class Supervisor:
     """The daemons of this node. They continue between two calls of `run`; `stop` ends them."""
 
-    def __init__(self, nvml: Any, root: str, modes: ComputeModes, report_server: ReportServer) -> None:
-        self._nvml = nvml
+    def __init__(self, handles: Handles, root: str, modes: ComputeModes, report_server: ReportServer) -> None:
+        self._handles = handles
+        self._nvml = handles.nvml
         self._calls = Calls()
         self._root = root
         self._modes = modes
@@ -34,6 +35,8 @@ class Supervisor:
         self._daemons: dict[str, tuple[Daemon, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()  # of daemons that are no longer needed
         self._states: dict[str, DaemonState] = {}
+        self._known: dict[int, tuple[Device, ...]] = {}  # by the GPU's index
+        self._problems: dict[int, str] = {}  # likewise; already logged
 
     async def run(self, config: Config) -> None:
         """Apply this configuration until cancelled. Daemons that it does not change are not disturbed."""
@@ -56,9 +59,9 @@ class Supervisor:
 
     async def _wanted(self, config: Config) -> Mapping[str, ClientLimits]:
         """ClientLimits by the UUID of each GPU that is shared by MPS. Raises NVMLError, TimeoutError, CannotOffer."""
-        devices: list[Device] = []
-        for index in range(await self._calls.within(DEADLINE, count, self._nvml)):
-            devices += await self._calls.within(DEADLINE, describe, self._nvml, index)
+        number = await self._calls.within(DEADLINE, count, self._nvml)
+        described = await asyncio.gather(*(self._describe(index) for index in range(number)))
+        devices = [device for found in described for device in found]
         units = [
             unit for group in offers(devices, config.mig_strategy, config.shares).values() for unit in group
         ]
@@ -74,6 +77,19 @@ class Supervisor:
                     extra={"gpu": device.uuid, "product": device.name},
                 )
         return {unit.device.uuid: unit.mps for unit in units if unit.mps}
+
+    async def _describe(self, index: int) -> tuple[Device, ...]:
+        """The GPU and its MIG devices; the last known ones while NVML does not answer about it."""
+        try:
+            described = await self._calls.within(DEADLINE, describe, self._handles, index)
+            self._known[index] = described.devices
+            self._problems.pop(index, None)
+        except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
+            why = explain(error) or "NVML does not answer"
+            if self._problems.get(index) != why:
+                log.error("GPU %d: %s", index, why)  # noqa: TRY400
+            self._problems[index] = why
+        return self._known.get(index, ())
 
     async def _apply(self, wanted: Mapping[str, ClientLimits], interval: float) -> None:
         for gpu in [gpu for gpu, (daemon, _) in self._daemons.items() if wanted.get(gpu) != daemon.limits]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..gpus.devices import unsupported
+from ..gpus.handles import Handles
 from ..kubelet.checkpoint import entries
 from ..offer import ids
 
@@ -33,13 +34,12 @@ def owner(record: Path, gpu: str) -> str | None:
     return None
 
 
-def user(nvml: Any, gpu: str, proc: Path = Path("/proc")) -> str | None:
+def user(handles: Handles, gpu: str, proc: Path = Path("/proc")) -> str | None:
     """A sentence that names a process that uses the GPU and is no MPS server; None: there is none, or it is unknown.
 
     `proc` has the host's processes. Raises NVMLError.
     """
-    handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
-    named = {pid: _name(proc, pid) for pid in sorted(_pids(nvml, handle))}
+    named = {pid: _name(proc, pid) for pid in sorted(_pids(handles.nvml, handles.of(gpu)))}
     found = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
     if not found:
         return None

@@ -18,7 +18,7 @@ from .listing import MAX_LIST, unit_bytes
 
 def pieces(device: Device, sharing: MemorySharing) -> int:
     """Number of a GPU's units, rounded down."""
-    return device.memory // MIB // sharing.chunk
+    return (device.memory or 0) // MIB // sharing.chunk
 
 
 def ids(device: Device, sharing: MemorySharing) -> list[str]:
@@ -42,10 +42,8 @@ def obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
         instead = "name only the other GPUs in sharing.memory.devices"
         if gpu.mig_enabled or gpu.profile is not None:
             return f"MIG is on for GPU {gpu.index}, and memory is shared of whole GPUs only: switch MIG off, or {instead}"
-        if not gpu.memory:
-            return (
-                f"NVML does not report how much memory GPU {gpu.index} has (it shares the CPU's): {instead}"
-            )
+        if gpu.memory is None:
+            return f"the memory of GPU {gpu.index} is shared with the host, so there is none of its own to divide: {instead}"
         if not pieces(gpu, sharing):
             return f"GPU {gpu.index} has {size(gpu.memory // MIB)}, less than one unit of {size(sharing.chunk)}: {instead}"
     chunk = sharing.chunk
@@ -64,7 +62,7 @@ def list_bytes(devices: Sequence[Device], chunk: int) -> int:
     """Upper bound of the list's size in the device plugin protocol, in bytes."""
     total = 0
     for gpu in devices:
-        units = gpu.memory // MIB // chunk
+        units = (gpu.memory or 0) // MIB // chunk
         total += units * unit_bytes(f"{gpu.uuid}:{chunk}:{max(units - 1, 0)}", gpu)
     return total
 

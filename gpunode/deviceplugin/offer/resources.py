@@ -19,7 +19,7 @@ VOLTA = (7, 0)  # the first compute capability whose MPS servers enforce limits 
 class ClientLimits:
     """What one MPS client may use of a GPU."""
 
-    memory: int | None  # MiB; None where NVML does not report the GPU's memory
+    memory: int | None  # MiB; None where the GPU shares the host's
     threads: int  # percent
 
 
@@ -165,7 +165,7 @@ def _client_limits(device: Device, share: Share) -> ClientLimits:
             "MPS: memory and threads per client need a GPU of the Volta generation or newer; "
             f"GPU {device.index} is a {device.name}"
         )
-    equal = device.memory // share.replicas // MIB
+    equal = (device.memory or 0) // share.replicas // MIB
     return ClientLimits(share.memory or equal or None, share.threads or 100 // share.replicas)
 
 

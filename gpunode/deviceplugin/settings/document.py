@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import yaml
 
-from .syntax import Mistake, compose, decode
+from .syntax import DEEPEST, TOO_DEEP, Mistake, compose, decode
 
 try:
     from yaml import CSafeLoader as SafeLoader  # five times as fast; the wheels have it
@@ -148,6 +148,8 @@ class _Builder:
             raise Mistake(mark.line + 1, mark.column + 1, f"{dotted(where)}: an alias that never ends")
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, where)
+        if len(self.open) == DEEPEST:  # by aliases of aliases
+            raise Mistake(mark.line + 1, mark.column + 1, TOO_DEEP)
         if node.tag not in {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
             document.problem(where, f"unknown tag `{node.tag}`; remove it")
         self.open.append(node)

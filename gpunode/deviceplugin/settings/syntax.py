@@ -27,6 +27,10 @@ SYNTAX = [
 ]
 
 
+DEEPEST = 50  # levels; libyaml's composer recurses in C, where the end of the stack ends the process
+TOO_DEEP = f"lists and mappings nest deeper than {DEEPEST} levels; remove the inner ones"
+
+
 class Mistake(Exception):
     """A mistake at a place of a text; as text `line:column: what`, both from 1."""
 
@@ -52,9 +56,38 @@ def decode(raw: bytes) -> str:
 def compose(text: str, loader: Any) -> yaml.Node | None:
     """The text's root node; None if it is empty. Raises Mistake."""
     try:
-        return yaml.compose(text, loader)
+        return nodes(text, loader)
     except yaml.MarkedYAMLError as error:
         raise syntax(error, text.splitlines()) from None
+
+
+def nodes(text: str, loader: Any = yaml.SafeLoader) -> yaml.Node | None:
+    """The root node of any text; None if it is empty. Raises yaml.YAMLError."""
+    _bound(text, loader)
+    return yaml.compose(text, loader)
+
+
+def data(text: str) -> Any:
+    """The data of any text. Raises yaml.YAMLError alone; PyYAML's constructors also raise other errors."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _bound(text, loader)
+        return yaml.load(text, loader)  # noqa: S506 - a safe loader either way
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise yaml.YAMLError(f"a value does not match its tag: {error}") from None
+
+
+def _bound(text: str, loader: Any) -> None:
+    """Raise yaml.YAMLError for text that nests too deep, before a composer recurses."""
+    depth = 0
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                mark: Any = event.start_mark  # of either parser
+                raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def position(text: str, index: int | None) -> tuple[int, int]:

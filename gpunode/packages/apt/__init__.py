@@ -14,7 +14,7 @@ from gpunode.packages.apt.sources import plan as plan_sources
 NAME = "apt"
 HEADERS_FIRST = False  # dpkg configures packages when all are unpacked
 WATCH = Watch(
-    files=(*lists.FILES, sources.KEYRINGS, branch.PREFERENCE),
+    files=(*lists.FILES, sources.KEYRINGS, sources.POLICY, branch.PREFERENCE),
     packages=(
         "cuda-drivers*",
         "*nvidia*",

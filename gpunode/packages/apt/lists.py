@@ -38,6 +38,11 @@ class Entry:
     trusted: str = ""
     components: tuple[str, ...] = ()
 
+    @property
+    def unsigned(self) -> bool:
+        """Whether apt takes it without a signature."""
+        return self.trusted != "" and self.trusted.lower() not in OFF
+
 
 def entries(facts: Facts) -> tuple[Entry, ...]:
     """All enabled sources, including those of source packages."""

@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 from gpunode import compat
 from gpunode.model import Change, Desired, Facts, Source
 from gpunode.packages.apt import lists
-from gpunode.packages.dnf.sources import check_expiry
+from gpunode.packages.dnf.sources import check_expiry, check_key
 from gpunode.planning import CannotPlan, files
 from gpunode.render import template
 
 DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
 KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"
+POLICY = "/etc/crypto-policies/back-ends/apt-sequoia.config"  # in place of apt's own, /usr/share/apt/default-sequoia.config
 
 
 def offers(facts: Facts, purpose: compat.Purpose) -> bool:
-    """Whether one of the host's sources of binary packages is NVIDIA's for this."""
-    return any(e.binary and compat.offers("apt", purpose, e.uri) for e in lists.entries(facts))
+    """Whether one of the host's sources of binary packages is NVIDIA's for this, and apt reads it."""
+    there = [e for e in lists.entries(facts) if e.binary and compat.offers("apt", purpose, e.uri)]
+    return any(e.unsigned or _allows_sha1(facts) or not _weakness(facts, e.uri) for e in there)
+
+
+def notes(facts: Facts) -> Iterator[str]:
+    """On NVIDIA's sources that apt takes without a signature, or with one that is too weak."""
+    entries = [e for e in lists.entries(facts) if e.binary and _installs_from(e.uri)]
+    there = dict.fromkeys((e.path, lists.without_login(e.uri), e.unsigned) for e in entries)
+    for path, uri, unsigned in there:
+        why = _weakness(facts, uri)
+        fix = "Remove `trusted`, and name the source's key with `signed-by`."
+        if why:
+            fix = f"{why} Remove that source: NVIDIA's for this system is {compat.repository_uri('driver', facts.os)}."
+        if unsigned:
+            yield f"{path} has `trusted=yes` for {uri}: apt installs from there without a signature. {fix}"
+        elif why and _allows_sha1(facts):
+            yield f"{POLICY} allows SHA-1 for all of apt's sources, so that {path} is read. {fix} Then remove that file."
+        elif why:
+            yield f"{path}: {fix} `trusted=yes`, or a policy that allows SHA-1 for longer, gives up the check."
+
+
+def _installs_from(uri: str) -> bool:
+    purposes: tuple[compat.Purpose, ...] = ("driver", "toolkit")
+    return any(compat.offers("apt", purpose, uri) for purpose in purposes)
+
+
+def _allows_sha1(facts: Facts) -> bool:
+    policy = facts.files.get(POLICY)
+    given = r"^\s*sha1(?:\.second_preimage_resistance)?\s*=\s*[\"']?(always\b|\d{4}-\d\d-\d\d)"
+    found = re.findall(given, policy.content or "" if policy else "", re.MULTILINE)
+    today = time.strftime("%Y-%m-%d", time.gmtime(facts.time))
+    return any(until > today for until in found)  # "always" is after every day
+
+
+def _weakness(facts: Facts, uri: str) -> str:
+    """Why the host's apt refuses the signature of NVIDIA's repository there, as a sentence; "" where it does not."""
+    directory = compat.refused_directory(facts.os, lists.without_login(uri))
+    why = f"apt of {facts.os.pretty} refuses {directory}'s signature since 2026-02-01: the binding signature of its key is SHA-1."
+    return why if directory else ""
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -52,6 +92,12 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
             f"{facts.os.pretty}: its apt reads no armoured key for a single source, so gpunode adds none",
             hint=f"Add {source.uri} with its key on the host (`apt-key add`), and take it out of `repositories` for this host.",
         )
+    if (why := _weakness(facts, source.uri)) and not _allows_sha1(facts):
+        raise CannotPlan(
+            f"`repositories.{source.name.removeprefix('gpunode-')}.uri` is {source.uri}: {why.rstrip('.')}",
+            hint=f"Name {compat.repository_uri('driver', facts.os)}, with its key (`gpunode keys`), or leave `repositories` out.",
+        )
+    check_key(facts, source)
     key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     yield from files.write(
         facts,

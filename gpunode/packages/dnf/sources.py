@@ -136,21 +136,36 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
 
 
 def check_key(facts: Facts, source: Source) -> None:
-    """Refuse another key than NVIDIA's for NVIDIA's own repository. A mirror's key is its owner's."""
-    purpose = PURPOSES.get(source.name)
-    wanted = compat.key_fingerprint(purpose, facts.os, source.uri) if purpose else ""
-    if purpose is None or not wanted:
+    """Refuse another key than NVIDIA's for NVIDIA's own repository, and than the one whose fingerprint the user has given. A
+    mirror's key is its owner's."""
+    purpose, given = PURPOSES.get(source.name), source.fingerprint
+    known = compat.key_fingerprint(purpose, facts.os, source.uri) if purpose else None
+    if known is None and not given:
         return
     try:
         found = openpgp.fingerprint(source.key)
     except ValueError as error:
         found = f"none: {error}"
-    if not found.endswith(wanted):
+    name = f"`repositories.{source.name.removeprefix('gpunode-')}.key`"
+    if given and found != given:
         raise CannotPlan(
-            f"`repositories.{purpose}.key` is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's ends "
-            f"with {wanted}",
-            hint=f"Take {compat.repository_key(_family(facts), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
+            f"{name} is another key than its `fingerprint` names: its own is {found}",
+            hint=f"Bring the key with the fingerprint {given}, or correct `fingerprint`.",
         )
+    if purpose is None or known is None or compat.is_trusted(found, known, (given,)):
+        return
+    if len(found) == compat.WHOLE and found.endswith(known):
+        end = f"only that NVIDIA's ends with {known}, and another key can be made to end so"
+        raise CannotPlan(
+            f"{name} has the fingerprint {found}; gpunode knows {end if known else f'none for {source.uri}'}",
+            hint="Compare all 40 digits with a source of your own. If they are the same, write them beside `key`: "
+            f"`fingerprint: {found}`.",
+        )
+    verb = "ends with" if 0 < len(known) < compat.WHOLE else "is"
+    raise CannotPlan(
+        f"{name} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known or 'not known'}",
+        hint=f"Take {compat.repository_key(_family(facts), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
+    )
 
 
 def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collection[Change]) -> None:

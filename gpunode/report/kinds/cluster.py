@@ -35,8 +35,9 @@ class Gpu(TypedDict):
     gpu: Index
     uuid: Uuid
     model: Annotated[str, "its name"]
+    driver: Annotated[str, "the version that runs; empty: the plugin is older and does not say"]
     used: Annotated[int | None, "bytes"]
-    memory: Annotated[int | None, "bytes"]
+    memory: Annotated[int | Literal["shared with the host"], "bytes; the words: it has none of its own"]
     util: Annotated[int | None, "percent"]
     temp: Annotated[int | None, "°C"]
     promised: Annotated[int | None, "of `units`, by pods' annotations; null: its memory is not shared"]
@@ -119,7 +120,7 @@ class Key(TypedDict):
 
     purpose: Literal["driver", "toolkit"]
     file: Annotated[str, "where it is"]
-    fingerprint: Annotated[str, "as far as it is known, from its end"]
+    fingerprint: Annotated[str, "of the key, in whole"]
     uri: Annotated[str, "the repository's"]
 
 

@@ -58,6 +58,7 @@ class SummaryMore(Summary, total=False):
     free: Annotated[int, "`status`: GPUs that work and that nobody has"]
     unseen: Annotated[int, "`status`: GPUs that work, and of which the kubelet does not say who has them"]
     unhealthy: Annotated[int, "`status`: GPUs"]
+    models: Annotated[dict[str, int], "`status`: GPUs by model"]
     shares: Annotated[
         dict[str, list[int]],
         "`status`, where GPUs are shared or have MIG devices: units that no pod has, and all, by resource",

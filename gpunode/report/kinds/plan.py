@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from gpunode.report.kinds.common import Object
+from gpunode.report.kinds.common import Node, Object
 from gpunode.report.kinds.hosts import OutcomeMore
 
 
@@ -99,7 +99,7 @@ class Claim(TypedDict):
 class Cluster(TypedDict):
     """`plan`, `provision`, `plugin deploy`, `share enable`: an object that would change in the cluster."""
 
-    change: Literal["create", "change", "remove", "label"]
+    change: Literal["create", "change", "remove", "label", "replace"]
     object: Object
 
 
@@ -109,6 +109,10 @@ class ClusterMore(Cluster, total=False):
         "its lines: of what is new or removed the whole of it, of labels `+key=value` and `-key=value`; not with `--no-diff`",
     ]
     claims: list[Claim]
+    node: Annotated[
+        Node,
+        "with `replace`: of a pod of the plugin, whose containers keep the driver and the runtime that they were started with",
+    ]
     untried: Annotated[
         str,
         "why the API server could not be asked; `diff` then compares only the fields that gpunode sets with the current ones",

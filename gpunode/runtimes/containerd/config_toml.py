@@ -166,7 +166,7 @@ def containerd_toml(
     edits = tuple(_edits(cri, plugin, default=default, keeps_runc=second or root[1] == PLUGINS[3]))
     wished = copy.deepcopy(data)
     for at, value in edits:
-        _merge(wished, (*root, *at), value)
+        merge(wished, (*root, *at), value)
         text = toml.put(text, (*root, *at), value)
     try:
         same = parse(text, path) == wished
@@ -276,12 +276,13 @@ def _differences(path: Path, there: Mapping[str, Any], wish: Mapping[str, Any]) 
             yield (*path, key), value
 
 
-def _merge(data: dict[str, Any], path: Path, value: Any) -> None:
+def merge(data: dict[str, Any], path: Path, value: Any) -> None:
+    """Set a value at `path`; a mapping is merged into the table there."""
     *parents, last = path
     for part in parents:
         data = data.setdefault(part, {})
     if isinstance(value, Mapping) and isinstance(data.get(last), dict):
         for key, one in value.items():
-            _merge(data[last], (key,), one)
+            merge(data[last], (key,), one)
     else:
         data[last] = copy.deepcopy(value)

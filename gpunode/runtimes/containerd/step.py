@@ -6,12 +6,15 @@ The file that counts is edited in place. A drop-in of gpunode's would shadow wha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any
 
-from gpunode.model import Change, Desired, Expected, Facts, Service, Watch, WriteFile
+from gpunode.model import Change, Desired, Expected, Facts, File, Service, Watch, WriteFile
 from gpunode.planning import CannotPlan, files, services
 from gpunode.render import template
+from gpunode.runtimes.containerd import drop_ins
 from gpunode.runtimes.containerd.config_toml import (
     binaries,
     containerd_toml,
@@ -46,12 +49,25 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     contents = {path: parse(files.text(facts, path) or "", path) for path in _present(facts)}
-    effective = _effective(facts)
-    _enabled(effective, contents)
-    if effective and is_right(effective, DUMP, default=default):
-        return ()
+    effective: Mapping[str, Any] = parse(facts.containerd.dump, DUMP) if facts.containerd else {}
+    right = bool(effective) and is_right(effective, DUMP, default=default)
+    aligned = drop_ins.aligned(facts, contents, FILE, right=right)
     main = contents[FILE].get("version", 1)
     second = _release(facts) >= (2,)
+    if aligned:
+        written = {one.path: File(one.path, exists=True, content=one.content) for one in aligned}
+        facts = replace(facts, files={**facts.files, **written})
+        contents = {path: parse(files.text(facts, path) or "", path) for path in contents}
+        effective = drop_ins.merged(contents, main, second=second)
+        right = is_right(effective, DUMP, default=default)
+    elif facts.containerd and facts.containerd.error:
+        raise CannotPlan(
+            f"containerd does not accept its configuration: {facts.containerd.error.strip()}",
+            hint=f"Fix {FILE} until `containerd config dump` works, then run again; it was not touched.",
+        )
+    _enabled(effective, contents)
+    if right:
+        return aligned
     path = _last_with_runtimes(contents, main, merged=second)
     text = files.text(facts, path)
     if text is None:
@@ -79,7 +95,8 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         wrong = f"{'does not name' if default else 'names'} nvidia as its default runtime"
     other = None if default else _other_default(effective, merged, main, second=second)
     expected = Expected("nvidia", "nvidia" if default else other)
-    return files.write(facts, path, after, why, wrong=wrong, check="containerd", expected=expected)
+    added = files.write(facts, path, after, why, wrong=wrong, check="containerd", expected=expected)
+    return (*aligned, *added)
 
 
 def _other_default(
@@ -96,22 +113,16 @@ def _other_default(
 def _present(facts: Facts) -> tuple[str, ...]:
     """The main file, which may be absent, then those of the watched folders that containerd imports."""
     there = [path for path, file in sorted(facts.files.items()) if path.startswith(IMPORTED) and file.exists]
-    patterns = parse(facts.containerd.dump, DUMP).get("imports") if facts.containerd and there else None
-    if isinstance(patterns, list):  # 1.x lists the files, 2.x the patterns
-        there = [path for path in there if any(fnmatchcase(path, str(pattern)) for pattern in patterns)]
+    if facts.containerd is None or not there:
+        return (FILE, *there)
+    # 1.x dumps the files that it read. 2.x dumps its default imports, too, and follows only those of a file.
+    own = facts.containerd.error or _release(facts) >= (2,)
+    main = parse((files.text(facts, FILE) if own else facts.containerd.dump) or "", FILE)
+    patterns = main.get("imports", [] if own else None)
+    if isinstance(patterns, list):
+        every = [str(PurePosixPath(FILE).parent / str(pattern)) for pattern in patterns]
+        there = [path for path in there if any(fnmatchcase(path, pattern) for pattern in every)]
     return (FILE, *there)
-
-
-def _effective(facts: Facts) -> Mapping[str, Any]:
-    """containerd's configuration dump; {} where there is none."""
-    if facts.containerd is None:
-        return {}
-    if facts.containerd.error:
-        raise CannotPlan(
-            f"containerd does not accept its configuration: {facts.containerd.error.strip()}",
-            hint=f"Fix {FILE} until `containerd config dump` works, then run again; it was not touched.",
-        )
-    return parse(facts.containerd.dump, DUMP)
 
 
 def _enabled(effective: Mapping[str, Any], contents: Mapping[str, Mapping[str, Any]]) -> None:

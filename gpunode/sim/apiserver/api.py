@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(code, answer)
 
     def _part(self, of: Resources, name: str, part: str, query: dict[str, str], body: bytes) -> None:
-        """Answer a request for a subresource, which only pods have."""
+        """Answer a request for a subresource of a pod, or for a node's status."""
         if part == "log" and of.kind == "Pod" and self.command == "GET":
             self._log(of.get(name), query)
         elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
@@ -161,6 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(
                 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
             )
+        elif part == "status" and of.kind == "Node" and self.command == "PATCH":
+            content = (self.headers.get("Content-Type") or "").partition(";")[0]
+            self._send(200, of.patch(name, self._given(body), content, query)[0])
         elif part in INTO and of.kind == "Pod":
             of.get(name)
             words = "simulated containers are processes of this computer, there is no way into one"

@@ -243,6 +243,23 @@ def runtime_class(item: Object) -> list[Any]:
     return [_name(item), item.get("handler", ""), _age(item)]
 
 
+def policy(item: Object) -> list[Any]:
+    spec = item.get("spec", {})
+    kind = spec.get("paramKind")
+    words = f"{kind['apiVersion']}/{kind['kind']}" if kind else "<unset>"
+    return [_name(item), len(spec.get("validations", [])), words, _age(item)]
+
+
+def policy_binding(item: Object) -> list[Any]:
+    return [_name(item), item.get("spec", {}).get("policyName", ""), "<unset>", _age(item)]
+
+
+def slice_of_devices(item: Object) -> list[Any]:
+    spec = item.get("spec", {})
+    pool = spec.get("pool", {}).get("name", "")
+    return [_name(item), spec.get("nodeName", ""), spec.get("driver", ""), pool, _age(item)]
+
+
 def lease(item: Object) -> list[Any]:
     return [_name(item), item.get("spec", {}).get("holderIdentity", ""), _age(item)]
 

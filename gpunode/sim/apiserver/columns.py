@@ -56,5 +56,9 @@ SHOWN: Mapping[str, tuple[str, Callable[[Object], list[Any]]]] = MappingProxyTyp
         ),
         "ResourceQuota": ("Name, Request, Limit, Age", cells.quota),
         "RuntimeClass": ("Name, Handler, Age", cells.runtime_class),
+        "ValidatingAdmissionPolicy": ("Name, #Validations, ParamKind, Age", cells.policy),
+        "ValidatingAdmissionPolicyBinding": ("Name, PolicyName, ParamRef, Age", cells.policy_binding),
+        "ResourceSlice": ("Name, Node, Driver, Pool, Age", cells.slice_of_devices),
+        "DeviceClass": ("Name, Age", cells.account),
     }
 )

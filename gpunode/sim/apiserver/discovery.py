@@ -12,6 +12,7 @@ ALL = {"Pod", "DaemonSet", "Deployment", "Job", "Service"}  # shown by `kubectl 
 PARTS: list[Object] = [
     {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
     {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},
+    {"name": "nodes/status", "kind": "Node", "namespaced": False, "verbs": ["patch"]},
     {"name": "nodes/proxy", "kind": "NodeProxyOptions", "namespaced": False, "verbs": ["get"]},
     {"name": "pods/proxy", "kind": "PodProxyOptions", "verbs": ["get"]},
 ]

@@ -47,9 +47,17 @@ KINDS = {
     "Job": Kind("batch/v1", "jobs"),
     "Service": Kind("v1", "services"),
     "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
+    "ValidatingAdmissionPolicy": Kind(  # nothing is judged by it
+        "admissionregistration.k8s.io/v1", "validatingadmissionpolicies", namespaced=False
+    ),
+    "ValidatingAdmissionPolicyBinding": Kind(
+        "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", namespaced=False
+    ),
     "ResourceQuota": Kind("v1", "resourcequotas"),  # nothing counts by it
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
+    "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", namespaced=False),  # no kubelet goes by
+    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False),  # these two
 }
 
 

@@ -14,6 +14,10 @@ from gpunode.sim.host.machine import Machine, Now, SimGpu, UnitNow
 
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
+FREE = {
+    "nouveau": "nouveau",
+    "nova_core": "NovaCore",
+}  # a driver of Linux' own, by its module -> its name in sysfs
 
 
 def write(folder: Path, machine: Machine, now: Now) -> None:
@@ -80,7 +84,9 @@ def _banner(now: Now) -> str:
 
 def owner(now: Now) -> str | None:
     """The kernel driver that is bound to the GPUs."""
-    return next((name for name in ("nvidia", "nouveau") if name in now.modules), None)
+    return next(
+        (driver for name, driver in {"nvidia": "nvidia", **FREE}.items() if name in now.modules), None
+    )
 
 
 def _gpus(root: Path, machine: Machine, now: Now) -> None:

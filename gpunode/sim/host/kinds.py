@@ -67,7 +67,7 @@ def new(name: str, model: str = "h100", count: int = 4) -> Machine:
 
 def nouveau(name: str) -> Machine:
     """A host whose GPUs are bound to nouveau."""
-    return replace(new(name, "a100", 2), nouveau=True)
+    return replace(new(name, "a100", 2), free="nouveau")
 
 
 def rpm(name: str) -> Machine:

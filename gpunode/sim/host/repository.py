@@ -28,6 +28,7 @@ TOOLKIT_PACKAGES = (
     "nvidia-container-toolkit-base",
     "nvidia-container-toolkit",
 )
+WRAPPER, WRAPPERS = "nvidia-docker2", ("2.13.0-1", "2.14.0-1")
 DISTRIBUTION = {"dkms": "3.0.10-8", "gcc": "12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9"}
 # Of Debian 12's non-free and contrib.
 ARCHIVE = {
@@ -46,7 +47,7 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     Every full driver or toolkit version that is requested exists.
     """
     if name.startswith("linux-headers-"):
-        return ("6.1.115-1",) if name == f"linux-headers-{kernel}" else ()
+        return ("6.1.115-1",) if name.removeprefix("linux-headers-") in (kernel, later(kernel)) else ()
     if name in DISTRIBUTION:
         return (DISTRIBUTION[name],)
     if name in ARCHIVE:
@@ -56,6 +57,8 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     if name in TOOLKIT_PACKAGES:
         asked = re.fullmatch(r"(\d+\.\d+\.\d+)-1", pattern)
         return (f"{asked[1] if asked else TOOLKIT}-1",)
+    if name == WRAPPER:
+        return WRAPPERS
     pin = re.fullmatch(r"nvidia-driver-pinning-(\d+(?:\.[\d.]+)?)", name)
     if pin:
         return (f"{_release(pin[1])}-1",) if _release(pin[1]) else ()
@@ -68,6 +71,11 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
         return (f"{release or RELEASES.get(int(meta[1]), '')}-1",) if int(meta[1]) in RELEASES else ()
     newest = [version for branch, version in RELEASES.items() if branch >= 590]
     return tuple(f"{version}-1" for version in ([release] if release else newest))
+
+
+def later(kernel: str) -> str:
+    """The kernel that an upgrade brings: 6.1.0-41-amd64 after 6.1.0-40-amd64."""
+    return re.sub(r"-(\d+)-", lambda number: f"-{int(number[1]) + 1}-", kernel)
 
 
 def _release(wanted: str) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gpunode.sim.host.machine import Machine, PackageNow
-from gpunode.sim.host.repository import RELEASES, TOOLKIT
+from gpunode.sim.host.repository import RELEASES, TOOLKIT, WRAPPER, WRAPPERS
 
 CONTAINERD = "2.2.0-1.el9"
 
@@ -242,3 +242,5 @@ def _toolkit(_: Machine) -> Iterator[Rpm]:
         ),
     ):
         yield Rpm(name, full, "x86_64", summary, kib, tuple(f"{part} = {full}" for part in parts.split()))
+    for version in WRAPPERS:
+        yield Rpm(WRAPPER, version, "noarch", "NVIDIA Docker wrapper", 8, ("nvidia-container-toolkit",))

@@ -16,10 +16,9 @@ from pathlib import Path
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-from gpunode.agent import bundle
-from gpunode.sim.host import forkserver, hosts
+from gpunode.sim.forkserver import ForkServer, Piped
+from gpunode.sim.host import agent, hosts
 from gpunode.sim.host.command import Process, carry
-from gpunode.sim.host.forkserver import ForkServer
 from gpunode.sim.host.state import DOWN, State
 
 BACKLOG = 128
@@ -45,7 +44,7 @@ class Server:
 
     def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
         self._selector = selectors.DefaultSelector()
-        self._forks = ForkServer(bundle.program().encode())
+        self._forks = agent.fork_server()
         self._user_key = user_key
         self._doors: dict[str, _Door] = {}
         for state in states:
@@ -143,9 +142,10 @@ class _Door:
 
         A user's command runs in a restricted bash: a redirection to /etc would write to this computer's.
         """
-        agent = forkserver.bootstrap(command)
-        if agent is not None:
-            return self.forks.start(agent, self.environment, self.state.root)
+        program = agent.bootstrap(command)
+        if program is not None:
+            environment = {**self.environment, **agent.LOCALE}
+            return Piped(self.forks, ("-c", program), environment, self.state.root)
         pipe = subprocess.PIPE
         # The last word is the prefix of bash's error messages.
         place = f"simulated host, its files are in {self.state.root}, edit them there"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gpunode
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
 
@@ -20,19 +19,42 @@ SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # 
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 
+# What the plugin and vectoradd import; not pynvml, which takes ctypes.CDLL before `inside` replaces it.
+LOAD = """
+import google.protobuf, grpc.aio
+import gpunode.deviceplugin.cuda, gpunode.deviceplugin.plugin
+import gpunode.sim.node.stand_ins.cuda, gpunode.sim.node.stand_ins.nvml
+"""
+
+
+def fork_server() -> ForkServer:
+    """The server of the processes of containers."""
+    return ForkServer(LOAD, flags=(), environment={**os.environ, "PYTHONPATH": _path()})
+
+
 class CannotStart(Exception):
     """The runtime cannot start the container; the message is the runtime's."""
 
 
 class Container:
-    """One life of a container. Its output goes to `log`."""
+    """One life of a container, a Python with arguments `words`. Its output goes to `log`."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, forks: ForkServer, words: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=output, stderr=output, env=dict(environment)
-            )
+        stdin, self._stdin = os.pipe()
+        try:
+            with log.open("wb") as output:
+                streams = (stdin, output.fileno(), output.fileno())
+                self._process = forks.start(
+                    words, environment=environment, folder=Path.cwd(), streams=streams
+                )
+        except OSError:
+            os.close(self._stdin)
+            raise
+        finally:
+            os.close(stdin)
         self.log = log
         self.started = time.time()
         self._stopped = 0.0  # when it got SIGTERM; monotonic
@@ -45,8 +67,9 @@ class Container:
     def ended(self) -> int | None:
         """The exit status as a shell counts it (137: killed); None while it runs."""
         code = self._process.poll()
-        if code is not None and self._process.stdin:
-            self._process.stdin.close()
+        if code is not None and self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self, grace: float) -> None:
@@ -73,18 +96,18 @@ def command_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
-    """The command line on this computer. Raises CannotStart for programs that the plugin's image does not have."""
+    """Python's arguments on this computer. Raises CannotStart for programs that the plugin's image does not have."""
     command = command_of(spec)
     if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:
-        return [sys.executable, "-m", "gpunode.sim.node.inside", *command[2:]]
+        return ["-m", "gpunode.sim.node.inside", *command[2:]]
     if command == ["nvidia-smi"]:
-        return [sys.executable, "-m", "gpunode.sim.node.inside", "gpunode.sim.node.stand_ins.smi"]
+        return ["-m", "gpunode.sim.node.inside", "gpunode.sim.node.stand_ins.smi"]
     if command[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
         raise CannotStart(
             "this host is simulated, and sharing by MPS is not: there is no control daemon to run"
         )
     if command[0] == "sleep" and command[1:2] and command[1].isdigit():
-        return [sys.executable, "-S", "-c", SLEEP, command[1]]
+        return ["-c", SLEEP, command[1]]
     raise CannotStart(
         "OCI runtime create failed: runc create failed: unable to start container process: "
         f'exec: "{command[0]}": executable file not found in $PATH: unknown'
@@ -99,8 +122,7 @@ def environment_of(
     Nothing of the host is mounted: variables name the folders and ports on this computer, and the host of the driver.
     Raises CannotStart.
     """
-    python = os.pathsep.join((str(Path(gpunode.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
-    plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": python.rstrip(os.pathsep)}
+    plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": _path()}
     given = {
         **plain,
         **ENVIRONMENT,
@@ -113,6 +135,12 @@ def environment_of(
         _driver(now)
         given |= {"GPUNODE_SIM_HOST": str(host), "GPUNODE_SIM_LIBRARY": now.library}
     return given
+
+
+def _path() -> str:
+    """Python's path to gpunode, and what this process was given."""
+    given = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join((str(Path(gpunode.__file__).parent.parent), given)).rstrip(os.pathsep)
 
 
 def _driver(now: Now) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.answers import pid
 from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import ContainerNow, Now
@@ -28,6 +29,7 @@ class Place(Protocol):
 
     host: Path
     endpoints: Endpoints
+    forks: ForkServer
 
     def image(self, reference: str, policy: str) -> str:
         """The id of an image, pulled if needed and allowed by the policy. Raises CannotStart."""
@@ -95,7 +97,7 @@ class ContainerLifecycle:
         log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
         try:
             environment = environment_of({**variables, **devices}, place.host, host, handler, place.endpoints)
-            self.process = Container(words_of(self.spec), environment, log)
+            self.process = Container(place.forks, words_of(self.spec), environment, log)
             gpu = "GPUNODE_SIM_HOST" in environment
             self._seen = ContainerNow(
                 self._id.rpartition("/")[2], meta["uid"], pid(), command_of(self.spec), gpu

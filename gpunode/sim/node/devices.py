@@ -207,8 +207,13 @@ class DeviceManager:
                 for pod, given in self._allocated.items()
                 for one in given
             ]
+            healthy = {
+                name: [] if one.forgotten() else [unit for unit, good in one.devices.items() if good]
+                for name, one in self._plugins.items()
+            }
+            data = {"PodDeviceEntries": entries or None, "RegisteredDevices": healthy}
             new = self._folder / f".{FILE_NAME}"
-            new.write_text(json.dumps({"Data": {"PodDeviceEntries": entries or None}, "Checksum": 0}))
+            new.write_text(json.dumps({"Data": data, "Checksum": 0}))
             new.replace(self._folder / FILE_NAME)
 
     def _held(self, resource: str) -> set[str]:

@@ -13,6 +13,7 @@ from gpunode.sim.apiserver.store import Object, Store
 from gpunode.sim.controllers.events import record
 from gpunode.sim.controllers.loop import Loop
 from gpunode.sim.controllers.node_lifecycle import NodeHealth
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.programs import kubelet as start
@@ -23,6 +24,7 @@ from gpunode.sim.node.container import CannotStart
 from gpunode.sim.node.container_lifecycle import ContainerLifecycle
 from gpunode.sim.node.devices import DeviceManager
 from gpunode.sim.node.pods import PodRun
+from gpunode.wording import page
 
 TICK = 0.2  # seconds between two checks of the machine and of its pods' processes
 
@@ -30,7 +32,7 @@ TICK = 0.2  # seconds between two checks of the machine and of its pods' process
 class Kubelet:
     """One machine's kubelet. `place`: its folders and ports on this computer; `pullable`: images in the registry.
 
-    `accounts` gives the variables with which a service account (namespace, name) reaches the API.
+    `accounts` gives the variables with which a service account (namespace, name) reaches the API; `forks` starts its processes.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class Kubelet:
         health: NodeHealth,
         pullable: Collection[str],
         accounts: Callable[[str, str], Mapping[str, str]],
+        forks: ForkServer,
     ) -> None:
-        self.store, self.host, self.endpoints = store, state.folder, place
+        self.store, self.host, self.endpoints, self.forks = store, state.folder, place, forks
         self.machine = state.machine()
         self.name = self.machine.name
         self._state, self._health, self._pullable = state, health, pullable
@@ -83,7 +86,7 @@ class Kubelet:
                     else f'failed to pull and unpack image "{reference}": failed to resolve reference '
                     f'"{reference}": pull access denied, repository does not exist or may require authorization'
                 )
-                + " (this host is simulated and pulls nothing: docs/demo.md has what its pods can run)"
+                + f" (this host is simulated and pulls nothing; what its pods can run: {page('demo.md')})"
             )
         return known or reference
 
@@ -193,8 +196,11 @@ class Kubelet:
         if _offers_devices(self._state.root, host):
             self.devices.start()
         with self.store.changed:
-            if self.store.get("Node", "", self.name) is None:
+            there = self.store.get("Node", "", self.name)
+            if there is None:
                 self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
+            else:
+                self.store.change(there, _with(node.restarted(there["status"])))
         self._news.set()
         self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 

@@ -30,15 +30,26 @@ def registered(name: str, host: Now) -> Object:
     return {"kind": "Node", "apiVersion": "v1", "metadata": meta, "spec": {}, "status": {}}
 
 
+def restarted(status: Object) -> Object:
+    """The status that a starting kubelet finds, with its extended resources at 0 until they are counted again."""
+    known = status.get("capacity", {})
+    return {**status, "capacity": {name: "0" if "/" in name else count for name, count in known.items()}}
+
+
 def status(
     before: Object, machine: Machine, host: Now, root: Path, devices: Mapping[str, tuple[int, int]]
 ) -> Object:
-    """The node's status. `devices` are (all, healthy) by resource."""
+    """The node's status. `devices` are (all, healthy) by resource. Extended resources that clients count stay."""
+    counted = {name: count for name, count in before.get("capacity", {}).items() if "/" in name}
     up = host.running(f"{machine.runtime}.service")
     version = f"docker://{DOCKER}" if machine.runtime == "docker" else f"containerd://{CONTAINERD}"
     return {
-        "capacity": {**CAPACITY, **{name: str(count) for name, (count, _) in devices.items()}},
-        "allocatable": {**CAPACITY, **{name: str(healthy) for name, (_, healthy) in devices.items()}},
+        "capacity": {**CAPACITY, **counted, **{name: str(count) for name, (count, _) in devices.items()}},
+        "allocatable": {
+            **CAPACITY,
+            **counted,
+            **{name: str(healthy) for name, (_, healthy) in devices.items()},
+        },
         "conditions": _conditions(before, up=up),
         "addresses": [
             {"type": "InternalIP", "address": ADDRESS},

@@ -44,7 +44,10 @@ def path(kind: str, namespace: str | None = None, name: str = "") -> str:
 
 # The minor that has a version of a group first, of those that not every one has.
 SINCE = {"node.k8s.io/v1": 20, "node.k8s.io/v1beta1": 14, "apps/v1": 9, "apps/v1beta2": 8, "policy/v1": 21,
-         "coordination.k8s.io/v1": 14, "coordination.k8s.io/v1beta1": 12}  # fmt: skip
+         "coordination.k8s.io/v1": 14, "coordination.k8s.io/v1beta1": 12,
+         "resource.k8s.io/v1": 34, "resource.k8s.io/v1beta2": 33, "resource.k8s.io/v1beta1": 32,
+         "resource.k8s.io/v1alpha3": 31}  # fmt: skip
+UNTIL = {"resource.k8s.io": 34}  # the minor without older versions of a group, where it is not 22
 NEWER = {old.api: KINDS[name].api for name, every in OLDER.items() for old in every}
 
 
@@ -53,7 +56,7 @@ def discovered(where: str, minor: int = 36) -> Object | None:
     if where == "/apis":
         groups: Object = {}
         every = [kind.api for kind in KINDS.values() if "/" in kind.api]
-        every += [] if minor > 21 else NEWER
+        every += [one for one in NEWER if minor < UNTIL.get(one.partition("/")[0], 22)]
         for api in dict.fromkeys(one for one in every if minor >= SINCE.get(one, 0)):
             one = {"groupVersion": api, "version": api.partition("/")[2]}
             groups[api] = {"name": api.partition("/")[0], "versions": [one], "preferredVersion": one}

@@ -91,7 +91,11 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
     apply.apply(api, ALL)
     for do in (apply.diff, apply.prune):
         gone = [one for one in do(api, ALL, more) if one.action == "removed"]
-        assert [one.what for one in gone] == ["ClusterRole gpunode-device-plugin"]
+        assert [one.what for one in gone] == [
+            "ClusterRole gpunode-device-plugin",
+            "ValidatingAdmissionPolicyBinding gpunode-device-plugin",
+            "ValidatingAdmissionPolicy gpunode-device-plugin",
+        ]
         assert "-  - patch" in gone[0].lines
     assert not has(fake, "ClusterRole", "gpunode-device-plugin")
     assert has(fake, "ClusterRoleBinding", "gpunode-device-plugin")

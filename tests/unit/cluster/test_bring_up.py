@@ -34,10 +34,10 @@ from gpunode.model import (
     StepPlan,
     WriteFile,
 )
+from gpunode.rollout import acts, prove
 from gpunode.rollout import bring_up as stages
 from gpunode.rollout import nodes as placed
 from gpunode.rollout import planned as drift
-from gpunode.rollout import prove
 from gpunode.rollout.listener import Listener
 from gpunode.rollout.member import Member
 from tests import cases
@@ -370,7 +370,8 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
         (
             daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
             "gpu-operator",
-            "It is the GPU Operator: `kubectl label node NODE nvidia.com/gpu.deploy.operands=false`",
+            "It is the GPU Operator: `kubectl label node NODE nvidia.com/gpu.deploy.operands=false` takes it off a node; "
+            "a driver pod that stays goes by `nvidia.com/gpu.deploy.driver=false` once nothing uses that driver.",
         ),
         (
             daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
@@ -426,6 +427,37 @@ def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("container", "named"), [("gpus", True), ("compute-domains", False)])
+def test_a_plan_names_a_dra_driver_for_gpus(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], container: str, named: bool
+) -> None:
+    """It mounts none of the folders of device plugins. One for ComputeDomains alone allocates no GPU."""
+    add_node(fake, "a")
+    other = daemonset(
+        "nvidia-dra-driver-gpu-kubelet-plugin",
+        "nvcr.io/nvidia/k8s-dra-driver-gpu:v26",
+        "/var/lib/kubelet/plugins",
+    )
+    other["spec"]["template"]["spec"]["containers"][0]["name"] = container
+    fake.put(other)
+    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
+    words = "DaemonSet kube-system/nvidia-dra-driver-gpu-kubelet-plugin, on 2 nodes, is a DRA driver for NVIDIA GPUs."
+    assert (words in capsys.readouterr().out) == named
+
+
+def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator keeps such a value, so its operands never come back by themselves."""
+    label = "nvidia.com/gpu.deploy.dcgm-exporter"
+    add_node(fake, "a", labels={label: "paused-for-mig-change", "nvidia.com/gpu.deploy.driver": "true"})
+    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
+    said = capsys.readouterr().out
+    assert f"a: the GPU Operator's label {label}=paused-for-mig-change" in said
+    assert f"`kubectl label node a {label}-` removes it." in said
+    assert "gpu.deploy.driver" not in said
+
+
 @pytest.mark.parametrize(
     ("change", "outdated"),
     [
@@ -442,7 +474,50 @@ def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
 ) -> None:
     """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
     test_plugin.py."""
-    assert Member(HOSTS[0], Outcome("a", "changed", applied=(change,))).outdates_containers == outdated
+    assert acts.outdate([change]) == outdated
+
+
+def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of hosts whose driver or runtime changes, in the text, in JSON, and in the number that the question rests on."""
+    for name in "abc":
+        add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
+    PluginController(fake)
+    spec = plugin.Spec("gpunode", PluginImage("plugin:1"))
+    plugin.deploy(api, spec, seconds=10, tell=lambda _: None)
+    hosts = [Host(name, Ssh(name)) for name in "abc"]
+    restarts = StepPlan("containerd", (Service("containerd.service", "why", restart=True),))
+    facts = {name: replace(SEEN["a"], hostname=name) for name in "abc"}
+    found = [
+        Member(host, Outcome(host.name, "planned", facts[host.name], plan=Plan(host.name, (restarts,))))
+        for host in hosts[:2]
+    ]
+    found += seen(hosts[2:], facts)
+
+    for json_lines in (False, True):
+        human = report.make(json=json_lines, quiet=True)
+        planned = drift.plan(api, INVENTORY, found, human, order=[hosts[:1], hosts[2:]])
+        assert (planned.objects, planned.replaced) == (
+            1,
+            1,
+        )  # no batch has b: it is refused, as a host of the control plane may be
+
+    text, *rest = capsys.readouterr().out.splitlines()
+    assert text == " cluster  test"
+    assert rest[:2] == [
+        "   pods        ~ replace gpunode/gpunode-device-plugin-a on a",
+        "                 a container keeps the driver and the runtime that it was started with",
+    ]
+    assert [json.loads(line) for line in rest[2:] if '"cluster"' in line] == [
+        {
+            "type": "cluster",
+            "change": "replace",
+            "object": "Pod gpunode/gpunode-device-plugin-a",
+            "diff": [],
+            "node": "a",
+        }
+    ]
 
 
 def test_who_may_not_list_daemonsets_gets_his_plan(

@@ -13,17 +13,19 @@ from typer.testing import CliRunner, Result
 
 from gpunode import converge
 from gpunode.cli import app
+from gpunode.cluster.api.kinds import path
 from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Reason, Unavailable
-from gpunode.errors import Declined, UsageError
+from gpunode.errors import ClusterError, Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.rollout import bring_up
 from gpunode.visit import Visit
 from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
 from tests import cases
+from tests.unit.test_inventory import archive
 from tests.unit.test_verify import right
 
-from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node, publish, status
+from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node, pod, publish, status
 from .fake import FakeApi, Fault
 
 Command = Callable[..., Result]
@@ -644,3 +646,127 @@ def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command
     assert "gpu-1: no node of the cluster" in ended.output
     assert "DaemonSet" not in ended.output
     assert not fake.all("DaemonSet")
+
+
+THEIRS = "kube-system/nvidia-device-plugin-daemonset"
+
+
+def theirs(fake: FakeApi, *nodes: str, **metadata: Any) -> None:
+    """NVIDIA's DaemonSet, with a pod on each of these nodes."""
+    meta = {"name": THEIRS.partition("/")[2], "namespace": "kube-system", **metadata}
+    volume = {"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}
+    spec = {"containers": [{"name": "c", "image": "nvcr.io/nvidia/k8s-device-plugin:1"}], "volumes": [volume]}
+    made = {"kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": spec}}}
+    made = fake.put({**made, "status": {"desiredNumberScheduled": len(nodes)}})
+    for node in nodes:
+        one = pod(f"theirs-{node}", node=node, namespace="kube-system")
+        one["metadata"]["ownerReferences"] = [{"name": meta["name"], "uid": made["metadata"]["uid"]}]
+        fake.put(one)
+
+
+def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: FakeApi) -> None:
+    """Its deletion is in the plan and comes before this plugin; the note about it is gone."""
+    for name in ("inside", "gpu-2"):
+        add_node(fake, name, 1)
+    PluginController(fake)
+    theirs(fake, "inside", "gpu-2")
+    declined = command("plugin", "deploy", "--replace", THEIRS)
+    assert "nothing of what was shown was changed" in str(declined.exception)
+    assert f"- remove DaemonSet {THEIRS}" in declined.output
+    assert "offers NVIDIA GPUs too" not in declined.output
+    assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]
+    done = command("plugin", "deploy", "--yes", "--json", "--replace", THEIRS)
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
+    changes = [(line["change"], line["object"]) for line in lines if line["type"] == "cluster"]
+    assert ("remove", f"DaemonSet {THEIRS}") in changes
+    assert lines[-1]["type"] == "plugin"
+    assert {one["metadata"]["namespace"] for one in fake.all("DaemonSet")} == {"gpunode"}
+
+
+@pytest.mark.parametrize("annotation", [False, True])
+def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
+    command: Command, fake: FakeApi, tmp_path: Path, annotation: bool
+) -> None:
+    """A ClusterRole of before gpunode had them goes on to work. Where one is wanted, the right is named, and its rule."""
+    for node in ("inside", "gpu-2"):
+        add_node(fake, node, 1)
+    PluginController(fake)
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        where = path(kind, None, "gpunode-device-plugin")
+        no = f'User "u" cannot get resource "{where.split("/")[-2]}" in API group "admissionregistration.k8s.io"'
+        fake.closed[where] = Fault(403, "Forbidden", f"{no} at the cluster scope")
+    file = tmp_path / "inventory.yaml"
+    config = json.loads(file.read_text())
+    config["cluster"]["plugin"]["annotation"] = annotation
+    file.write_text(json.dumps(config))
+
+    deployed = command("plugin", "deploy", "--yes")
+
+    right = "get validatingadmissionpolicies.admissionregistration.k8s.io in the whole cluster"
+    if annotation:
+        assert isinstance(deployed.exception, ClusterError)
+        assert f"does not let the user `u` {right}" in deployed.exception.message
+        assert "docs/safety.md" in deployed.exception.hint
+        assert not fake.all("DaemonSet")
+        return
+    for done in (deployed, command("plugin", "remove", "--yes")):
+        assert done.exit_code == 0, (done.exception, done.output)
+        said = " ".join(done.output.split())
+        assert said.count("admission policies of before are left is not known: the user `u` may not get") == 1
+    assert not fake.all("DaemonSet")
+
+
+QUOTA = "pods is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1"
+
+
+@pytest.mark.parametrize(
+    ("image", "refused", "words"),
+    [
+        ({}, QUOTA, "pods like gpunode/gpunode-device-plugin would not be admitted"),
+        ({"archive": "plugin.tar"}, "", "this plugin's image is not on gpu-2"),
+    ],
+    ids=["a quota", "no image"],
+)
+def test_another_plugin_stays_where_this_one_would_not_run(
+    command: Command, fake: FakeApi, tmp_path: Path, image: dict[str, str], refused: str, words: str
+) -> None:
+    """Else the nodes would offer no GPU any more. Nothing is changed."""
+    for node in ("inside", "gpu-2"):
+        add_node(fake, node, 1)
+    fake.update("Node", "gpu-2", status={"images": [{"names": ["other:1"]}]})
+    fake.put({"kind": "Namespace", "metadata": {"name": "gpunode", "labels": {}}})
+    theirs(fake, "inside", "gpu-2")
+    if refused:
+        fake.refused["POST", "/api/v1/namespaces/gpunode/pods"] = Fault(403, "Forbidden", refused)
+    archive(tmp_path / "plugin.tar", "plugin:1")
+    file = tmp_path / "inventory.yaml"
+    config = json.loads(file.read_text())
+    config["cluster"]["plugin"].update(image)
+    file.write_text(json.dumps(config))
+    stopped = command("plugin", "deploy", "--yes", "--replace", THEIRS)
+    assert f"DaemonSet {THEIRS} stays: {words}" in str(stopped.exception)
+    assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]
+    assert not any("gpunode.dev/gpu" in one["metadata"].get("labels", {}) for one in fake.all("Node"))
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "metadata", "words"),
+    [
+        ("kube-system/typo", ("inside",), {}, "no DaemonSet of another device plugin has this name"),
+        (THEIRS, ("inside", "gpu-3"), {}, "it also serves gpu-3"),
+        (THEIRS, ("inside",), {"ownerReferences": [{"name": "c", "uid": "u"}]}, "would be made again"),
+        (THEIRS, ("inside",), {"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "would be made again"),
+        (THEIRS, ("inside",), {"namespace": "gpu-operator"}, "no DaemonSet of another"),
+    ],
+)
+def test_another_plugin_is_not_replaced_in_part_or_where_it_comes_back(
+    command: Command, fake: FakeApi, name: str, nodes: tuple[str, ...], metadata: dict[str, Any], words: str
+) -> None:
+    """Nothing is changed."""
+    for node in ("inside", "gpu-2"):
+        add_node(fake, node, 1)
+    theirs(fake, *nodes, **metadata)
+    refused = command("plugin", "deploy", "--yes", "--replace", name)
+    assert words in str(refused.exception)
+    assert len(fake.all("DaemonSet")) == 1

@@ -103,6 +103,12 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     """File and line, so that an editor can go there."""
     (tmp_path / "config").write_text("a: 1\nb: [\n")
     assert f"{tmp_path}/config:3: not YAML" in refused(str(tmp_path / "config"))
+    (tmp_path / "config").write_text("a: " + "[" * 200_000)
+    assert f"{tmp_path}/config:1: not YAML: lists and mappings nest deeper" in refused(
+        str(tmp_path / "config")
+    )
+    (tmp_path / "config").write_text("a: 2026-13-45")
+    assert "does not match its tag: month must be in 1..12" in refused(str(tmp_path / "config"))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +118,11 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
         ({"current-context": "", "contexts": []}, "It has no contexts at all: is it a kubeconfig?"),
         ({"users": []}, "names the user `u`, who is not among its users"),
         ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
+        ({"users": 1}, "a `users` is not a list"),
+        ({"clusters": [{"name": "c", "cluster": [{}]}]}, "a `cluster` is not a mapping"),
+        ({"contexts": [{"name": "prod", "context": "c"}]}, "a `context` is not a mapping"),
+        ({"contexts": [{"name": "prod", "context": {"user": ["u"]}}]}, "a `user` is not text"),
+        ({"current-context": ["prod"]}, "a `current-context` is not text"),
         ({"clusters": []}, "Expected object with name c in"),
         ({"clusters": [{"name": "c", "cluster": {"server": "10.0.0.1:6443"}}]}, "is not a URL"),
         (
@@ -139,6 +150,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
             },
             "context `prod`: its credential plugin failed: it ended with status 1",
         ),
+        (plugin("/bin/echo", "a\0"), "its credential plugin failed: embedded null byte"),
         (plugin("/none/aws"), "failed: [Errno 2] No such file or directory: '/none/aws'"),
         (
             plugin("/bin/echo", "hello"),

@@ -12,7 +12,7 @@ import pytest
 from gpunode import inventory
 from gpunode.cluster.objects import manifests as cluster_manifests
 from gpunode.cluster.objects.manifests import rendered
-from gpunode.cluster.plugin.manifests import manifests
+from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.errors import TemplateError
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
@@ -111,6 +111,34 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     assert {"CONFIG_DIR", "NODE_NAME"} < {one["name"] for one in container["env"]}
 
 
+def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> None:
+    """They are privileged: the plugin's token, which may write, is not theirs."""
+    publish = PluginPublish(annotation=True, promises=True)
+    for files, talks in (({}, False), ({"default": "version: v1\n"}, True)):
+        made = manifests("gpunode", PluginImage("x"), PluginConfig("v", "", "/run/mps", files), publish)
+        for daemonset in made[-2:]:
+            spec = daemonset["spec"]["template"]["spec"]
+            assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (
+                "gpunode-mps",
+                talks,
+            )
+        named = {one["kind"]: one for one in made if one["metadata"]["name"] == "gpunode-mps"}
+        assert named["ServiceAccount"]["automountServiceAccountToken"] is False
+        watch = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["watch"]}]
+        assert named.get("ClusterRole", {}).get("rules", []) == watch * talks
+        assert set(named) == {"ServiceAccount", "DaemonSet"} | (
+            {"ClusterRole", "ClusterRoleBinding"} if talks else set()
+        )
+
+
+def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal() -> None:
+    publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
+    known = {(one["kind"], one["metadata"]["name"]) for one in everything("gpunode")}
+    for config in (None, PluginConfig("v", "/cdi", "/run/mps"), PluginConfig("", "", "/run/mps", {"a": "v"})):
+        made = manifests("gpunode", PluginImage("x"), config, publish)
+        assert {(one["kind"], one["metadata"]["name"]) for one in made} <= known
+
+
 def test_the_kubelet_can_be_asked_what_pods_have() -> None:
     """Read-only, and the folder, as the socket in it is made anew when the kubelet is."""
     for daemonset in DAEMONSETS:
@@ -171,7 +199,7 @@ def test_another_image_of_the_same_name_is_another_template() -> None:
 
 def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it() -> None:
     """With a CDI strategy, and then into both DaemonSets; the pod gets no directory that it does not need."""
-    for path in ("", "/etc/cdi"):
+    for path in ("", "/etc/cdi", "/var/run/cdi"):
         made = manifests("gpunode", PluginImage("x"), PluginConfig("version: v1", path))
         for pod in [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]:
             (container,) = pod["containers"]
@@ -179,6 +207,9 @@ def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it
             volumes = [one["hostPath"] for one in pod["volumes"] if one["name"] == "cdi"]
             assert mounts == ([path] if path else [])
             assert volumes == ([{"path": path, "type": "DirectoryOrCreate"}] if path else [])
+            static = [one for one in container["volumeMounts"] if one["name"] == "etc-cdi"]
+            read = {"name": "etc-cdi", "mountPath": "/etc/cdi", "readOnly": True}
+            assert static == ([read] if path == "/var/run/cdi" else [])
 
 
 def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out() -> None:
@@ -202,6 +233,19 @@ def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out(
     plain = str(manifests("gpunode", PluginImage("x")))
     assert "CONFIG_FILE" not in plain
     assert "ConfigMap" not in plain
+
+
+def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> None:
+    """As in NVIDIA's chart: CAP_SYS_ADMIN and the variable, for MIG strategies other than none."""
+    for mig in (False, True):
+        config = PluginConfig("version: v1", mig=mig)
+        for one in manifests("gpunode", PluginImage("x"), config):
+            if one["kind"] == "DaemonSet":
+                (container,) = one["spec"]["template"]["spec"]["containers"]
+                rights = container["securityContext"]
+                assert rights["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if mig else {})}
+                assert rights.get("allowPrivilegeEscalation") is (None if mig else False)
+                assert ({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"} in container["env"]) is mig
 
 
 def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:

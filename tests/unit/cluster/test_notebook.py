@@ -118,7 +118,21 @@ def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi) -> 
     fake.react("Service", choose)
     done = command("--node-port")
     assert [line["port"] for line in lines(done, "notebook")] == [30093]
-    assert any("port 30093" in line["message"] for line in lines(done, "note"))
+    assert any("port 30093 for it, too, over plain HTTP" in line["message"] for line in lines(done, "note"))
+
+
+def test_its_container_has_no_more_rights_than_jupyter_needs(command: Command, fake: FakeApi) -> None:
+    """Its user is root: without capabilities, with the runtime's seccomp profile, without a token."""
+    controller(fake, RUNS)
+    command()
+    (deployment,) = fake.all("Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 @pytest.mark.parametrize(

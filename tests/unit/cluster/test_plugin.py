@@ -98,9 +98,8 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
         if not any(one["spec"]["nodeName"] == "a" for one in fake.all("Pod")):
             controller.start(daemonset, "a", "new")
 
-    assert plugin.deploy(
-        api, Spec(NS, IMAGE), seconds=10, tell=replace, scope=Scope(renew=plugin.uids(api, NS, ["a"]))
-    ).good
+    scope = Scope(renew={before["a"]})
+    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=replace, scope=scope).good
     after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
@@ -570,8 +569,8 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(daemon)
     assert plugin.removable(api, NS, tell=told.append) == ()
-    assert plugin.uids(api, NS, {"a"}) == {daemon["metadata"]["uid"]}
-    assert plugin.uids(api, NS, {"b"}) == set()
+    assert [one["metadata"]["name"] for one in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
+    assert plugin.pods_on(api, NS, {"b"}) == []
 
 
 def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[str], impatient: None) -> None:

@@ -146,6 +146,7 @@ def test_gpus_in_use_are_left_alone_and_named(
     assert result.uncovered == ("GPU-1",)
     assert result.users == ("ml/train (1 nvidia.com/gpu)",)
     assert result.passed
+    assert not result.busy
 
 
 def test_a_node_without_a_free_gpu_says_who_holds_them(
@@ -155,6 +156,7 @@ def test_a_node_without_a_free_gpu_says_who_holds_them(
     fake.put(pod("train", node="a", namespace="ml", gpus=2))
     (result,) = run(api, told, A)
     assert result.why == "of 2 nvidia.com/gpu none is free: in use by ml/train (2 nvidia.com/gpu)"
+    assert result.busy
     assert not result.passed
     assert not [one for one in fake.requests if one[0] == "POST"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+from gpunode.sim.host.answers import FREE
 from gpunode.sim.host.programs import kernel
 from gpunode.sim.host.state import State
 
@@ -21,7 +22,7 @@ def install(state: State, arguments: list[str]) -> int:
         error = ""
         if "nvidia" in now.modules and "--allow-installation-with-running-driver" not in options:
             error = "An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel."
-        elif "nouveau" in now.modules and "--no-nouveau-check" not in options:
+        elif FREE.keys() & now.modules.keys() and "--no-nouveau-check" not in options:
             error = "The Nouveau kernel driver is currently in use by your system."
         elif not {"gcc", "make"} <= set(now.packages):
             error = "Unable to find the development tool `make` in your path"

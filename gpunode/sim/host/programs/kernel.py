@@ -6,7 +6,7 @@ import re
 import sys
 
 from gpunode.sim.host import repository
-from gpunode.sim.host.answers import MODULES
+from gpunode.sim.host.answers import FREE, MODULES
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
 
@@ -29,7 +29,7 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     driver = installed(now)
     if driver is None or not headers(machine, now):
         return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
-    if "nouveau" in now.modules or "module" in now.faults:
+    if FREE.keys() & now.modules.keys() or "module" in now.faults:
         return f"ERROR: could not insert '{name}': No such device"
     if "nvidia" not in now.modules:
         now.flavour = driver[1]
@@ -55,11 +55,16 @@ def headers(machine: Machine, now: Now) -> bool:
 
 
 def depmod(state: State, now: Now) -> None:
-    """List the driver's module where its packages built one, unless the kernel lists one already."""
-    path = state.root / "lib/modules" / state.machine().kernel / "modules.dep"
-    if installed(now) is not None and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("updates/dkms/nvidia.ko:\n", encoding="utf-8")
+    """List the driver's module where its packages built one: for the running kernel, unless it lists one already, and for one of the
+    next boot with its headers."""
+    kernel = state.machine().kernel
+    ahead = repository.later(kernel)
+    for one, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
+        path = state.root / "lib/modules" / one / "modules.dep"
+        listed = path.exists() and (one == kernel or path.read_text(encoding="utf-8") != "")
+        if installed(now) is not None and built and not listed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("updates/dkms/nvidia.ko:\n", encoding="utf-8")
 
 
 def unload(now: Now, name: str) -> str | None:
@@ -74,13 +79,13 @@ def unload(now: Now, name: str) -> str | None:
 
 
 def boot(state: State, now: Now) -> None:
-    """Load the modules of a boot: those of modules-load.d, and nouveau unless it is blacklisted."""
+    """Load the modules of a boot: those of modules-load.d, and nouveau or nova unless it is blacklisted."""
     machine = state.machine()
     now.modules = {}
     texts = [path.read_text(encoding="utf-8") for path in (state.root / "etc/modprobe.d").glob("*.conf")]
-    blacklisted = any(re.search(r"^blacklist nouveau", text, re.M) for text in texts)
-    if machine.nouveau and machine.gpus and not blacklisted:
-        now.modules["nouveau"] = ""
+    blacklisted = any(re.search(rf"^blacklist {machine.free}$", text, re.M) for text in texts)
+    if machine.free and machine.gpus and not blacklisted:
+        now.modules[machine.free] = ""
     for path in sorted((state.root / "etc/modules-load.d").glob("*.conf")):
         for line in path.read_text(encoding="utf-8").splitlines():
             if line and not line.startswith("#"):

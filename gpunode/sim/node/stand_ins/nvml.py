@@ -15,13 +15,12 @@ from typing import Any
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.node.stand_ins.driver import Driver
 
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 0, 1, 2, 3, 6
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
 WORDS = {
     UNINITIALIZED: b"Uninitialized",
     INVALID_ARGUMENT: b"Invalid Argument",
     NOT_SUPPORTED: b"Not Supported",
-    NOT_FOUND: b"Not Found",
     DRIVER_NOT_LOADED: b"Driver Not Loaded",
     TIMEOUT: b"Timeout",
     GPU_IS_LOST: b"GPU is lost",
@@ -73,12 +72,6 @@ class Nvml:
             return INVALID_ARGUMENT
         return self._handle(index.value, handle)
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
-        for number, gpu in enumerate(self._driver.gpus):
-            if gpu.uuid.encode() == uuid.value:
-                return self._handle(number, handle)
-        return NOT_FOUND
-
     def nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
         text.value = self._gpu(handle).uuid.encode()
         return SUCCESS
@@ -121,7 +114,7 @@ class Nvml:
         return NOT_SUPPORTED
 
     def nvmlDeviceGetFieldValues(self, _handle: Any, _count: Any, _values: Any) -> int:
-        return NOT_SUPPORTED
+        return SUCCESS  # zeros, as they come: the driver asks for no recovery action
 
     def nvmlDeviceGetNvLinkState(self, _handle: Any, _link: Any, _active: Any) -> int:
         return NOT_SUPPORTED

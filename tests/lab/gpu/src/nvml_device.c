@@ -585,8 +585,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int count, nvmlFiel
 {
     OPEN(enter, d);
     NEED(values && count > 0);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+        if (values[i].fieldId == 230) { /* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: drivers since about R560 */
+            values[i].nvmlReturn = NVML_SUCCESS;
+            values[i].valueType = 1; /* NVML_VALUE_TYPE_UNSIGNED_INT */
+            values[i].value.ui = 0;  /* none */
+        }
+    }
     return NVML_SUCCESS;
 }
 

@@ -1,0 +1,258 @@
+"""A DRA driver on the same nodes: it is named, and the plugin is not put beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpunode import report
+from gpunode.cli import app
+from gpunode.cluster import nodes
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import path
+from gpunode.cluster.plugin import dra
+from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.rollout import bring_up, chains, planned
+from gpunode.rollout.member import Member
+from tests import cases
+
+from .conftest import GPU_NODE, PluginController, add_node
+from .fake import FakeApi, Fault, Object
+
+LABELLED = {dra.LABEL: "true"}
+HOSTS = (Host("a", Ssh("a")), Host("b", Ssh("b")))
+INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
+RIGHT = Outcome("a", "right", replace(cases.facts("modern"), hostname="a"))
+WORDS = "a DRA driver allocates the GPUs of this node"
+DRIVERS: Object = {
+    "kind": "DaemonSet",
+    "metadata": {"name": "nvidia-dra-driver", "namespace": "gpu-operator"},
+    "spec": {
+        "template": {"spec": {"containers": [{"name": "gpus", "image": "nvidia/k8s-dra-driver-gpu:1"}]}}
+    },
+    "status": {"desiredNumberScheduled": 1},
+}
+
+
+def add_slice(fake: FakeApi, node: str, driver: str = dra.DRIVER, devices: int = 1) -> None:
+    """What a DRA driver publishes of its devices on this node."""
+    gpus = [{"name": f"gpu-{index}", "attributes": {"type": {"string": "gpu"}}} for index in range(devices)]
+    spec = {"driver": driver, "nodeName": node, "pool": {"name": node}, "devices": gpus}
+    fake.put({"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec})
+
+
+def add_class(fake: FakeApi, name: str, driver: str, resource: str = "nvidia.com/gpu") -> None:
+    """A DeviceClass by which pods that ask for this resource get the driver's devices."""
+    cel = {"cel": {"expression": f"device.driver == '{driver}' && true"}}
+    spec: Object = {"extendedResourceName": resource, "selectors": [cel]}
+    fake.put({"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec})
+
+
+def add_cluster(fake: FakeApi) -> None:
+    fake.put({"kind": "GPUCluster", "metadata": {"name": "gpu-cluster"}, "spec": {}})
+
+
+@pytest.fixture
+def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs gpunode with an inventory of the nodes a and b."""
+    cluster = {"kubeconfig": fake.kubeconfig(tmp_path), "plugin": {"image": "plugin:1"}}
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(json.dumps({"cluster": cluster, "groups": {"all": {"hosts": ["a", "b"]}}}))
+    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
+    return lambda *words: CliRunner().invoke(app, [*words, str(inventory)])
+
+
+def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(
+    command: Callable[..., Result], fake: FakeApi
+) -> None:
+    """Each object that shows it is named, with both ways out; the other node gets its plugin."""
+    add_node(fake, "a", 2)
+    add_node(fake, "b", 1)
+    add_slice(fake, "a", devices=2)
+    add_class(fake, "gpu.nvidia.com", dra.DRIVER)
+    add_cluster(fake)
+    PluginController(fake)
+
+    deployed = command("plugin", "deploy", "--yes")
+
+    assert deployed.exit_code == 1, deployed.output
+    said = " ".join(deployed.output.split())
+    assert f"a: {WORDS} (ResourceSlice a-gpu.nvidia.com, GPUCluster gpu-cluster, DeviceClass" in said
+    assert "DeviceClass gpu.nvidia.com for nvidia.com/gpu)" in said
+    assert "`resources.gpus.enabled=false` in its chart" in said
+    assert "To keep DRA, exclude the host." in said
+    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in fake.all("Node")}
+    assert "gpunode.dev/gpu" not in labels["a"]
+    assert labels["b"]["gpunode.dev/gpu"] == "true"
+
+
+@pytest.mark.parametrize(
+    "signs",
+    [
+        lambda fake: add_slice(fake, "a", "compute-domain.nvidia.com"),
+        lambda fake: add_slice(fake, "b"),
+        lambda fake: add_slice(fake, "a", devices=0),
+        lambda fake: fake.closed.update({path("ResourceSlice"): Fault(403, "Forbidden", "no")}),
+        lambda fake: (
+            add_slice(fake, "a", "tpu.example"),
+            add_class(fake, "c", "tpu.example", "tpu.example/x"),
+        ),
+        lambda fake: add_class(fake, "gpu.nvidia.com", dra.DRIVER),
+    ],
+    ids=[
+        "ComputeDomains",
+        "another node",
+        "no device",
+        "slices nobody may list",
+        "other devices",
+        "a class that nothing serves",
+    ],
+)
+@pytest.mark.parametrize("labels", [{}, LABELLED], ids=["", "its label left"])
+def test_dra_that_allocates_no_gpu_of_the_node_is_no_other_owner(
+    api: Api, fake: FakeApi, signs: Callable[[FakeApi], Any], labels: dict[str, str]
+) -> None:
+    """The two go together then. A label of the GPU Operator may be left of what is gone."""
+    add_node(fake, "a", 1, labels=labels)
+    signs(fake)
+    (node,) = nodes.every(api)
+    assert dra.owners(api).reason(node) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "signs", "words"),
+    [
+        (LABELLED, add_cluster, f"(label {dra.LABEL}=true, GPUCluster gpu-cluster)"),
+        (
+            LABELLED,
+            lambda fake: fake.put(DRIVERS),
+            f"(label {dra.LABEL}=true, DaemonSet gpu-operator/nvidia-dra-driver)",
+        ),
+        (
+            LABELLED,
+            lambda fake: add_slice(fake, "a"),
+            f"(ResourceSlice a-gpu.nvidia.com, label {dra.LABEL}=true)",
+        ),
+        (
+            {},
+            lambda fake: (add_slice(fake, "a", "gpu.example"), add_class(fake, "fast", "gpu.example")),
+            "(ResourceSlice a-gpu.example, DeviceClass fast for nvidia.com/gpu)",
+        ),
+    ],
+    ids=["a GPUCluster's label", "a driver's", "a slice's", "another driver under the same name"],
+)
+def test_other_signs_of_an_owner(
+    api: Api, fake: FakeApi, labels: dict[str, str], signs: Callable[[FakeApi], Any], words: str
+) -> None:
+    """A GPUCluster labels its nodes before its driver runs; a DeviceClass names the driver that it is for."""
+    add_node(fake, "a", 1, labels=labels)
+    signs(fake)
+    (node,) = nodes.every(api)
+    why = dra.owners(api).reason(node)
+    assert why is not None
+    assert words in why.words
+    assert (f"`kubectl label node a {dra.LABEL}=false --overwrite`" in why.fix) == bool(labels)
+
+
+@pytest.mark.parametrize("minor", [20, 31, 33])
+def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, minor: int) -> None:
+    """Nothing before 1.31; its own version of the slices until 1.34."""
+    fake.minor = minor
+    add_node(fake, "a", 1)
+    add_slice(fake, "a")
+    (node,) = nodes.every(api)
+    assert (dra.owners(api).reason(node) is not None) == (minor > 30)
+    assert any("resource.k8s.io" in path for _, path, _ in fake.requests) == (minor > 30)
+
+
+def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right is one that nothing else takes, so it stops nothing."""
+    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
+    add_node(fake, "a")
+    PluginController(fake)
+    refusal = Fault(403, "Forbidden", 'User "u" cannot list resource "resourceslices"')
+    fake.closed[path("ResourceSlice")] = refusal
+    members = [Member(HOSTS[0], RIGHT)]
+
+    shown = planned.plan(api, INVENTORY, members, report.make(json=True, quiet=True))
+
+    said = capsys.readouterr().out
+    assert "Whether a DRA driver allocates the GPUs of these nodes is not known" in said
+    assert "cannot list resource" in said
+    assert not shown.conflicts
+    bring_up.bring_up(api, INVENTORY, tuple(members), report.make(json=True, quiet=True), run=False)
+    assert "cannot list resource" not in capsys.readouterr().out, "the plan has it, once a run"
+
+
+def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So `plan` does not end as if all could be done."""
+    add_node(fake, "a")
+    add_slice(fake, "a")
+    members = [Member(HOSTS[0], RIGHT)]
+
+    shown = planned.plan(api, INVENTORY, members, report.make(json=False, quiet=True))
+
+    assert [one.host.name for one in shown.conflicts] == ["a"]
+    assert WORDS in capsys.readouterr().err
+
+
+def test_provision_leaves_the_labels_of_such_a_node_alone(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host itself may be right; its GPUs are not offered by it."""
+    add_node(fake, "a")
+    add_slice(fake, "a")
+    PluginController(fake)
+    members = (Member(HOSTS[0], RIGHT),)
+
+    (one,) = bring_up.bring_up(api, INVENTORY, members, report.make(json=False, quiet=True), run=False)
+
+    assert not one.proven
+    assert one.reason is not None
+    assert one.reason.code == dra.OTHER_OWNER
+    assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
+    assert not fake.all("Pod")
+
+
+def test_a_driver_that_came_later_shows_in_every_status(
+    command: Callable[..., Result], fake: FakeApi
+) -> None:
+    """The plugin runs there already, so taking it off is one of the two ways."""
+    for name in ("a", "b"):
+        add_node(fake, name, 1, labels=GPU_NODE)
+    PluginController(fake)
+    assert command("plugin", "deploy", "--yes").exit_code == 0
+    assert command("plugin", "status").exit_code == 0
+    add_slice(fake, "a")
+
+    for words in (("plugin", "status"), ("status",)):
+        done = command(*words)
+        said = " ".join(done.output.split())
+        assert done.exit_code == 1
+        assert WORDS in said
+        assert "take gpunode's plugin off it: `kubectl label node a gpunode.dev/gpu-`" in said
+
+
+def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+    """Whether the plugin runs there or not: its absence is no fault to be fixed by `provision`."""
+    add_node(fake, "a", 1)
+    add_slice(fake, "a")
+    members = [Member(HOSTS[0], RIGHT)]
+    inventory = Inventory(
+        "i", HOSTS, Cluster(kubeconfig=fake.kubeconfig(tmp_path), plugin=PluginImage("plugin:1"))
+    )
+    judged = chains._judged(api, inventory, members, report.make(json=True, quiet=True), run=False)
+    (link,) = [one for one in judged["a"] if one.layer == "plugin"]
+    assert link.status == "broken"
+    assert WORDS in link.cause
+    assert "exclude the host" in link.fix
