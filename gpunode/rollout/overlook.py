@@ -169,16 +169,17 @@ def sentence(
     """The totals for people; `parts`: `shares`; `models`: `by_model`, which are named where there are several."""
     if not numbers["nodes"]:
         return "No node has GPUs that the cluster knows of."
+    known = numbers["nodes"] - numbers["unknown"]
+    if not known:
+        return f"GPUs of {_count(numbers['unknown'], 'node')} unknown"
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
     states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""
-    more += f"; {_count(numbers['unknown'], 'node')} not known" if numbers["unknown"] else ""
+    more += f"; GPUs of {_count(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
     more += f"; {', '.join(f'{count}x {name}' for name, count in models.items())}" if len(models) > 1 else ""
-    return (
-        f"{_count(numbers['gpus'], 'GPU')} on {_count(numbers['nodes'], 'node')}: {', '.join(states)}{more}"
-    )
+    return f"{_count(numbers['gpus'], 'GPU')} on {_count(known, 'node')}: {', '.join(states)}{more}"
 
 
 def _notes(node: NodeUsage) -> Iterator[str]:

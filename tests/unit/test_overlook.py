@@ -42,6 +42,7 @@ NODES = (
     NodeUsage("gpu-12", (OUTSIDE,)),
     NodeUsage("gpu-13", reason=Reason("no-plugin", "not there"), holders=("ml/x",)),
 )
+WITHOUT = status.Reason("nvml", "NVML: no library")
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
 
 
@@ -185,10 +186,15 @@ def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
     assert numbers == {
         "nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unseen": 0, "unhealthy": 1,
     }  # fmt: skip
-    assert sentence(numbers) == "3 GPUs on 3 nodes: 1 in use, 1 free, 1 unhealthy; 1 node not known"
+    assert (
+        sentence(numbers) == "3 GPUs on 2 nodes: 1 in use, 1 free, 1 unhealthy; GPUs of 1 more node unknown"
+    )
     models = by_model(NODES)
     assert models == {"H100": 2, "P100": 1}
-    assert sentence(numbers, models=models).endswith("1 unhealthy; 1 node not known; 2x H100, 1x P100")
+    assert sentence(numbers, models=models).endswith(
+        "1 unhealthy; GPUs of 1 more node unknown; 2x H100, 1x P100"
+    )
+    assert sentence(totals(NODES[2:])) == "GPUs of 1 node unknown"
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
 
 
@@ -246,6 +252,23 @@ def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
     assert found.reason.code == "plugin-newer"
     assert "version 3" in str(found.reason.words)
     assert str(found.reason.fix) == "Update gpunode on this computer."
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknown(*, ready: bool) -> None:
+    """Such as without the nvidia runtime. One that is ready has counted: a node of none has none."""
+    there, plugin = plugin_on_a_node()
+    plugin["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    plugin["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+    seen = status.Status("now", status.Configuration("none", "none", ("envvar",)), not_ready=WITHOUT)
+    api = mock.Mock()
+    api.health.return_value = (200, '{"version": 2, "gpus": []}')
+    api.log.return_value = f"T INFO {status.MARK} {status.dumps(seen)}\n"
+    (found,) = of_cluster(api, "gpunode", [there], [plugin])
+    assert (found.gpus, found.reason is None) == ((), ready)
+    if found.reason is not None:
+        assert str(found.reason.words) == "the plugin is not ready: NVML: no library"
+    assert totals([found])["unknown"] == int(not ready)
 
 
 def test_a_plugin_of_another_namespace_is_named_with_it() -> None:

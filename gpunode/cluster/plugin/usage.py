@@ -10,7 +10,7 @@ from gpunode.cluster import nodes, pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object, path
 from gpunode.cluster.nodes import GPU_LABEL, Node
-from gpunode.cluster.plugin import daemonset
+from gpunode.cluster.plugin import daemonset, published
 from gpunode.cluster.plugin.published import CONTAINER, UPDATE
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import PATH, Gpu, Newer, loads
@@ -100,17 +100,20 @@ def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gp
     if status in (401, 403):
         fix = "It needs `get` on `pods/proxy` in the plugin's namespace."
         return Reason("forbidden", "the plugin may not be asked through the API server", fix=fix)
+    if status != 200:
+        return Reason("no-answer", f"the plugin cannot be asked: HTTP {status}")
     try:
-        return (
-            loads(text)
-            if status == 200
-            else Reason("no-answer", f"the plugin cannot be asked: HTTP {status}")
-        )
+        gpus = loads(text)
     except Newer as error:
         words = f"the plugin's answer is newer than this gpunode: {error}"
         return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
     except ValueError as error:
         return Reason("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
+    if gpus or pods.ready(pod):
+        return gpus
+    # Its container may have got no library: the node's GPUs are not none.
+    why = published.why_not_ready(published.read(api, node, pod))
+    return why or Reason("not-ready", "its device plugin is not ready yet")
 
 
 def _port(pod: Object) -> str:
