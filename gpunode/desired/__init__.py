@@ -22,11 +22,19 @@ from gpunode.model import (
 from gpunode.packages import PackageSystem
 from gpunode.packages.apt import sources as apt_sources
 from gpunode.packages.dnf.sources import expiry_notes
+from gpunode.planning import CannotPlan
 from gpunode.versions import is_installed, numbers, upstream
 
 
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The desired state. Raises Refused where nothing fits, or where a change would break the host."""
+    try:
+        return _decide(host, facts, image)
+    except CannotPlan as error:
+        raise Refused(host.name, error.message, hint=error.hint, layer="kubelet") from error
+
+
+def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     _readable(host, facts)
     machines.check(host, facts)
     gpus = compat.gpus(facts.pci)

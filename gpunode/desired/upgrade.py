@@ -14,7 +14,7 @@ from gpunode.desired import distributions
 from gpunode.deviceplugin.settings import syntax
 from gpunode.kubelets import arguments, places
 from gpunode.model import Facts, File, Host, KubeletStart
-from gpunode.planning import microk8s
+from gpunode.planning import CannotPlan, microk8s
 from gpunode.versions import numbers
 
 SCHEDULER = "kube-scheduler"
@@ -46,6 +46,13 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
         return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
     if now > target:
         return ()
+    try:
+        return _found(host, facts, now, target)
+    except CannotPlan as error:
+        return (_unjudged(error.message, error.hint),)
+
+
+def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Finding, ...]:
     start = distributions.kubelet(facts, kubelets.read(facts))
     brings = start.place.brings  # a runtime, or Kubernetes whole
     return (
@@ -193,7 +200,9 @@ def _data(file: File) -> Mapping[str, Any]:
 def _commands(data: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """The words that each container of a pod is started with."""
     spec = data.get("spec")
-    for one in (spec.get("containers") or []) if isinstance(spec, dict) else []:
-        words = (*(one.get("command") or ()), *(one.get("args") or ()))
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    for one in containers if isinstance(containers, list) else []:
+        parts = [one.get("command"), one.get("args")] if isinstance(one, dict) else []
+        words = [word for part in parts if isinstance(part, list) for word in part]
         if words:
             yield tuple(str(word) for word in words)

@@ -113,5 +113,4 @@ def _named(facts: Facts, value: str, unit: str) -> list[str]:
 
 
 def _text(facts: Facts, path: str) -> str:
-    file = facts.files.get(path)
-    return file.content or "" if file else ""
+    return files.text(facts, path) or ""

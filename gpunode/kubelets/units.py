@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gpunode.model import Facts
+from gpunode.planning import files
 
 # Where a unit may be. systemd takes it, and a drop-in of a name, from the last of these that has it; the first two are
 # one folder on most hosts.
@@ -38,7 +39,7 @@ def texts(facts: Facts, unit: str) -> Mapping[str, str]:
         same = next((other for other in found if _drop_in(other) == _drop_in(path)), None)
         if same is None or _rank(path) < _rank(same):
             found = {path: "", **{other: text for other, text in found.items() if other != same}}
-    found = {path: facts.files[path].content or "" if path in there else text for path, text in found.items()}
+    found = {path: files.text(facts, path) or "" if path in there else text for path, text in found.items()}
     return {path: found[path] for path in sorted(found, key=_drop_in)}
 
 

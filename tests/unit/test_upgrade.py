@@ -118,6 +118,8 @@ def test_a_schedulers_configuration_of_an_old_version_is_found(version: str, gon
             ["kubelet-config"],
         ),
         (MODERN, {"files": {CONFIG: "a: [\n"}}, 37, ["unreadable"]),
+        (MODERN, {"files": {CONFIG: {"error": "not UTF-8"}}}, 37, ["not-judged"]),
+        (MODERN, {"files": {MANIFEST: "spec: {containers: [kube-scheduler, {command: 5}]}\n"}}, 37, []),
         (MODERN, {"files": {MANIFEST: scheduler("--feature-gates=RuntimeClass=true")}}, 37, ["gate"]),
         (MODERN, {"files": {MANIFEST: "a: [\n"}}, 37, []),
         (MODERN, {"files": {MANIFEST: "spec: {containers: null}\n"}}, 37, []),
