@@ -52,7 +52,7 @@ def _ended_at_exit(server: ForkServer) -> ForkServer:
 
 
 class Popen(subprocess.Popen[Any]):
-    """Forks `python3 -m MODULE …`, with gpunode imported, or the agent in `/bin/sh -c SCRIPT gpunode PROGRAM`."""
+    """Forks `python3 -m MODULE …` or `-c PROGRAM …`, with gpunode imported, or the agent in `/bin/sh -c SCRIPT gpunode PROGRAM`."""
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         """In place of fork and exec; the order of the arguments is that of Python 3.10 to 3.14."""
@@ -70,7 +70,7 @@ class Popen(subprocess.Popen[Any]):
             server, words = _agents(), ("-c", program)
             environment = {**environment, **agent.LOCALE}
         else:
-            assert (args[0], args[1]) == (sys.executable, "-m"), args
+            assert (args[0], args[1]) in {(sys.executable, "-m"), (sys.executable, "-c")}, args
         self._fork = server.start(
             words,
             environment=environment,

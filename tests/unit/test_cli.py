@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from gpunode.cli import app, kubectl
 from gpunode.cli.other_commands import COMMANDS
 from gpunode.errors import KubeconfigUnusable, UsageError
+from tests import forks
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -44,7 +45,7 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> 
     """As a compiler's do, the first like the others: editors jump to it."""
     (tmp_path / "inventory.yaml").write_text("groups: {a: {hosts: [x y, z z]}}\n")
     words = [sys.executable, "-m", "gpunode", "plan"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forks.run(words, cwd=tmp_path, capture_output=True, text=True)
 
     assert done.returncode == 2
     *mistakes, last = done.stderr.splitlines()
@@ -183,7 +184,7 @@ def test_what_a_slip_is_answered_with_is_there() -> None:
 def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
     """What is to be cleaned up is, whoever ends it; hosts at work go on by themselves, and nobody has to wait for them."""
     words = [sys.executable, "-c", INTERRUPTED, name]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = forks.run(words, capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert "continues there" in done.stderr
@@ -196,7 +197,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         "@cli.app.command('hang')\ndef hang():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
         "import sys\nsys.argv = ['gpunode', 'hang']\ncli.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (0, "goes on\n")
 
@@ -225,7 +226,7 @@ cli.main()
 
 def test_an_interrupt_at_a_question_is_one() -> None:
     """Not a no, which is 4."""
-    done = subprocess.run([sys.executable, "-c", QUESTION], capture_output=True, text=True, check=False)
+    done = forks.run([sys.executable, "-c", QUESTION], capture_output=True, text=True)
 
     assert done.returncode == 130
     assert "interrupted" in done.stderr
@@ -250,7 +251,7 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
     """A full disk is no bug of gpunode's, and needs no traceback."""
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-c", REPORT]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = forks.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
 
     assert done.returncode == 1
     assert done.stderr == "gpunode: cannot write the report: No space left on device\n"
@@ -259,9 +260,9 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
 def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, "-c", REPORT]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [
         ["gpu-01", "+"],
         ["gpu-02", "x"],
@@ -275,7 +276,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
     read, write = os.pipe()
     os.close(read)
     words = [sys.executable, "-c", REPORT.replace("json=False", f"json={json}")]
-    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    done = forks.run(words, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
 
     assert (done.returncode, done.stderr) == (141, "")
@@ -298,13 +299,12 @@ def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found:
     (tmp_path / "other.yaml").write_text("groups: {all: {hosts: [x]}}\n")
     environment = {**os.environ, "_GPUNODE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
     program = "import sys; sys.argv = ['gpunode']; from gpunode.cli import app; app(prog_name='gpunode')"
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
-        check=False,
     )
     printed = re.findall(r'"([^"]+)"', done.stdout)
     assert sorted(printed) == sorted(found), done.stdout + done.stderr

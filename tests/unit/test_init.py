@@ -21,6 +21,7 @@ from gpunode.errors import UsageError
 from gpunode.inventory.starter import SCHEMA, Entry, Starter, ranges, text
 from gpunode.model import Cluster
 from gpunode.rollout import nodes, start
+from tests import forks
 
 BARE = Node(
     name="",
@@ -188,7 +189,7 @@ def test_who_sits_at_a_terminal_is_asked(folder: Path, answers: str) -> None:
     """Where the hosts come from, and the user."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "gpunode", "init"]
-    with subprocess.Popen(command, cwd=folder, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
+    with forks.Popen(command, cwd=folder, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
         os.write(ours, answers.encode())
         _, printed = process.communicate()
     os.close(ours)
