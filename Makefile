@@ -52,7 +52,8 @@ sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs P
 # Hosts, kills, and how many may be disturbed at once; a fourth word is the seed of the random steps.
 STORM ?= 100 50 8
 
-storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated hosts with jobs; takes long, no part of `make test`
+storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated hosts with jobs, and 5,000 random schedules of shares; takes long
+	SCHEDULES=5000 $(BIN)/pytest -q tests/share/test_binding.py tests/share/test_elsewhere.py tests/share/test_waiting.py
 	$(BIN)/python bench/kills.py $(STORM)
 
 # The number of labs for parallel tests; fewer if the machine has no room for them.

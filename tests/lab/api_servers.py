@@ -50,7 +50,7 @@ def _build(minor: str, folder: Path) -> None:
         run(["go", "mod", "vendor"], cwd=work, env=env)
         vendored, generator = work / "vendor", Path(name) / "openapi-gen"
         env["GOFLAGS"] = "-mod=vendor -buildvcs=false"
-        run(["nice", "go", "build", "-o", generator, "k8s.io/kube-openapi/cmd/openapi-gen"], work, env)
+        run(["go", "build", "-o", generator, "k8s.io/kube-openapi/cmd/openapi-gen"], work, env)
         tagged = run(["grep", "-rlE", "^// \\+k8s:openapi-gen=", "--include=*.go", "k8s.io"], cwd=vendored)
         packages = ",".join(sorted({str(Path(one).parent) for one in tagged.splitlines()}))
         (Path(name) / "src").symlink_to(vendored)
@@ -63,7 +63,7 @@ def _build(minor: str, folder: Path) -> None:
         values = {"gitVersion": f"v{OLD[minor]}", "gitMajor": "1", "gitMinor": minor[2:]}
         flags = " ".join(f"-X {one}.{key}={value}" for one in stamps for key, value in values.items())
         linked = ["-trimpath", "-ldflags", f"-checklinkname=0 -s -w {flags}", "-o", f"{folder}/"]
-        run(["nice", "go", "build", *linked, *COMMANDS], work, env)
+        run(["go", "build", *linked, *COMMANDS], work, env)
 
 
 @contextmanager

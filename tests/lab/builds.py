@@ -85,7 +85,7 @@ def go(part: Part) -> Path:
     def build(folder: Path) -> None:
         command = ["go", "build", "-trimpath", "-ldflags", part.ldflags, "-o", f"{folder}/", *part.commands]
         env = {**os.environ, **ENVIRONMENT, "CGO_ENABLED": "1" if part.cgo else "0"}
-        run(["nice", *command], cwd=source, env=env)  # `make test` runs other tests meanwhile
+        run(command, cwd=source, env=env)
 
     source = HERE / "go" / part.name
     return cache.entry(part.name, [source, *part.commands, part.ldflags, str(part.cgo)], build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.share.gpus import ANNOTATION
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+# Random schedules of a test; `make storm` tries many more.
+SCHEDULES = int(os.environ.get("SCHEDULES", "200"))
 
 
 def node(name: str, *units: int, published: bool = False, **annotations: str) -> Object:

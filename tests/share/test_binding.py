@@ -14,7 +14,7 @@ from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.promises import placement
 from gpunode.share.binding import NotBound, NotLeading, bind
 from gpunode.share.ledger import Ledger
-from tests.share.objects import MEM, Pods, node, pod
+from tests.share.objects import MEM, SCHEDULES, Pods, node, pod
 
 
 def ask(ledger: Ledger, api: Pods, name: str, on: str = "n", uid: str = "", *, packed: bool = True) -> str:
@@ -254,9 +254,9 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
 
 
 def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
-    """1,000 by chance, of binds, ends and deletions: counted by the pods' annotations alone, as an outsider does."""
+    """By chance, of binds, ends and deletions: counted by the pods' annotations alone, as an outsider does."""
     chance = random.Random(1000)
-    for schedule in range(1000):
+    for schedule in range(SCHEDULES):
         sizes = [chance.choice([4, 8, 8, 16]) for _ in range(chance.randint(1, 3))]
         api = Pods()
         ledger = Ledger.of(MEM, [node("n", *sizes, published=True)], [])
