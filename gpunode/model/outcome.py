@@ -78,9 +78,9 @@ class Disturbed:
         return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
 
 
-# `differs`: not in its desired state, where a command plans nothing
+# `differs`: not in its desired state, where a command plans nothing. `broken`: of reports, a right host with a broken link.
 Status: TypeAlias = Literal[
-    "right", "planned", "differs", "changed", "failed", "refused", "unreachable", "declined"
+    "right", "broken", "planned", "differs", "changed", "failed", "refused", "unreachable", "declined"
 ]
 
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from gpunode import diff as diffs
 from gpunode.model import Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
 from gpunode.report import disturbs
-from gpunode.report.headline import headline, notes
+from gpunode.report.headline import headline, notes, standing
 from gpunode.report.objects import line_style
 from gpunode.report.plain import Part, lines
 
 SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
     "right": "right",
+    "broken": "broken",
     "planned": "to change",
     "differs": "different",
     "changed": "changed",
@@ -28,7 +29,7 @@ WORDS = {
 
 def summed(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
     """The last line: hosts by status, and what waits in the cluster (None: not checked)."""
-    counts = Counter(WORDS[outcome.status] for outcome in outcomes)
+    counts = Counter(WORDS[standing(outcome)] for outcome in outcomes)
     parts = ", ".join(f"{count} {word}" for word, count in counts.items())
     hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
     waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
@@ -57,7 +58,9 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
             yield from ("   ", ("disturbs   ", "dim"), f"   {disturbs.sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
     elif outcome.error is None:
-        yield from (f" {outcome.host:<{width}}  ", ("= up to date\n", "dim"))
+        broken = ("✗ broken, with nothing to change\n", "red")
+        state = broken if standing(outcome) == "broken" else ("= up to date\n", "dim")
+        yield from (f" {outcome.host:<{width}}  ", state)
         yield from _notes(outcome, width)
     yield from failure(outcome, width)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from gpunode.model import Gpu, Link, Outcome
 from gpunode.report.blocks import WORDS, chain, failure, plan_lines
-from gpunode.report.headline import headline
+from gpunode.report.headline import headline, standing
 from gpunode.report.plain import Part, plain
+from gpunode.verify.host import by_hand
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
 STYLES = {"to change": "yellow", "changed": "green", "OK": "green", "right": "green", "verified": "green"}
@@ -49,7 +50,7 @@ class Card:
         if self.links:
             return "broken" if any(link.status == "broken" for link in self.links) else "OK"
         if self.outcome is not None and (self.outcome.error or self.result is None):
-            return WORDS[self.outcome.status]
+            return WORDS[standing(self.outcome)]
         return self.result[0] if self.result else "not reached"
 
     @property
@@ -64,6 +65,8 @@ class Card:
             return f"{broken.layer}: {first(broken.cause or broken.text)}"
         if self.outcome is not None and self.outcome.error:
             return first(self.outcome.error)
+        if self.status == "broken" and self.outcome is not None and (link := by_hand(self.outcome)):
+            return f"{link.layer}: {first(link.cause or link.text)}"
         if self.result is not None:
             return first(self.result[1])
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()

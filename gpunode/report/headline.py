@@ -7,9 +7,9 @@ from collections import Counter
 
 from gpunode import compat
 from gpunode.compat import gpus
-from gpunode.model import Desired, Facts, Outcome
+from gpunode.model import Desired, Facts, Outcome, Status
 from gpunode.runtimes import RUNTIMES, in_use
-from gpunode.verify.host import links
+from gpunode.verify.host import by_hand
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:
@@ -24,15 +24,19 @@ def headline(facts: Facts, wish: Desired | None = None) -> str:
     return " · ".join(parts)
 
 
+def standing(outcome: Outcome) -> Status:
+    """Its status, but `broken` for a host that is right and still cannot work."""
+    return "broken" if by_hand(outcome) else outcome.status
+
+
 def notes(outcome: Outcome) -> tuple[str, ...]:
     """Notes on a host beside its changes: the planner's, the broken link of one that needs none, what was kept unconfirmed, and
     another apply that is running."""
     found = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return found
-    if outcome.status == "right":
-        broken = [link for link in links(outcome) if link.status == "broken"]
-        found += tuple(f"{link.layer} is broken: {link.text}: see `gpunode verify`" for link in broken)
+    if link := by_hand(outcome):
+        found += (f"{link.layer} is broken: {link.text}: see `gpunode verify`",)
     found += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running
     if run is None:

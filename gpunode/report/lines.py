@@ -15,7 +15,7 @@ from gpunode import diff as diffs
 from gpunode.errors import GpunodeError, Obstacle
 from gpunode.model import Disturbed, Event, Host, Link, Outcome
 from gpunode.redaction import redacted
-from gpunode.report.headline import notes
+from gpunode.report.headline import notes, standing
 from gpunode.report.objects import DO
 from gpunode.report.pipe import closed
 
@@ -57,6 +57,7 @@ class Lines:
             line = {
                 "type": "plan",
                 **self._outcome(outcome),
+                "status": standing(outcome),
                 "changes": changes,
                 "disturbs": _disturbs(outcome.disturbs) if outcome.disturbs else None,
                 "notes": notes(outcome),
@@ -107,7 +108,7 @@ class Lines:
         return False
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        counts = Counter[str](outcome.status for outcome in outcomes)
+        counts = Counter[str](standing(outcome) for outcome in outcomes)
         self.total("", {"hosts": len(outcomes), **counts, "cluster": cluster})
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the numbers have it

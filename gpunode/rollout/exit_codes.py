@@ -6,15 +6,17 @@ from collections.abc import Iterable
 
 from gpunode.rollout import gate
 from gpunode.rollout.member import Member, outcomes
+from gpunode.verify.host import by_hand
 
 REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
 
 
 def worst(members: Iterable[Member]) -> int:
-    """Of the hosts' own stories; changes that wait are not judged here."""
-    statuses = {outcome.status for outcome in outcomes(members)}
-    if "failed" in statuses:
+    """Of the hosts' own stories; changes that wait are not judged here. A host that is right but broken needs a person."""
+    found = outcomes(members)
+    statuses = {outcome.status for outcome in found}
+    if "failed" in statuses or any(map(by_hand, found)):
         return 1
     if statuses & {"refused", "declined"}:
         return REFUSED

@@ -41,6 +41,13 @@ def links(outcome: Outcome) -> tuple[Link, ...]:
     return first_broken(chain)
 
 
+def by_hand(outcome: Outcome) -> Link | None:
+    """The broken link of a host that has no changes, such as a lost GPU's: no plan fixes it. None where there is none."""
+    if outcome.status != "right" or outcome.facts is None:
+        return None
+    return next((link for link in links(outcome) if link.status == "broken"), None)
+
+
 def _refused(outcome: Outcome, link: Link) -> Link:
     """The link broken by the refusal of its layer, unless it is broken already."""
     if link.layer != outcome.layer or link.status != "ok":

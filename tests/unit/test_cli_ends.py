@@ -21,12 +21,13 @@ from gpunode.rollout import nodes, planned, stake
 from gpunode.rollout.member import Member
 from gpunode.verify import coverage
 from gpunode.visit import Visit
+from tests import cases
 from tests.unit.test_verify import right
 
 Command = Callable[..., Result]
 REFUSED = Member(Host("a", Ssh("a")), reason=Reason(nodes.CONFLICT, "no"))
 WAITS = Plan("h", (StepPlan("reboot", (Reboot("because"),)),))
-BARE = "groups: {all: {hosts: [right, planned, refused, unreachable, failed]}}\n"
+BARE = "groups: {all: {hosts: [right, broken, planned, refused, unreachable, failed]}}\n"
 WITH_PLUGIN = f"cluster: {{plugin: {{image: 'plugin:1'}}}}\n{BARE}"
 
 
@@ -38,6 +39,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         status: Status = visit.host.name  # type: ignore[assignment]
         if status == "right":
             return Outcome(status, status, right()[1])
+        if status == "broken":
+            return Outcome(status, "right", cases.overlaid(right()[1], {"smi_error": "GPU is lost"}))
         error = None if status == "planned" else "so it is"
         return Outcome(status, status, plan=WAITS if status == "planned" else None, error=error)
 
@@ -64,7 +67,9 @@ def last(result: Result) -> dict[str, Any]:
         ("unreachable", 3, 3),
         ("refused", 4, 4),
         ("failed", 1, 1),
+        ("broken", 1, 1),
         ("right,unreachable", 3, 3),
+        ("planned,broken", 1, 6),
         ("planned,unreachable", 3, 6),
         ("planned,refused", 4, 6),
         ("planned,failed", 1, 6),
@@ -74,7 +79,7 @@ def last(result: Result) -> dict[str, Any]:
 def test_drift_is_reported_where_other_hosts_cannot_be_judged(
     command: Command, hosts: str, plain: int, code: int
 ) -> None:
-    """5 where it is all there is to tell, 6 beside hosts that are away or refused; the summary counts the same."""
+    """5 where it is all there is to tell, 6 beside hosts that are away, refused or broken; the summary counts the same."""
     assert command("plan", "--limit", hosts).exit_code == plain
     drifted = command("plan", "--limit", hosts, "--exit-code", "--json")
     assert drifted.exit_code == code

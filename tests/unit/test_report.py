@@ -32,6 +32,7 @@ from gpunode.model import (
 )
 from gpunode.report import Named, make
 from gpunode.report import live as live_view
+from gpunode.report.cards import Card
 from gpunode.report.human import Human
 from gpunode.report.live import Live
 from gpunode.rollout.listener import Listener
@@ -527,10 +528,20 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
         Outcome("b", "right", seen),
     ]
     words = f"NVML is broken: {lost}: see `gpunode verify`"
-    make(json=False, quiet=True).plans(outcomes)
-    assert capsys.readouterr().out == f" a  = up to date\n    {words}\n b  = up to date\n"
-    make(json=True, quiet=True).plans(outcomes)
-    assert [json.loads(line)["notes"] for line in capsys.readouterr().out.splitlines()] == [[words], []]
+    human, told = make(json=False, quiet=True), make(json=True, quiet=True)
+    human.plans(outcomes)
+    assert capsys.readouterr().out == f" a  ✗ broken, with nothing to change\n    {words}\n b  = up to date\n"
+    human.summary(outcomes)
+    assert capsys.readouterr().err.endswith(": 1 broken, 1 right\n")
+    told.plans(outcomes)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["status"], line["notes"]) for line in lines] == [("broken", [words]), ("right", [])]
+    told.summary(outcomes)
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["broken"], line["right"]) == (1, 1)
+    cards = [Card(one.host, one) for one in outcomes]
+    assert [card.status for card in cards] == ["broken", "right"]
+    assert lost in cards[0].cause
 
 
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(

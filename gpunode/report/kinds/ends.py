@@ -46,7 +46,9 @@ class SummaryMore(Summary, total=False):
         int | None,
         "`plan`, `provision`: objects that would change in the cluster, nodes among them; null: not checked, since the inventory names no plugin or the cluster did not answer",
     ]
-    broken: Annotated[int, "`verify`, `lint`: hosts"]
+    broken: Annotated[
+        int, "`plan`, `provision`: hosts with nothing to change and a broken link; `verify`, `lint`: hosts"
+    ]
     links: Annotated[int, "`verify`: of all hosts together, 11 each"]
     checked: Annotated[int, "`verify`: of `links`"]
     not_checked: Annotated[dict[str, int], "`verify`: the number of hosts by `layer`"]
