@@ -144,7 +144,7 @@ def _packages(
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
         whose = "another driver's, or of another branch or flavour than the one that is wished"
-        why = whose if wish.replaces else "another branch or flavour than the one that fits"
+        why = whose if wish.replaces else f"another branch or flavour; {wish.why}"
         installed = {spec.name: facts.packages[spec.name] for spec in wish.packages if spec.name in wrong}
         if _later(installed, wish, names):
             why = f"a later version than {wish.version}, which nothing is installed over"
