@@ -112,19 +112,25 @@ def faster(rows: Sequence[Sequence[object]], size: Size | None) -> str:
 
 
 def _costs(waiting: Sequence[Member]) -> list[str]:
-    """`1 reboot`, `2 restarts of docker`, `0 pods disturbed`: of these plans together."""
+    """`1 reboot`, `2 restarts of docker`, `nobody works there`: of these plans together."""
     found = [one.disturbs for one in waiting]
     reboots = sum(one.what.reboot and not one.reload for one in found)
-    reloads = sum(one.reload or one.what.modules for one in found)
+    tried = sum(one.reload for one in found)
+    reloads = sum(one.what.modules and not one.reload for one in found)
     units = Counter(unit.removesuffix(".service") for one in found for unit in one.what.restarts)
-    pods = sum(len(one.pods or ()) for one in found if one.anybody)
-    unknown = sum(one.pods is None and one.anybody for one in found)
+    busy = [one for one in found if one.anybody]
+    pods, unknown = sum(len(one.pods or ()) for one in busy), sum(one.pods is None for one in busy)
+    processes = sum(len(one.processes) for one in busy)
+    quiet = "nobody works there" if any(one.what for one in found) else "nothing interrupted"
     return [
         *([_count(reboots, "reboot")] if reboots else []),
+        *([f"{_count(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
         *([f"{_count(reloads, 'reload')} of the modules"] if reloads else []),
         *(f"{_count(times, 'restart')} of {unit}" for unit, times in units.items()),
-        *([f"{_count(pods, 'pod')} disturbed"] if pods or not unknown else []),
+        *([f"{_count(pods, 'pod')} disturbed"] if pods else []),
+        *([f"{processes} process{'' if processes == 1 else 'es'} disturbed"] if processes else []),
         *([f"pods unknown on {_count(unknown, 'host')}"] if unknown else []),
+        *([] if busy else [quiet]),
     ]
 
 
