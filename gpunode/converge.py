@@ -15,8 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode import desired, diff, facts, pipeline, wire
+from gpunode import desired, diff, pipeline, wire
 from gpunode.agent.failures import HINTS
+from gpunode.answers import Unexpected
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.model import (
     Change,
@@ -25,11 +26,12 @@ from gpunode.model import (
     Host,
     OnEvent,
     Outcome,
+    Plan,
     PluginImage,
     Reboot,
     Service,
 )
-from gpunode.visit import Visit
+from gpunode.visit import Visit, unexpected
 from gpunode.wording import Advice, Command
 
 ROUNDS = 3
@@ -63,8 +65,8 @@ def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     run = outcome.facts.running if outcome.facts else None
     if run is None:
         return outcome
-    tell(Event("stage", visit.host.name, f"follow the apply that {run.by} started", {"run": run.id}))
-    for message in _messages(visit, wire.follow_job(run.id), run.id, tell):
+    tell(Event("stage", visit.host.name, f"follow the apply that {run.by} started", {"run": run.run}))
+    for message in _messages(visit, wire.follow_job(run.run), run.run, tell):
         if message["type"] == "progress":
             tell(Event("progress", visit.host.name, message["text"]))
     return look(visit, tell)
@@ -100,15 +102,15 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     for message in _messages(visit, job, run, tell, archives, guarded=guarded):
         kind = message["type"]
         if kind == "start":
-            change = plan.changes[message["n"]]
+            change = _change(host, plan, message)
             data = {"n": message["n"], "of": len(plan.changes), "kind": type(change).__name__}
             tell(Event("change", host.name, diff.headline(change), data))
         elif kind == "progress":
-            tell(Event("progress", host.name, message["text"], {"percent": message.get("percent")}))
+            tell(Event("progress", host.name, message["text"], {"percent": message["percent"]}))
         elif kind == "done":
-            applied.append(plan.changes[message["n"]])
+            applied.append(_change(host, plan, message))
         elif kind == "failed":
-            error = _failure(host, plan.changes[message["n"]], message)
+            error = _failure(host, _change(host, plan, message), message)
         elif kind == "locked":
             raise Refused(
                 host.name,
@@ -128,7 +130,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
                 hint="Run again.",
             )
         elif kind == "facts":
-            seen = _seen(host, message)
+            seen = message["facts"]
     if error is None and any(isinstance(change, Reboot) for change in applied):
         reboot = next(change for change in applied if isinstance(change, Reboot))
         seen, refused = _reboot(visit, run, outcome.facts.boot_id, tell)
@@ -171,12 +173,20 @@ def abort(visit: Visit, tell: OnEvent) -> Ended:
 def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFailed:
     lines = [
         f"{diff.headline(change)}: {message['error']}",
-        *(f"  {line}" for line in message.get("detail", ())),
+        *(f"  {line}" for line in message["detail"]),
     ]
-    if message.get("restored"):
+    if message["restored"]:
         lines.append(f"Put back as it was: {', '.join(message['restored'])}")
-    code = message.get("code", "")
+    code = message["code"]
     return AgentFailed(host.name, "\n".join(lines), hint=HINTS.get(code, ""), code=code)
+
+
+def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:
+    n: int = message["n"]
+    if 0 <= n < len(plan.changes):
+        return plan.changes[n]
+    expected = f"the number of one of {len(plan.changes)} changes"
+    raise unexpected(host, Unexpected(n, expected, f"{message['type']}.n"))
 
 
 def _messages(
@@ -260,21 +270,11 @@ def _clock(since: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
-def _seen(host: Host, message: Mapping[str, Any]) -> Facts:
-    """The message's facts. Raises AgentFailed for what no agent sends: a host may answer anything."""
-    try:
-        return facts.parse(message["facts"])
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise AgentFailed(
-            host.name, f"the agent's answer holds no facts that gpunode reads ({error!r:.200})"
-        ) from error
-
-
 def _probe(visit: Visit) -> Facts:
     seen: Facts | None = None
     for message in visit.ask(wire.probe_job(visit.watch)):
         if message["type"] == "facts":
-            seen = _seen(visit.host, message)
+            seen = message["facts"]
     if seen is None:
         raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
     return seen

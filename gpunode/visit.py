@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from gpunode import pipeline, reach
+from gpunode import pipeline, reach, wire
 from gpunode.agent.failures import HINTS
+from gpunode.answers import Unexpected
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.model import Host, PluginImage
 from gpunode.password import Password
@@ -33,7 +34,8 @@ class Visit:
     def ask(
         self, job: Mapping[str, Any], archives: Sequence[str] = ()
     ) -> Generator[dict[str, Any], None, None]:
-        """Run one job with the agent; yields its messages. Raises AgentFailed when the agent refuses the job."""
+        """Run one job with the agent; yields its messages, read. Raises AgentFailed when the agent refuses the job, or for a message
+        that no agent sends."""
         if self._connection is None:
             self._connection = self._dial(self.host)
         try:
@@ -46,10 +48,14 @@ class Visit:
                 install=self.install,
                 silence=INSTALL_SECONDS if self.install else reach.SILENT_SECONDS,
             ):
-                if message["type"] == "failed" and message["n"] is None:
-                    code = message["code"]
-                    raise AgentFailed(self.host.name, message["error"], hint=HINTS[code], code=code)
-                yield message
+                try:
+                    known = wire.read(message)
+                except Unexpected as error:
+                    raise unexpected(self.host, error) from error
+                if known["type"] == "failed" and known["n"] is None:
+                    code = known["code"]
+                    raise AgentFailed(self.host.name, known["error"], hint=HINTS.get(code, ""), code=code)
+                yield known
         except Unreachable:
             self.close()
             raise
@@ -59,3 +65,12 @@ class Visit:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def unexpected(host: Host, error: Unexpected) -> AgentFailed:
+    """The failure of a host that may answer anything."""
+    return AgentFailed(
+        host.name,
+        f"the host answered {error}",
+        hint="gpunode's agent does not: check that python3 on the host is Python, and what its login shell prints.",
+    )

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpunode import streams
+from gpunode import answers, facts, streams
 from gpunode.agent import bundle
 from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
 
@@ -85,7 +85,46 @@ def _message(line: bytes) -> dict[str, Any] | None:
         message: dict[str, Any] = json.loads(line)
     except (ValueError, RecursionError):  # another program printed it
         return None
-    return message if "type" in message else None
+    return message if isinstance(message.get("type"), str) else None
+
+
+# What gpunode reads of messages, by their type.
+MEMBERS: Mapping[str, Mapping[str, Any]] = {
+    "facts": {"facts": Mapping[str, Any]},
+    "start": {"n": int},
+    "progress": {"text": str, "percent": float | None},
+    "confirm": {"n": int, "unit": str},
+    "done": {"n": int},
+    "failed": {
+        "n": int | None,
+        "code": str,
+        "error": str,
+        "detail": tuple[str, ...],
+        "restored": tuple[str, ...],
+    },
+    "locked": {"by": str, "since": float},
+    "aborting": {"by": str, "since": float, "doing": str},
+    "container": {
+        "tool": str | None,
+        "image": str | None,
+        "tools": tuple[str, ...] | None,
+        "status": int,
+        "words": tuple[str, ...],
+        "uuids": tuple[str, ...],
+        "devices": tuple[str, ...],
+        "mounts": tuple[str, ...],
+    },
+}
+
+
+def read(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with its members as they are declared, and Facts for its facts. Raises Unexpected."""
+    kind = message["type"]
+    members = MEMBERS.get(kind, {})
+    found = {name: answers.read(one, message.get(name), f"{kind}.{name}") for name, one in members.items()}
+    if kind == "facts":
+        found["facts"] = facts.parse(found["facts"])
+    return {**message, **found}
 
 
 # --- Jobs --------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ class Kubelet:
 class Run:
     """An apply that is under way on the host, or that ended after its connection was lost."""
 
-    id: str
+    run: str
     since: float
     by: str
 
@@ -212,20 +212,20 @@ class Facts:
     kernel: str
     boot_id: str
     uptime: float
-    cgroup: Literal["v1", "hybrid", "v2"]
-    secure_boot: bool | None
-    pci: tuple[PciDevice, ...]
-    modules: Mapping[str, Module]
-    module_banner: str | None  # first line of /proc/driver/nvidia/version
-    library_version: str | None  # suffix of the file behind libnvidia-ml.so.1
-    gpus: tuple[Gpu, ...]
-    smi_error: str | None  # nvidia-smi's message when it failed
-    packages: Mapping[str, Package]
-    files: Mapping[str, File]
-    units: Mapping[str, Unit]
-    docker: Docker | None
-    containerd: Containerd | None
-    kubelet: Kubelet | None
+    cgroup: Literal["v1", "hybrid", "v2"] = "v1"
+    secure_boot: bool | None = None
+    pci: tuple[PciDevice, ...] = ()
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    module_banner: str | None = None  # first line of /proc/driver/nvidia/version
+    library_version: str | None = None  # suffix of the file behind libnvidia-ml.so.1
+    gpus: tuple[Gpu, ...] = ()
+    smi_error: str | None = None  # nvidia-smi's message when it failed
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    files: Mapping[str, File] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    docker: Docker | None = None
+    containerd: Containerd | None = None
+    kubelet: Kubelet | None = None
     gpu_users: tuple[GpuUser, ...] = ()
     containers: int | None = None  # and virtual machines, that have processes; None: not known
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id

@@ -50,7 +50,7 @@ def test_a_connection_that_dies_kills_only_the_follower(host: Host) -> None:
     follower.kill()
     running = facts.parse(host.probe()).running
     assert running is not None
-    assert (running.id, running.by) == ("run1", "anna@desk")
+    assert (running.run, running.by) == ("run1", "anna@desk")
     job = wire.follow_job("run1")
     second = host.start(job)
     host.write("/state/go", "")

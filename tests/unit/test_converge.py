@@ -15,6 +15,7 @@ from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepP
 from gpunode.visit import Visit
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
+FAILED = {"type": "failed", "n": 0, "code": "internal", "error": "no", "detail": [], "restored": []}
 FILES = tuple(WriteFile(f"/etc/{name}", "text\n", "a reason") for name in ("a", "b", "c"))
 
 Answer = tuple[list[dict[str, Any]], bool]  # messages, and whether the answer comes to its end
@@ -227,7 +228,7 @@ def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
         "since": 0.0,
         "doing": "packages cuda-drivers",
     }
-    failed = {"type": "failed", "n": 1, "restored": ["/etc/a"], "detail": ["docker.service runs again"]}
+    failed = {**FAILED, "restored": ["/etc/a"], "detail": ["docker.service runs again"]}
     agent = Agent(
         ([aborting, failed, {"type": "progress", "text": "left"}, {"type": "end", "ok": True}], True)
     )
@@ -264,7 +265,7 @@ def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> N
 def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]) -> None:
     """Nobody waits a quarter of an hour for a host that never goes down."""
     words = "Call to Reboot failed: Access denied"
-    refused = {"type": "failed", "n": 0, "code": "reboot-failed", "error": words, "detail": []}
+    refused = {**FAILED, "code": "reboot-failed", "error": words}
     story = [*done(0), {"type": "end", "ok": True}]
     agent = Agent(
         (story, True),
@@ -287,15 +288,119 @@ def test_an_answer_without_facts_is_a_failure() -> None:
         converge.look(Visit(HOST, agent.dial, None), lambda _: None)
 
 
+PCI = {"address": "0000:3b:00.0", "vendor": "10de", "device": "2330", "cls": "030200"}
+KUBELET = {"version": "1.34.1", "arguments": [], "unit_text": "", "journal": []}
+HOLDER = {"run": "r", "by": "ann@desk", "since": 5}
+KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
+
+
 @pytest.mark.parametrize(
-    "wrong", [{}, {"time": "soon"}, {"pci": [1]}, {"files": [1]}, {"smi": 1}, {"uptime": None}]
+    ("wrong", "words"),
+    [
+        ({"time": "soon"}, "'soon' where a number up to 1e+11 is expected, in facts.time"),
+        ({"time": True}, "true where a number up to 1e+11 is expected, in facts.time"),
+        ({"uptime": None}, "nothing where a number up to 1e+11 is expected, in facts.uptime"),
+        ({"kernel": [6, 1]}, "a list where text is expected, in facts.kernel"),
+        ({"boot_id": {}}, "an object where text is expected, in facts.boot_id"),
+        ({"cgroup": "v3"}, "'v3' where one of v1, hybrid, v2 is expected, in facts.cgroup"),
+        ({"pci": "10de"}, "'10de' where a list is expected, in facts.pci"),
+        ({"pci": [1]}, "1 where an object is expected, in facts.pci[0]"),
+        ({"pci": [{**PCI, "vendor": 10}]}, "10 where text is expected, in facts.pci[0].vendor"),
+        ({"pci": [{**PCI, "numa_node": 1 << 64}]}, "18446744073709551616 where a whole number is expected"),
+        (
+            {"modules": {"nvidia": {"version": None}}},
+            "nothing where a whole number is expected, in facts.modules[nvidia].refcnt",
+        ),
+        ({"smi": 1}, "1 where an object is expected, in facts.smi"),
+        (
+            {"smi": {"gpus": [["0", "GPU-1"]]}},
+            "a list where a row of nvidia-smi is expected, in facts.smi.gpus[0]",
+        ),
+        (
+            {"smi": {"gpus": [["first", "GPU-1", "P40", "0", "1"]]}},
+            "a list where a row of nvidia-smi is expected",
+        ),
+        ({"os": {"ID": ["debian"]}}, "a list where text is expected, in facts.os[ID]"),
+        (
+            {"packages": {"nvidia-open": {"version": None}}},
+            "nothing where text is expected, in facts.packages[nvidia-open].version",
+        ),
+        ({"files": [1]}, "a list where an object is expected, in facts.files"),
+        (
+            {"files": {"/etc/a": {"exists": 1}}},
+            "1 where true or false is expected, in facts.files[/etc/a].exists",
+        ),
+        (
+            {"files": {"/etc/a": {"exists": True, "content": {}}}},
+            "an object where text is expected, in facts.files[/etc/a].content",
+        ),
+        (
+            {"kubelet": {**KUBELET, "arguments": [None]}},
+            "nothing where text is expected, in facts.kubelet.arguments[0]",
+        ),
+        (
+            {"running": {**HOLDER, "since": 1e18}},
+            "1e+18 where a number up to 1e+11 is expected, in facts.running.since",
+        ),
+        (
+            {"unconfirmed": [{**KEPT, "since": 1e18}]},
+            "1e+18 where a number up to 1e+11 is expected, in facts.unconfirmed[0].since",
+        ),
+        ({"unconfirmed": [{**KEPT, "since": float("nan")}]}, "nan where a number up to 1e+11 is expected"),
+        ({"errors": {"units": 5}}, "5 where text is expected, in facts.errors[units]"),
+    ],
 )
-def test_an_answer_with_facts_of_other_types_is_a_failure(raw: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_facts_of_another_type_are_a_failure_that_names_their_place(
+    raw: dict[str, Any], wrong: dict[str, Any], words: str
+) -> None:
     """A host may answer anything."""
-    told = {**raw, **wrong} if wrong else {}
-    agent = Agent(([{"type": "facts", "facts": told}, {"type": "end", "ok": True}], True))
-    with pytest.raises(AgentFailed, match="holds no facts that gpunode reads"):
+    agent = Agent(([{"type": "facts", "facts": {**raw, **wrong}}, {"type": "end", "ok": True}], True))
+    with pytest.raises(AgentFailed) as error:
         converge.look(Visit(HOST, agent.dial, None), lambda _: None)
+    assert f"the host answered {words}" in error.value.message
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"type": ["facts"]}, "no facts"),  # of another program
+        ({"type": "facts"}, "nothing where an object is expected, in facts.facts"),
+        ({"type": "facts", "facts": []}, "a list where an object is expected, in facts.facts"),
+        ({"type": "start", "n": "1"}, "'1' where a whole number is expected, in start.n"),
+        ({"type": "start", "n": 3}, "3 where the number of one of 3 changes is expected, in start.n"),
+        ({"type": "done", "n": -1}, "-1 where the number of one of 3 changes is expected, in done.n"),
+        ({"type": "progress", "text": None}, "nothing where text is expected, in progress.text"),
+        (
+            {"type": "progress", "text": "", "percent": "5"},
+            "'5' where a number up to 1e+11 is expected, in progress.percent",
+        ),
+        ({**FAILED, "n": {}}, "an object where a whole number is expected, in failed.n"),
+        ({**FAILED, "n": None, "code": "of tomorrow"}, "no"),
+        ({**FAILED, "code": []}, "a list where text is expected, in failed.code"),
+        ({**FAILED, "detail": "no"}, "'no' where a list is expected, in failed.detail"),
+        ({**FAILED, "restored": [1]}, "1 where text is expected, in failed.restored[0]"),
+        (
+            {**HOLDER, "type": "locked", "since": 1e18},
+            "1e+18 where a number up to 1e+11 is expected, in locked.since",
+        ),
+        ({**CONFIRM, "unit": 1}, "1 where text is expected, in confirm.unit"),
+    ],
+)
+def test_a_message_of_another_type_is_a_failure_that_names_its_place(
+    raw: dict[str, Any], message: dict[str, Any], words: str
+) -> None:
+    """Of an apply, which is followed by its messages."""
+    with pytest.raises(AgentFailed) as error:
+        apply(Agent(([message], True), ([], True)), planned(raw, *FILES))
+    assert words in error.value.message
+
+
+@pytest.mark.parametrize("wrong", [{"since": 1e18}, {"since": "noon"}, {"by": 1}, {"doing": None}])
+def test_an_abort_reads_no_message_of_another_type(wrong: dict[str, Any]) -> None:
+    aborting = {**HOLDER, "type": "aborting", "doing": "restart docker.service", **wrong}
+    with pytest.raises(AgentFailed, match=f"is expected, in aborting.{next(iter(wrong))}"):
+        converge.abort(Visit(HOST, Agent(([aborting], True)).dial, None), lambda _: None)
 
 
 def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None:
