@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -29,7 +30,7 @@ class Size:
         """`4` or `25%`. Raises UsageError for anything else, and for less than one."""
         digits = text.strip().removesuffix("%")
         percent = text.strip().endswith("%")
-        if not digits.isdecimal() or int(digits) < 1 or (percent and int(digits) > 100):
+        if not re.fullmatch(r"\d{1,6}", digits) or int(digits) < 1 or (percent and int(digits) > 100):
             raise UsageError(
                 f"{option} {text}: not a number of hosts or a percentage",
                 hint=f"Write `{option} 4` or `{option} 25%`.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import calendar
 import getpass
 import json
+import math
 import os
 import secrets
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.rollout.record_head import damaged
 from gpunode.wording import Advice, Command, few
 
 FORMAT = 1
@@ -167,7 +169,10 @@ def read(path: Path) -> RecordedRun:
     try:
         return _parsed(path, list(_lines(path)))
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise GpunodeError(f"{path}: not the record of a run ({error})", hint="Begin a new run.") from None
+        raise GpunodeError(
+            f"{path}: not the record of a run ({error})",
+            hint="Move the file away and begin a new run with `gpunode provision`.",
+        ) from None
 
 
 def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
@@ -180,23 +185,30 @@ def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         )
     if written is None or not isinstance(head.get("hosts"), list):
         raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")
-    began = float(head.get("began", 0))
-    hosts: dict[str, Progress] = {str(name): Progress("waiting", began) for name in head["hosts"]}
+    inventory, options = head.get("inventory", ""), head.get("options") or {}
+    if damage := damaged(head):
+        raise ValueError(f"line 1: {damage}")
+    began = _time(head.get("began", 0))
+    hosts: dict[str, Progress] = {name: Progress("waiting", began) for name in head["hosts"]}
     ended = False
     for line in lines[1:]:
         if line.get("state") in get_args(State) and line.get("host") in hosts:
             hosts[line["host"]] = Progress(
-                line["state"], float(line.get("time", 0)), str(line.get("why", ""))
+                line["state"], _time(line.get("time", 0)), str(line.get("why", ""))
             )
         ended = ended or "ended" in line
-    return RecordedRun(
-        path.stem, str(head.get("inventory", "")), began, {**(head.get("options") or {})}, hosts, ended
-    )
+    return RecordedRun(path.stem, inventory, began, {**options}, hosts, ended)
+
+
+def _time(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no time")
+    return float(value)
 
 
 def last(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
-    """The newest run of this inventory; None if there is none. Records that cannot be read are passed over."""
-    return next(_newest_first(inventory, folder), None)
+    """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
+    return next(_newest_first(inventory, folder, strict=True), None)
 
 
 def left_before(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
@@ -217,14 +229,25 @@ def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
     return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
 
 
-def _newest_first(inventory: Path, folder: Path | None) -> Iterator[RecordedRun]:
+def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False) -> Iterator[RecordedRun]:
+    """`strict`: raises GpunodeError for a record of this inventory that cannot be read; else it is passed over."""
     for path in sorted((folder or runs()).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
         except GpunodeError:
+            if strict and _names(path, inventory):
+                raise
             continue
         if run.inventory == str(inventory.resolve()):
             yield run
+
+
+def _names(path: Path, inventory: Path) -> bool:
+    """Whether a record that cannot be read as one names this inventory."""
+    try:
+        return next(_lines(path), {}).get("inventory") == str(inventory.resolve())
+    except GpunodeError:
+        return False
 
 
 def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:

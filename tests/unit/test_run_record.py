@@ -69,14 +69,20 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     [
         "", "x", "[]", "{}", '{"format": 1}', "[" * 100_000,
         '{"format": 1, "hosts": ["a"], "began": {}}', '{"format": 1, "hosts": [], "options": 1}',
+        '{"format": 1, "hosts": [5]}', '{"format": 1, "hosts": ["a"], "inventory": 5}', '{"format": true, "hosts": ["a"]}',
+        *(f'{{"format": 1, "hosts": ["a"], "options": {{"{key}": {value}}}}}' for key, value in (
+            ("batch", 1), ("batch", '"x"'), ("batch", '"0"'), ("canary", '"x"'), ("canary", "true"), ("fingerprints", 5),
+            ("fingerprints", "[5]"), ("fingerprints", '"A"'), ("max_fail", '"2"'), ("max_fail", "1.5"), ("run", '"no"'),
+        )),
         '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": ["a"]}',
+        '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": "a", "time": NaN}',
         '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": "a", "time": "soon"}',
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(text)
-    with pytest.raises(GpunodeError, match="not the record of a run"):
+    with pytest.raises(GpunodeError, match=f"^{path}: not the record of a run"):
         record.read(path)
 
 
@@ -92,6 +98,19 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
     assert found is not None
     assert found.id == mine.id
     assert record.last(tmp_path / "none.yaml", folder=runs) is None
+
+
+def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Path) -> None:
+    """An older run would be resumed in its place; what only looks back passes it over."""
+    begun(tmp_path, "a")
+    inventory = tmp_path / "inventory.yaml"
+    path = tmp_path / "runs/99999999T000000Z-0000.jsonl"
+    head = {"format": 1, "hosts": ["a"], "inventory": str(inventory), "options": {"batch": 1}}
+    path.write_text(json.dumps(head) + "\n")
+    with pytest.raises(GpunodeError) as error:
+        record.last(inventory, folder=path.parent)
+    assert error.value.message == f"{path}: not the record of a run (line 1: options.batch is 1)"
+    assert record.left_before(inventory, folder=path.parent) == ()
 
 
 def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
