@@ -18,7 +18,8 @@ from gpunode.errors import Refused
 from gpunode.kubelets import arguments
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
 from gpunode.planning import CannotPlan, files, specifications
-from gpunode.runtimes.containerd.config_toml import lookup, parse
+from gpunode.runtimes import toolkit
+from gpunode.runtimes.containerd.config_toml import lookup
 from gpunode.versions import numbers, upstream
 
 COMMANDS = (1, 12)  # from which toolkit on nvidia-ctk makes the links and generates specifications
@@ -118,8 +119,7 @@ def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
 
 def _mode(facts: Facts) -> str:
     """How NVIDIA's runtime gives containers their devices."""
-    data = parse(files.text(facts, files.TOOLKIT_CONFIG) or "", files.TOOLKIT_CONFIG)
-    return str(lookup(data, ("nvidia-container-runtime",)).get("mode", "auto"))
+    return str(lookup(toolkit.read(facts), ("nvidia-container-runtime",)).get("mode", "auto"))
 
 
 def _loss(

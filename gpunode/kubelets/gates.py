@@ -219,7 +219,7 @@ def _config_gate(
         if key.value != name:
             continue
         if wish is not None:
-            if value.value.lower() == _word(wish):
+            if str(value.value).lower() == _word(wish):
                 return text
             return text[: value.start_mark.index] + _word(wish) + text[value.end_mark.index :]
         if len(mapping.value) == 1 and owner.start_mark.column > 0:  # inside a JSON object: its members stay

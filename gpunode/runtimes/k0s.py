@@ -17,10 +17,10 @@ from gpunode.runtimes.containerd.config_toml import (
     containerd_toml,
     is_right,
     lookup,
-    parse,
     section,
 )
 from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
+from gpunode.runtimes.containerd.source import read
 
 UNITS = ("k0sworker.service", "k0scontroller.service")
 MAIN = "/etc/k0s/containerd.toml"
@@ -121,9 +121,9 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
             hint="Move what is yours into drop-ins of /etc/k0s/containerd.d, remove the file and restart k0s, which writes it "
             "again; or add the nvidia runtime to it by hand and set `runtime: none`.",
         )
-    data = {path: parse(files.text(facts, path) or "", path) for path in _paths(facts)}
-    path = next((path for path in reversed(data) if _speaks(data[path], path)), DROP_IN)
-    if merged and is_right(merged, MERGED, default=default):
+    data = {path: read(files.text(facts, path) or "", path) for path in _paths(facts)}
+    path = next((path for path in reversed(data) if _speaks(data[path])), DROP_IN)
+    if merged and is_right(merged, default=default):
         return ()
     text = (
         files.text(facts, path)
@@ -139,7 +139,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
     there = data.get(path, {})
-    nvidia = lookup(there, (*section(there, path, _version(facts)), "runtimes", "nvidia"))
+    nvidia = lookup(there, (*section(there, _version(facts)), "runtimes", "nvidia"))
     if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
         why += f"; {files.WRITES_BACK}"
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
@@ -148,7 +148,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
 def _taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where k0s was started with a drop-in that is right, and made something else of it."""
     merged, name = _merged(facts), unit(facts)
-    if merged and not is_right(merged, MERGED, default=default):
+    if merged and not is_right(merged, default=default):
         raise CannotPlan(
             f"{name} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
             hint=f"See `journalctl -u {name} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
@@ -156,7 +156,7 @@ def _taken(facts: Facts, *, default: bool) -> None:
 
 
 def _merged(facts: Facts) -> Mapping[str, Any]:
-    return parse(files.text(facts, MERGED) or "", MERGED)
+    return read(files.text(facts, MERGED) or "", MERGED)
 
 
 def _paths(facts: Facts) -> tuple[str, ...]:
@@ -164,9 +164,9 @@ def _paths(facts: Facts) -> tuple[str, ...]:
     return tuple(sorted(there))
 
 
-def _speaks(data: Mapping[str, Any], path: str) -> bool:
+def _speaks(data: Mapping[str, Any]) -> bool:
     """Whether a drop-in names the nvidia runtime or the default one."""
-    table = lookup(data, section(data, path))
+    table = lookup(data, section(data))
     return "default_runtime_name" in table or "nvidia" in lookup(table, ("runtimes",))
 
 

@@ -17,10 +17,10 @@ from gpunode.runtimes.containerd.config_toml import (
     containerd_toml,
     is_right,
     lookup,
-    parse,
     section,
 )
 from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
+from gpunode.runtimes.containerd.source import read
 
 UNIT = microk8s.CONTAINERD
 TEMPLATE = f"{microk8s.ARGS}containerd-template.toml"
@@ -60,7 +60,7 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             hint="Let `microk8s inspect` say what is wrong with it; `snap refresh microk8s` brings the file back.",
         )
     for path in _imported(facts):
-        cri = lookup(parse(files.text(facts, path) or "", path), ("plugins",))
+        cri = lookup(read(files.text(facts, path) or "", path), ("plugins",))
         if any(lookup(table, ("containerd",)) for table in cri.values() if isinstance(table, Mapping)):
             raise CannotPlan(
                 f"{path}: this file of others has the last word on the runtimes of MicroK8s, which imports it",
@@ -117,12 +117,12 @@ def filled(text: str) -> str:
 
 def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     text = files.text(facts, TEMPLATE) or ""
-    now = parse(filled(text), TEMPLATE)
-    if is_right(now, TEMPLATE, default=default):
+    now = read(filled(text), TEMPLATE)
+    if is_right(now, default=default):
         return ()
     after = containerd_toml(text, default=default, effective=now, path=TEMPLATE)
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
-    nvidia = lookup(now, (*section(now, TEMPLATE), "runtimes", "nvidia"))
+    nvidia = lookup(now, (*section(now), "runtimes", "nvidia"))
     if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
         why += f"; {files.WRITES_BACK} ({ADDON} ends that)"
     return files.write(facts, TEMPLATE, after, why, wrong="does not have the nvidia runtime as wished")
@@ -130,8 +130,8 @@ def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
 
 def _taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where it was started with a template that is right, and made something else of it."""
-    made = parse(files.text(facts, MADE) or "", MADE)
-    if not made or not is_right(made, MADE, default=default):
+    made = read(files.text(facts, MADE) or "", MADE)
+    if not made or not is_right(made, default=default):
         raise CannotPlan(
             f"{UNIT} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
             hint=f"See `journalctl -u {UNIT}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
@@ -142,6 +142,6 @@ def _taken(facts: Facts, *, default: bool) -> None:
 def _imported(facts: Facts) -> tuple[str, ...]:
     """The files that the configuration imports, of those that were read."""
     texts = (files.text(facts, path) or "" for path in (TEMPLATE, MADE))
-    patterns = [str(one) for text in texts for one in parse(filled(text), TEMPLATE).get("imports") or ()]
+    patterns = [str(one) for text in texts for one in read(filled(text), TEMPLATE).get("imports") or ()]
     there = (path for path, file in facts.files.items() if file.exists)
     return tuple(sorted(path for path in there if any(fnmatchcase(path, one) for one in patterns)))

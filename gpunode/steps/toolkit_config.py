@@ -15,15 +15,11 @@ from gpunode import compat
 from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import CannotPlan, files
 from gpunode.render import toml
-from gpunode.runtimes.containerd.config_toml import parse
+from gpunode.runtimes import toolkit
 from gpunode.runtimes.crio.step import known, low_level
 from gpunode.versions import branch_of, is_installed
 
 FILE = files.TOOLKIT_CONFIG
-STRICT: Mapping[str, bool] = {
-    "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
-    "accept-nvidia-visible-devices-as-volume-mounts": True,
-}
 PRICE = (
     "isolation: an unprivileged container gets the GPUs that the device plugin allocated to it and no others; the price: "
     "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
@@ -44,9 +40,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             f"`isolation: true` needs {FILE}, which comes with the toolkit",
             hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
         )
-    data = parse(before or "", FILE)
     text, reasons = before or "", []
-    for change, why in _edits(data, facts, desired):
+    for change, why in _edits(toolkit.read(facts), facts, desired):
         text = change(text)
         reasons.append(why)
     if not reasons:
@@ -57,7 +52,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[tuple[Any, str]]:
-    for key, value in STRICT.items() if desired.isolation else ():
+    for key, value in toolkit.STRICT.items() if desired.isolation else ():
         if data.get(key) is not value:
             yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
     packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
@@ -67,7 +62,7 @@ def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[
         why = f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
         yield (lambda text: toml.put(text, MODE, "legacy")), why
     below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
-    there = known(files.text(facts, FILE) or "") if below else []
+    there = known(facts) if below else []
     if below and below not in there:
         wished = [below, *there]
         why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"

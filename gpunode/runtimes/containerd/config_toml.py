@@ -6,32 +6,16 @@ Edits are made in the text and then read back: when the result does not say exac
 from __future__ import annotations
 
 import copy
-import re
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
-
-import tomlkit
-from tomlkit.exceptions import ParseError, TOMLKitError
 
 from gpunode.planning import CannotPlan
 from gpunode.render import toml
 from gpunode.render.toml import Path
-
-if sys.version_info >= (3, 11):
-    import tomllib
+from gpunode.runtimes.containerd.source import PLUGINS, read
 
 BINARY = "/usr/bin/nvidia-container-runtime"
-# Where the CRI plugin's settings are, by the file's `version`; a file without one is version 1.
-PLUGINS = {
-    1: "cri",
-    2: "io.containerd.grpc.v1.cri",
-    3: "io.containerd.cri.v1.runtime",
-    4: "io.containerd.cri.v1.runtime",
-}
 DISCARD = "discard_unpacked_layers"
-HINT = "Fix the file by hand (containerd reads it too), then run again; it was not touched."
 RUNC = "io.containerd.runc.v2"
 # They read BinaryName; older ones do not. The last is that of MicroK8s' template, which is filled in with one of the others.
 SHIMS = (RUNC, "io.containerd.runc.v1", "${RUNTIME_TYPE}")
@@ -56,30 +40,7 @@ OPTIONS = {
 }
 
 
-def parse(text: str, path: str) -> dict[str, Any]:
-    """The file as data."""
-    text = text.removeprefix(
-        "\ufeff"
-    )  # containerd 1.x ignores it; the check on the host covers other versions
-    try:
-        if sys.version_info >= (3, 11):  # ten times as fast, which counts for the dumps of a fleet
-            with suppress(tomllib.TOMLDecodeError):
-                return tomllib.loads(text)
-        return tomlkit.parse(text).unwrap()
-    except ParseError as error:
-        reason = re.sub(r"\s*at line \d+ col \d+$", "", str(error))
-        reason = "the file ends too early" if "\\x00" in reason else reason
-        # tomlkit calls the line's end, which the string runs into, a control character
-        reason = "a string is not closed" if re.search(r"use \\u000[ad] instead", reason) else reason
-        where = f"{path}:{error.line}:{error.col + 1}"
-        raise CannotPlan(f"{path} does not parse\n{where}: not valid TOML: {reason}", hint=HINT) from None
-    except TOMLKitError as error:
-        raise CannotPlan(f"{path} does not parse\nnot valid TOML: {error}", hint=HINT) from None
-    except RecursionError:
-        raise CannotPlan(f"{path} does not parse\nit is nested too deeply", hint=HINT) from None
-
-
-def section(data: Mapping[str, Any], path: str, version: int = 1, *, second: bool = False) -> Path:
+def section(data: Mapping[str, Any], version: int = 1, *, second: bool = False) -> Path:
     """Where a file of this `version` keeps the CRI plugin's `containerd` table; one without a version has this one.
 
     `second`: it is containerd 2.0 or newer that reads the file. It takes the new section from old files, too, where
@@ -87,11 +48,6 @@ def section(data: Mapping[str, Any], path: str, version: int = 1, *, second: boo
     the snapshotter's settings only where the old section names runtimes, so that naming one would set them.
     """
     version = data.get("version", version)
-    if not isinstance(version, int) or version not in PLUGINS:
-        raise CannotPlan(
-            f"{path}: `version = {version}` is none that gpunode knows (1 to 4)",
-            hint="Set `runtime: none` for this host and add the nvidia runtime by hand.",
-        )
     old, new = (("plugins", PLUGINS[number], "containerd") for number in (version, 3))
     if not second or version > 2:
         return old
@@ -108,9 +64,9 @@ def lookup(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return data
 
 
-def is_right(data: Mapping[str, Any], path: str, *, default: bool) -> bool:
+def is_right(data: Mapping[str, Any], *, default: bool) -> bool:
     """Whether containerd has the nvidia runtime as desired, by its configuration dump."""
-    cri = lookup(data, section(data, path))
+    cri = lookup(data, section(data))
     runtimes = lookup(cri, ("runtimes",))
     runtime = lookup(runtimes, ("nvidia",))
     works = runtime.get("runtime_type") == RUNC and binaries(runtime) == {BINARY}
@@ -157,19 +113,17 @@ def containerd_toml(
     none: a drop-in has the main file's. `second`: containerd is 2.0 or newer, and has its own runc beside the
     runtimes that are named.
     """
-    data = parse(text, path)
-    root = section(data, path, version, second=second)
-    _must_be_tables(data, (*root, "runtimes", "nvidia", "options"), path)
-    _must_be_tables(data, (*root, "default_runtime", "options"), path)
+    data = read(text, path)
+    root = section(data, version, second=second)
     cri = lookup(data, root)
-    plugin = lookup(effective, section(effective, path)[:-1]) if effective else lookup(data, root[:-1])
+    plugin = lookup(effective, section(effective)[:-1]) if effective else lookup(data, root[:-1])
     edits = tuple(_edits(cri, plugin, default=default, keeps_runc=second or root[1] == PLUGINS[3]))
     wished = copy.deepcopy(data)
     for at, value in edits:
         merge(wished, (*root, *at), value)
         text = toml.put(text, (*root, *at), value)
     try:
-        same = parse(text, path) == wished
+        same = read(text, path) == wished
     except CannotPlan:
         same = False
     if not same:
@@ -179,16 +133,6 @@ def containerd_toml(
             "or set `runtime: none` for this host.",
         )
     return text
-
-
-def _must_be_tables(data: Mapping[str, Any], path: Path, file: str) -> None:
-    for depth, part in enumerate(path, 1):
-        if part not in data:
-            return
-        value = data[part]
-        if not isinstance(value, Mapping):
-            raise CannotPlan(f"{file}: `{'.'.join(path[:depth])}` is not a table", hint=HINT)
-        data = value
 
 
 def _edits(

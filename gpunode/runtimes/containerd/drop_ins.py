@@ -18,7 +18,8 @@ from typing import Any
 from gpunode.model import Containerd, Facts, WriteFile
 from gpunode.planning import CannotPlan, files
 from gpunode.render import toml
-from gpunode.runtimes.containerd.config_toml import PLUGINS, binaries, lookup, merge, parse
+from gpunode.runtimes.containerd.config_toml import binaries, lookup, merge
+from gpunode.runtimes.containerd.source import PLUGINS, read
 from gpunode.versions import numbers
 from gpunode.wording import few
 
@@ -55,7 +56,7 @@ def aligned(
         text = _in_version(files.text(facts, path) or "", data, path, version, why)
         writes += files.write(facts, path, text, why, wrong=why.replace("it has", "has", 1))
     if numbers(facts.containerd.version) < (2,):
-        after = {**contents, **{one.path: parse(one.content, one.path) for one in writes}}
+        after = {**contents, **{one.path: read(one.content, one.path) for one in writes}}
         _keeps(after, {one.path: one.why for one in writes}, version)
     # containerd judges the last: before, another drop-in may still be one that it refuses
     return (*writes[:-1], *(replace(one, check="containerd") for one in writes[-1:]))
@@ -116,7 +117,7 @@ def _in_version(text: str, data: Mapping[str, Any], path: str, version: int, why
             merge(wished, ("plugins", new, "cni", "bin_dir"), cni["bin_dirs"][0])
             text = toml.put(text, ("plugins", new, "cni", "bin_dir"), cni["bin_dirs"][0])
     lost = sorted(_foreign(wished, data["version"], version))
-    if not lost and parse(text, path) == wished:
+    if not lost and read(text, path) == wished:
         return text
     what = f"{few(lost, 3)} in it has" if lost else "the way it is written has"
     raise CannotPlan(

@@ -6,7 +6,8 @@ import re
 
 from gpunode.model import Facts, Host
 from gpunode.planning import CannotPlan, files, services
-from gpunode.runtimes.containerd.config_toml import RUNC, default_name, lookup, parse, section
+from gpunode.runtimes.containerd.config_toml import RUNC, default_name, lookup, section
+from gpunode.runtimes.containerd.source import read
 from gpunode.runtimes.containerd.step import UNIT
 from gpunode.versions import numbers
 
@@ -80,6 +81,6 @@ def state(facts: Facts) -> str:
 
 def brought(facts: Facts, product: str, path: str) -> str:
     """The state of the containerd that a product brings, with the default runtime of the configuration that it was started with."""
-    data = parse(files.text(facts, path) or "", path)
-    name = default_name(lookup(data, section(data, path))) if data else ""
+    data = read(files.text(facts, path) or "", path)
+    name = default_name(lookup(data, section(data))) if data else ""
     return f"containerd of {product}" + (f", default runtime {name}" if name else "")

@@ -21,9 +21,9 @@ from gpunode.runtimes.containerd.config_toml import (
     is_default,
     is_right,
     lookup,
-    parse,
     section,
 )
+from gpunode.runtimes.containerd.source import read
 from gpunode.versions import numbers
 
 FILE = "/etc/containerd/config.toml"
@@ -48,18 +48,18 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
-    contents = {path: parse(files.text(facts, path) or "", path) for path in _present(facts)}
-    effective: Mapping[str, Any] = parse(facts.containerd.dump, DUMP) if facts.containerd else {}
-    right = bool(effective) and is_right(effective, DUMP, default=default)
+    contents = {path: read(files.text(facts, path) or "", path) for path in _present(facts)}
+    effective: Mapping[str, Any] = read(facts.containerd.dump, DUMP) if facts.containerd else {}
+    right = bool(effective) and is_right(effective, default=default)
     aligned = drop_ins.aligned(facts, contents, FILE, right=right)
     main = contents[FILE].get("version", 1)
     second = _release(facts) >= (2,)
     if aligned:
         written = {one.path: File(one.path, exists=True, content=one.content) for one in aligned}
         facts = replace(facts, files={**facts.files, **written})
-        contents = {path: parse(files.text(facts, path) or "", path) for path in contents}
+        contents = {path: read(files.text(facts, path) or "", path) for path in contents}
         effective = drop_ins.merged(contents, main, second=second)
-        right = is_right(effective, DUMP, default=default)
+        right = is_right(effective, default=default)
     elif facts.containerd and facts.containerd.error:
         raise CannotPlan(
             f"containerd does not accept its configuration: {facts.containerd.error.strip()}",
@@ -81,15 +81,15 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         second=second,
     )
     why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
-    before, merged = contents.get(path, {}), parse(after, path)
-    there = lookup(before, section(before, path, main, second=second))
-    nvidia = lookup(before, (*section(before, path, main), "runtimes", "nvidia"))
+    before, merged = contents.get(path, {}), read(after, path)
+    there = lookup(before, section(before, main, second=second))
+    nvidia = lookup(before, (*section(before, main), "runtimes", "nvidia"))
     if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
         why += f"; {files.WRITES_BACK}"
     wrong = "configures the nvidia runtime in a way that does not work"
     if "nvidia" not in lookup(there, ("runtimes",)):
         wrong = "does not hold the nvidia runtime"
-    elif there.get("default_runtime_name") != lookup(merged, section(merged, path, main, second=second)).get(
+    elif there.get("default_runtime_name") != lookup(merged, section(merged, main, second=second)).get(
         "default_runtime_name"
     ):
         wrong = f"{'does not name' if default else 'names'} nvidia as its default runtime"
@@ -103,11 +103,9 @@ def _other_default(
     effective: Mapping[str, Any], after: Mapping[str, Any], version: int, *, second: bool
 ) -> str | None:
     """The runtime that takes the place of nvidia as the default; None where nvidia is not."""
-    if not is_default(lookup(effective, section(effective, FILE))):
+    if not is_default(lookup(effective, section(effective))):
         return None
-    return str(
-        lookup(after, section(after, FILE, version, second=second)).get("default_runtime_name") or "runc"
-    )
+    return str(lookup(after, section(after, version, second=second)).get("default_runtime_name") or "runc")
 
 
 def _present(facts: Facts) -> tuple[str, ...]:
@@ -117,7 +115,7 @@ def _present(facts: Facts) -> tuple[str, ...]:
         return (FILE, *there)
     # 1.x dumps the files that it read. 2.x dumps its default imports, too, and follows only those of a file.
     own = facts.containerd.error or _release(facts) >= (2,)
-    main = parse((files.text(facts, FILE) if own else facts.containerd.dump) or "", FILE)
+    main = read((files.text(facts, FILE) if own else facts.containerd.dump) or "", FILE)
     patterns = main.get("imports", [] if own else None)
     if isinstance(patterns, list):
         every = [str(PurePosixPath(FILE).parent / str(pattern)) for pattern in patterns]
@@ -143,7 +141,7 @@ def _last_with_runtimes(contents: Mapping[str, Mapping[str, Any]], version: int,
     One without a version has the main file's: containerd merges them first.
     """
     depth = None if merged else -1
-    sections = {path: section(data, path, version, second=merged)[:depth] for path, data in contents.items()}
+    sections = {path: section(data, version, second=merged)[:depth] for path, data in contents.items()}
     found = [path for path, data in contents.items() if lookup(data, sections[path])]
     return found[-1] if found else FILE
 

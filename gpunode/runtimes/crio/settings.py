@@ -11,12 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpunode.model import Facts
-from gpunode.planning import CannotPlan, files
-from gpunode.runtimes.containerd.config_toml import lookup, parse
+from gpunode.planning import files
+from gpunode.runtimes.containerd.config_toml import lookup
+from gpunode.runtimes.containerd.source import parse
+from gpunode.runtimes.typed import Kinds, check
 
 MAIN = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d/"
 TABLE = ("crio", "runtime")
+HINT = "Fix the file by hand (CRI-O reads it too), then run again; it was not touched."
+KINDS: Kinds = {
+    TABLE[:1]: "table",
+    TABLE: "table",
+    (*TABLE, "default_runtime"): "string",
+    (*TABLE, "selinux"): "switch",
+    (*TABLE, "cgroup_manager"): "string",
+    (*TABLE, "runtimes"): "table",
+    (*TABLE, "runtimes", "*"): "table",
+    (*TABLE, "runtimes", "*", "runtime_path"): "string",
+    (*TABLE, "runtimes", "*", "runtime_type"): "string",
+}
 BELOW = ("crun", "runc")  # what it brings, the preferred one first
 
 
@@ -52,17 +66,15 @@ def read(facts: Facts) -> Settings:
     runtimes: dict[str, Mapping[str, Any]] = {}
     setters: dict[str, str] = {}
     for path in paths(facts):
-        table = lookup(parse(files.text(facts, path) or "", path), TABLE)
+        text = files.text(facts, path) or ""
+        data = parse(text, path, HINT)
+        check(data, KINDS, text, path, HINT)
+        table = lookup(data, TABLE)
         if "default_runtime" in table:
-            default, setters["default_runtime"] = str(table["default_runtime"]), path
-        labels = bool(table.get("selinux", labels))
-        cgroups = str(table.get("cgroup_manager", cgroups))
+            default, setters["default_runtime"] = table["default_runtime"], path
+        labels = table.get("selinux", labels)
+        cgroups = table.get("cgroup_manager", cgroups)
         found = table.get("runtimes", {})
-        if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
-            raise CannotPlan(
-                f"{path}: `crio.runtime.runtimes` is not a table of runtimes by name",
-                hint="Fix the file by hand (CRI-O reads it too), then run again; it was not touched.",
-            )
         runtimes |= found
         setters |= dict.fromkeys(found, path)
     return Settings(default, labels, cgroups, runtimes, setters)

@@ -8,8 +8,10 @@ from typing import Any
 from gpunode.model import Change, Desired, Facts, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.render import template, toml
-from gpunode.runtimes.containerd.config_toml import lookup, parse
-from gpunode.runtimes.crio.settings import FOLDER, MAIN, TABLE, Settings, paths, read
+from gpunode.runtimes import toolkit
+from gpunode.runtimes.containerd.config_toml import lookup
+from gpunode.runtimes.containerd.source import parse
+from gpunode.runtimes.crio.settings import FOLDER, HINT, MAIN, TABLE, Settings, paths, read
 from gpunode.versions import is_installed
 
 UNIT = "crio.service"
@@ -48,10 +50,10 @@ def _waits(facts: Facts, desired: Desired) -> bool:
     return comes and low_level(facts) not in USUAL
 
 
-def known(config: str) -> list[str]:
+def known(facts: Facts) -> list[str]:
     """What NVIDIA's runtime starts below it, the first that it finds, by the toolkit's configuration."""
-    found = lookup(parse(config, files.TOOLKIT_CONFIG), ("nvidia-container-runtime",)).get("runtimes")
-    return [str(one) for one in found or USUAL]
+    found = lookup(toolkit.read(facts), ("nvidia-container-runtime",)).get("runtimes")
+    return list(found or USUAL)
 
 
 def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
@@ -68,7 +70,7 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
     elif there is not None:
         path = now.setters["nvidia"]
         after[path] = toml.put(texts[path], (*TABLE, "runtimes", "nvidia"), runtime)
-        if str(there.get("runtime_path", "")).startswith(files.OPERATOR):
+        if there.get("runtime_path", "").startswith(files.OPERATOR):
             why += f"; {files.WRITES_BACK}"
         runtime = {}
     wished = "nvidia" if default else now.below if now.default == "nvidia" else now.default
@@ -89,7 +91,7 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
         after[DROP_IN] = text
     for path, text in after.items():
         if text != texts.get(path, ""):
-            parse(text, path)
+            parse(text, path, HINT)
             yield from files.write(facts, path, text, why, wrong="does not have the nvidia runtime as wished")
 
 
@@ -107,5 +109,5 @@ def _nvidia(now: Settings) -> dict[str, Any]:
 def low_level(facts: Facts) -> str:
     """What NVIDIA's runtime must start: a name for PATH, or the binary that CRI-O's own packages have outside it."""
     now = read(facts)
-    path = str(now.runtimes.get(now.below, {}).get("runtime_path") or now.below)
+    path = now.runtimes.get(now.below, {}).get("runtime_path") or now.below
     return path.rpartition("/")[2] if path.startswith(("/usr/bin/", "/usr/sbin/")) else path

@@ -69,6 +69,8 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         where = at(path, text, error.pos)
         raise CannotPlan(f"{path} does not parse\n{where}: not valid JSON: {error.msg}", hint=HINT) from None
+    except ValueError as error:  # a number of more than 4300 digits
+        raise CannotPlan(f"{path} does not parse\nnot valid JSON: {error}", hint=HINT) from None
     if not isinstance(document, dict):
         raise CannotPlan(f"{at(path, text, 0)}: not a JSON object", hint=HINT)
     return document

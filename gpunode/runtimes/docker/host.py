@@ -50,7 +50,7 @@ def labels(facts: Facts) -> bool:
     """By its daemon.json; off where that does not parse, which its plan reports."""
     try:
         return bool(json.loads(files.text(facts, FILE) or "{}").get("selinux-enabled"))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return False
 
 

@@ -14,8 +14,9 @@ from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFil
 from gpunode.planning import CannotPlan, files, rancher, services
 from gpunode.planning.rancher import Product
 from gpunode.render import template
-from gpunode.runtimes.containerd.config_toml import binaries, default_name, lookup, parse, section
+from gpunode.runtimes.containerd.config_toml import binaries, default_name, lookup, section
 from gpunode.runtimes.containerd.host import brought, keeps_cgroups, labelled
+from gpunode.runtimes.containerd.source import read
 from gpunode.runtimes.rancher.templates import merged
 from gpunode.versions import is_installed
 
@@ -109,7 +110,7 @@ class Brought:
         return (*written, Service(unit, reason, restart=True, guards=guards, note=note, fault=fault))
 
     def _data(self, facts: Facts) -> Mapping[str, Any]:
-        return parse(files.text(facts, self.generated) or "", self.generated)
+        return read(files.text(facts, self.generated) or "", self.generated)
 
     def _template_file(self, facts: Facts) -> str | None:
         """The user's template that counts: the newer kind where containerd is 2.0 or newer."""
@@ -205,12 +206,12 @@ class Brought:
 
 def _has_nvidia(data: Mapping[str, Any]) -> bool:
     """Whether NVIDIA's binary is behind the runtime of that name; the GPU operator's is in a folder of its own."""
-    runtime = lookup(data, (*section(data, "config.toml"), "runtimes", "nvidia"))
+    runtime = lookup(data, (*section(data), "runtimes", "nvidia"))
     return any(str(one).endswith("/nvidia-container-runtime") for one in binaries(runtime))
 
 
 def _is_right(data: Mapping[str, Any], *, default: bool) -> bool:
-    name = default_name(lookup(data, section(data, "config.toml")))
+    name = default_name(lookup(data, section(data)))
     return _has_nvidia(data) and (name == "nvidia") == default
 
 
