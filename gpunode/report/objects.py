@@ -34,7 +34,7 @@ def planned(context: str, differences: Sequence[Difference], *, diff: bool | Non
     """The lines of all changes. Nodes with the same change share one entry."""
     yield from (" ", ("cluster", "bold"), f"  {context}\n" if differences else f"  {context}  ")
     if not differences:
-        yield "= nothing to do\n", "dim"
+        yield "= up to date\n", "dim"
     name = "objects"
     for same in _alike(differences):
         one = same[0]

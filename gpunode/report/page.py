@@ -179,7 +179,7 @@ class Page:
             "cluster": styled(self._cluster),
             "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"
             if self._changes
-            else "nothing to do",
+            else "up to date",
         }
         return str(_template().render(page=page))
 

@@ -383,7 +383,7 @@ def test_equal_changes_are_shown_once_and_settings_whole(capsys: pytest.CaptureF
 def test_a_cluster_that_is_right_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).cluster("prod", ())
 
-    assert capsys.readouterr().out == " cluster  prod  = nothing to do\n"
+    assert capsys.readouterr().out == " cluster  prod  = up to date\n"
 
 
 def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -505,7 +505,7 @@ def test_a_drift_check_covers_the_cluster(
     deployed(command, fake, monkeypatch)
     planned = command("plan", "--exit-code")
     assert planned.exit_code == 0
-    assert " cluster  test  = nothing to do\n" in planned.stdout
+    assert " cluster  test  = up to date\n" in planned.stdout
 
     (live, _) = fake.all("DaemonSet")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
