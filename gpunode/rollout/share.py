@@ -106,7 +106,7 @@ def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
-    rights.demanded(api, (*extender.rights_to_remove(namespace), *rights.SCHEDULERS))
+    rights.demanded(api, (*extender.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     if not extender.removable(api, namespace, tell=tell) and not second.asking(api):
         words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(words, {"schedulers": 0, "removed": 0})

@@ -96,9 +96,9 @@ def address(api: Api, namespace: str) -> str:
     return str(service.get("spec", {}).get("clusterIP") or "")
 
 
-def rights_to_remove(namespace: str) -> tuple[Right, ...]:
+def rights_to_remove(api: Api, namespace: str) -> tuple[Right, ...]:
     """What `remove` takes."""
-    own = _own(namespace)
+    own = [one for one in _own(namespace) if api.served.has(one["kind"])]
     lease = Right("delete", "leases.coordination.k8s.io", namespace)
     return (*rights.of_deletion(own), *rights.of_wait(own), lease)
 

@@ -75,14 +75,14 @@ def given(roles: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     }
 
 
-def test_the_documents_roles_are_what_share_and_a_notebook_take() -> None:
+def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> None:
     """To write, to remove, to ask; and the API server lets nobody give rights that he does not have."""
     base, more = given(ROLES[:1]), given(ROLES[1:])
     spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(certificates.FILES, ""))
     own = [one for one in spec.manifests if one["kind"] in ("Role", "ClusterRole")]
     kinds = {KINDS[one["kind"]].resource for one in spec.manifests}
     applied = {(verb, kind) for verb in ("get", "patch", "create") for kind in kinds}
-    asked = (*rights.of_share("ns"), *rights_to_remove("ns"), *rights.of_notebook("ns"))
+    asked = (*rights.of_share("ns"), *rights_to_remove(api, "ns"), *rights.of_notebook("ns"))
     needed = given(own) | applied | {(one.verb, one.resource) for one in asked}
     assert needed - base - more == set()
     repair = {("patch", "pods")}

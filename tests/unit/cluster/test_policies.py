@@ -10,6 +10,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.extender import certificates
 from gpunode.cluster.extender.deployment import Spec as ExtenderSpec
+from gpunode.cluster.extender.deployment import rights_to_remove
 from gpunode.cluster.objects import apply
 from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.deviceplugin.offer import sizes
@@ -110,6 +111,17 @@ def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
     assert keys("gpunode-share") == notes | {ROOM}
     assert keys("gpunode-share-binding") == notes
     assert '"x.io/mem" in ' in str(every["gpunode-share"]["spec"]["validations"])
+
+
+@pytest.mark.parametrize(("minor", "demanded"), [(29, False), (30, True)])
+def test_rights_to_policies_are_demanded_only_where_there_are_any(
+    api: Api, fake: FakeApi, minor: int, demanded: bool
+) -> None:
+    """Who removes the extender may have a ClusterRole of before."""
+    fake.minor = minor
+    resources = {one.resource for one in rights_to_remove(api, NS)}
+    assert any("admissionpolicies" in one for one in resources) == demanded
+    assert "deployments.apps" in resources
 
 
 @pytest.mark.parametrize("minor", [16, 29, 30, 36])
