@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
+from gpunode import packages
 from gpunode.model import (
     Change,
     Disturbance,
+    Facts,
     InstallDriver,
     KernelModule,
     LoadImage,
@@ -54,11 +56,16 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
     )
 
 
-def outdate(changes: Iterable[Change]) -> bool:
+def outdate(changes: Iterable[Change], facts: Facts | None) -> bool:
     """Whether these change the driver, or what the runtime makes of a container: those that run keep the libraries and
-    the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them."""
+    the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them. Not by headers
+    of the host's kernels: they only build modules."""
+    system = packages.of(facts) if facts else None
+    kernels = (*facts.kernels, facts.kernel) if facts and system else ()
+    headers = {spec.name for kernel in kernels if system for spec in system.NAMES.headers(kernel)}
     return any(
-        isinstance(change, (InstallDriver, KernelModule, Packages, Reboot))
+        isinstance(change, (InstallDriver, KernelModule, Reboot))
+        or (isinstance(change, Packages) and set(_names(change)) - headers)
         or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
         or (isinstance(change, Service) and change.loses)
         or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)

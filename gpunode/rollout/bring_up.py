@@ -30,7 +30,9 @@ def bring_up(
     tell = progress(listener)
     members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
     changed = [
-        one.node.name for one in members if one.node and one.outcome and acts.outdate(one.outcome.applied)
+        one.node.name
+        for one in members
+        if one.node and one.outcome and acts.outdate(one.outcome.applied, one.facts)
     ]
     old = plugin.pods_on(api, inventory.cluster.namespace, changed)  # before labels bring new pods
     renew = {pod["metadata"]["uid"] for pod in old}

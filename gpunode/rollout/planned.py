@@ -149,7 +149,9 @@ def _replaced(
     """The plugin's pods that `bring_up` replaces, since the hosts' plans outdate their containers."""
     worked = {host.name for batch in order for host in batch}
     changed = [
-        one.node.name for one in members if one.node and one.host.name in worked and acts.outdate(one.changes)
+        one.node.name
+        for one in members
+        if one.node and one.host.name in worked and acts.outdate(one.changes, one.facts)
     ]
     found = plugin.pods_on(api, namespace, changed) if changed else []
     return [difference.replaced(pod, daemonset.place(pod)) for pod in found]

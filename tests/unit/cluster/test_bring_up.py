@@ -26,6 +26,8 @@ from gpunode.model import (
     MigDevice,
     Module,
     Outcome,
+    Packages,
+    PackageSpec,
     Plan,
     PluginConfig,
     PluginImage,
@@ -467,6 +469,11 @@ def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(
         (Service("kubelet.service", "why", restart=True, loses=True), True),  # by the reload before it
         (WriteFile("/etc/nvidia-container-runtime/config.toml", "", "why"), True),
         (WriteFile("/etc/modules-load.d/gpunode.conf", "", "why"), False),
+        (Packages("why", install=(PackageSpec("nvidia-open"),)), True),
+        (Packages("why", remove=("nvidia-container-toolkit",)), True),
+        (Packages("why", install=(PackageSpec("linux-headers-6.1.0-41-amd64"),)), False),  # the next boot's
+        (Packages("why", hold=("nvidia-open",)), False),
+        (Packages("why", refresh=True), False),
     ],
 )
 def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
@@ -474,7 +481,8 @@ def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
 ) -> None:
     """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
     test_plugin.py."""
-    assert acts.outdate([change]) == outdated
+    facts = replace(cases.facts("modern"), kernels={"6.1.0-41-amd64": False})
+    assert acts.outdate([change], facts) == outdated
 
 
 def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
