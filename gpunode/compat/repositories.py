@@ -52,10 +52,17 @@ def signed_packages(family: Family, purpose: Purpose) -> bool:
     return bool(table("repositories")[family][purpose].get("signed") == "packages")
 
 
-def key_fingerprint(purpose: Purpose, os: Os, uri: str) -> str | None:
+def owner(family: Family, uri: str) -> Purpose | None:
+    """Which of NVIDIA's own repositories has this address, whatever it is used for: that of drivers has the toolkit, too. None for
+    others, mirrors among them."""
+    return next((purpose for purpose in get_args(Purpose) if _nvidias(family, purpose, uri)), None)
+
+
+def key_fingerprint(os: Os, uri: str) -> str | None:
     """The fingerprint of the key of NVIDIA's own repository, or its end; "" where it is not known. None for other addresses."""
     place = release(os)
-    if place is None or not _nvidias(place.family, purpose, uri):
+    purpose = owner(place.family, uri) if place else None
+    if place is None or purpose is None:
         return None
     keys = _keys(place.family, purpose)
     return (keys.get(_directory(uri) or place.directory) or keys.get("*") or "").upper()

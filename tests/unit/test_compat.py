@@ -219,7 +219,7 @@ def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
 def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str) -> None:
     """Whose apt it is decides only whether it takes the signature. A mirror may have signed anew."""
     trixie = Os("debian", "13", "Debian GNU/Linux 13 (trixie)", arch="amd64")
-    known = compat.key_fingerprint("driver", trixie, uri)
+    known = compat.key_fingerprint(trixie, uri)
     assert (known and known[-8:]) == ends
     assert compat.refused_directory(trixie, uri) == refused
     assert not compat.refused_directory(replace(trixie, version="12"), uri)

@@ -282,9 +282,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
     seen = cases.facts(base)
 
     def plan(known: str | None, given: str = "") -> Plan:
-        monkeypatch.setattr(
-            compat, "key_fingerprint", lambda purpose, *_: known if purpose == "driver" else None
-        )
+        monkeypatch.setattr(compat, "key_fingerprint", lambda _, uri: known if uri == own else None)
         host = replace(cases.host(base), driver_repository=Repository(own, KEY, given))
         return pipeline.plan(host, seen, desired.decide(host, seen, None))
 
@@ -305,6 +303,26 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
     assert f"`fingerprint: {whole}`" in none.hint
     for known, given in ((whole, ""), (whole[-8:], whole), ("", whole), (None, whole), (None, "")):
         assert plan(known, given)
+
+
+@pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
+def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is NVIDIA's own address, no mirror's; and on RPM hosts packages are signed there, not the metadata."""
+    host, seen = cases.host(base), cases.facts(base)
+    uri = compat.repository_uri("driver", seen.os)
+    host = replace(host, toolkit_repository=Repository(uri, KEY), driver_repository=None, driver="none")
+    with pytest.raises(Refused) as error:
+        pipeline.plan(host, seen, desired.decide(host, seen, None))
+    assert f"`repositories.toolkit.key` is not the key of {uri}" in error.value.message
+    assert ".pub file in that directory" in error.value.hint
+
+    monkeypatch.setattr(compat, "key_fingerprint", lambda *_: openpgp.fingerprint(KEY))
+    changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    for one in changes:
+        if isinstance(one, WriteFile) and one.path.endswith("/gpunode-toolkit.repo"):
+            assert "gpgcheck=1\nrepo_gpgcheck=0\n" in one.content
 
 
 @pytest.mark.parametrize(

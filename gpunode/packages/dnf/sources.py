@@ -116,7 +116,8 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
     yield from files.write(
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )
-    packages = purpose is None or compat.signed_packages(_family(facts), purpose)
+    signer = _signer(facts, source)
+    packages = signer is None or compat.signed_packages(_family(facts), signer)
     text = template(
         "etc/yum.repos.d/gpunode.repo",
         id=source.name,
@@ -138,8 +139,8 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
 def check_key(facts: Facts, source: Source) -> None:
     """Refuse another key than NVIDIA's for NVIDIA's own repository, and than the one whose fingerprint the user has given. A
     mirror's key is its owner's."""
-    purpose, given = PURPOSES.get(source.name), source.fingerprint
-    known = compat.key_fingerprint(purpose, facts.os, source.uri) if purpose else None
+    purpose, given = _signer(facts, source), source.fingerprint
+    known = compat.key_fingerprint(facts.os, source.uri) if purpose else None
     if known is None and not given:
         return
     try:
@@ -168,6 +169,12 @@ def check_key(facts: Facts, source: Source) -> None:
     )
 
 
+def _signer(facts: Facts, source: Source) -> compat.Purpose | None:
+    """Which of NVIDIA's repositories the source is signed like: by its address where that is NVIDIA's own, else by its use."""
+    purpose = PURPOSES.get(source.name)
+    return purpose and (compat.owner(_family(facts), source.uri) or purpose)
+
+
 def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collection[Change]) -> None:
     """Refuse a key that has expired where the host needs what it signs: for `changes` of its source, or for packages."""
     expired = _expired(facts, source)
@@ -187,14 +194,14 @@ def expiry_notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
 def _expired(facts: Facts, source: Source) -> str:
     """When the key expired by the host's clock, if it signs a repository's metadata, which is trusted no more then; else "".
     Packages are, if they were signed before."""
-    purpose, family = PURPOSES.get(source.name), _family(facts)
+    signer, family = _signer(facts, source), _family(facts)
     ends = openpgp.expires(source.key)
-    if purpose is None or compat.signed_packages(family, purpose) or family == "zypper":
+    if signer is None or compat.signed_packages(family, signer) or family == "zypper":
         return ""
     if ends is None or facts.time < ends:
         return ""
     day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-    return f"`repositories.{purpose}.key` expired on {day}"
+    return f"`repositories.{PURPOSES[source.name]}.key` expired on {day}"
 
 
 def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
