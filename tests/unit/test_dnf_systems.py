@@ -321,7 +321,7 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
     monkeypatch.setattr(compat, "key_fingerprint", lambda *_: openpgp.fingerprint(KEY))
     changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
     for one in changes:
-        if isinstance(one, WriteFile) and one.path.endswith("/gpunode-toolkit.repo"):
+        if isinstance(one, WriteFile) and one.path == "/etc/yum.repos.d/gpunode-toolkit.repo":
             assert "gpgcheck=1\nrepo_gpgcheck=0\n" in one.content
 
 
