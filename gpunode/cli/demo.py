@@ -21,6 +21,7 @@ app = typer.Typer(
 def demo(
     context: typer.Context,
     fast: Annotated[bool, typer.Option("--fast", help="No pauses for reading.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that the commands print.")] = False,
     break_: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +58,7 @@ def demo(
         from gpunode.sim.play import play
 
         try:
-            code = play(fast=fast, fault=break_, hosts=hosts, inventory=inventory, keep=keep)
+            code = play(fast=fast, verbose=verbose, fault=break_, hosts=hosts, inventory=inventory, keep=keep)
         except KeyboardInterrupt:
             typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
             os._exit(130)  # what `main` prints on an interrupt holds for real hosts only

@@ -93,21 +93,21 @@ class Demo:
         cleanup.clear(self.folder)  # the folder exists only if the server was killed
         self._lock.close()
 
-    def run(self, words: Sequence[str], *, capture: bool) -> tuple[int, str]:
-        """Run a command in the demo's folder; returns its exit status, and its output if captured.
+    def run(self, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
+        """Run a command in the demo's folder. Returns its exit status, its output if captured, its errors if quiet.
 
         It ends with the demo, even if this process is killed: the server finds it by the lock that it inherits.
         """
         with (self.folder / cleanup.COMMAND).open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            output = subprocess.PIPE if capture else None
             inherited = (lock.fileno(),)
             # In a session of its own: only the show handles an interrupt.
             with subprocess.Popen(
                 words,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE if capture else None,
+                stderr=subprocess.PIPE if quiet else None,
                 text=True,
                 pass_fds=inherited,
                 start_new_session=True,
@@ -115,11 +115,11 @@ class Demo:
                 try:
                     lock.write(json.dumps({"pid": process.pid}))
                     lock.flush()
-                    printed, _ = process.communicate()
+                    output, errors = process.communicate()
                 except BaseException:
                     process.kill()
                     raise
-        return process.returncode, printed or ""
+        return process.returncode, output or "", errors or ""
 
     def keep(self, name: str) -> None:
         """Let it run on after this process, under a name, until it is stopped (`kept`)."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from gpunode.errors import UsageError
 from gpunode.sim import faults, kept
-from gpunode.sim.demo import Demo
+from gpunode.sim.demo import Demo, room
 from gpunode.sim.host import kinds
 from gpunode.sim.rehearsal import rehearsal
-from gpunode.sim.show import Show, ending, farewell
+from gpunode.sim.show import REPORT, Show, ending, farewell
 
 
-def play(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool) -> int:
+def play(
+    *, fast: bool, verbose: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool
+) -> int:
     """The exit code. Raises UsageError before anything starts, for options that exclude each other and for a fault that none
     of the hosts can have."""
     if fault is not None:
@@ -38,14 +42,26 @@ def play(*, fast: bool, fault: str | None, hosts: int | None, inventory: Path | 
             f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
         )
     with Demo(machines, *described) as demo:
-        code = Show(demo, fast=fast).play(fault)
+        code = Show(demo, fast=fast, verbose=verbose).play(fault)
+        report = None if keep else _kept_report(demo)
         if keep:
             name = kept.free_name()
             demo.keep(name)
             print(farewell(demo, name))
     if not keep:
-        print(ending(code, whole=whole))
+        print(ending(code, report, whole=whole))
     return code
+
+
+def _kept_report(demo: Demo) -> Path | None:
+    """The run's page, moved out of the folder that goes; None if there is none."""
+    page = demo.folder / REPORT
+    if not page.exists():
+        return None
+    descriptor, name = tempfile.mkstemp(prefix="gpunode-report-", suffix=".html", dir=room())
+    with os.fdopen(descriptor, "wb") as copy:
+        copy.write(page.read_bytes())
+    return Path(name)
 
 
 def known(fault: str, option: str) -> None:

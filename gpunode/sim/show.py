@@ -7,26 +7,27 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpunode.sim import faults, folder
+from gpunode.sim import faults, folder, screens
 from gpunode.sim.demo import Demo
+from gpunode.sim.screens import Screen
 
 GPUNODE = (sys.executable, "-m", "gpunode")
 WIDEST = 100
 WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
-LINES = 16
 MANY = 8  # with more hosts, output is shortened
+REPORT = "report.html"
 
 
 class Show:
-    """Explains and runs the commands. Pauses only on a terminal."""
+    """Explains and runs the commands. Pauses only on a terminal. `verbose`: shows all that they print."""
 
-    def __init__(self, demo: Demo, *, fast: bool) -> None:
+    def __init__(self, demo: Demo, *, fast: bool, verbose: bool = False) -> None:
         self.demo = demo
         self._whole = folder.whole(demo.folder)
         self._reading = sys.stdout.isatty() and not fast
+        self._verbose = verbose
 
     def play(self, fault: str | None) -> int:
         """Play everything; 0 if every command ended as announced, else 1."""
@@ -34,7 +35,6 @@ class Show:
         good = provisionable(self.demo)
         odd = hosts - len(good)
         these = ("--limit", ",".join(good)) if odd else ()
-        many = _shortened if hosts > MANY else None
         self._title()
         if hosts > 1:
             self.say(
@@ -43,15 +43,17 @@ class Show:
             )
         else:
             self.say("Plan", "One host without NVIDIA's software. What would change on it, and why:")
-        done = self.run("plan", "inventory.yaml", "--limit", (good or list(self.demo.states))[0]) in (0, 4)
-        rest = f" {odd} of them cannot become one and are refused with the reason." if odd else ""
+        first = (good or list(self.demo.states))[0]
+        done = self.run("plan", "inventory.yaml", "--limit", first, screen=screens.plan) in (0, 4)
+        rest = f" {odd} of them cannot become one, which is refused with the reason." if odd else ""
         aim = (
             ", to verified GPU nodes."
             if self._whole
             else "; the inventory names no plugin, so the cluster is not changed."
         )
         self.say("Provision", f"All hosts at once{aim}{rest} `--yes` accepts every plan:")
-        done &= self.run("provision", "inventory.yaml", "--yes", last=_results) == (4 if odd else 0)
+        provision = ("provision", "inventory.yaml", "--yes", "--html", REPORT)
+        done &= self.run(*provision, screen=screens.results) == (4 if odd else 0)
         if not good:
             return 0 if done else 1
         chain = (
@@ -60,11 +62,12 @@ class Show:
             else "to the kubelet, without the cluster's links"
         )
         self.say("Verify", f"The chain from the PCI bus {chain}:")
-        done &= self.run("verify", "inventory.yaml", *(these if hosts <= MANY else ("--limit", good[0]))) == 0
+        verify = ("verify", "inventory.yaml", *(these if hosts <= MANY else ("--limit", good[0])))
+        done &= self.run(*verify, screen=screens.chains) == 0
         self.say("Label", "Nodes by what their GPUs are, for node selectors:")
-        done &= self.run("label", "inventory.yaml", "--accelerator", *these, last=many) == 0
+        done &= self.run("label", "inventory.yaml", "--accelerator", *these) == 0
         self.say("Again", "A second run has nothing to do:")
-        done &= self.run("plan", "inventory.yaml", "--exit-code", *these, last=many) == 0
+        done &= self.run("plan", "inventory.yaml", "--exit-code", *these) == 0
         if fault:
             done &= self.broken(fault)
         return 0 if done else 1
@@ -74,7 +77,7 @@ class Show:
         host = faults.inflict(fault, list(self.demo.states.values()))
         broken = faults.FAULTS[fault]
         self.say("Break", f"On {host} {broken.happened}. verify names the first broken link:")
-        found = self.run("verify", "inventory.yaml", "--limit", host) == 1
+        found = self.run("verify", "inventory.yaml", "--limit", host, screen=list) == 1
         if (link := self._first_broken(host)) != broken.link:
             print(f"verify names {link or 'no link'}; expected is {broken.link}", flush=True)
             found = False
@@ -82,13 +85,13 @@ class Show:
             self.say("Fix", broken.by_hand)
             return found
         self.say("Fix", "provision repairs it:")
-        return self.run("provision", "inventory.yaml", "--yes", "--limit", host) == 0 and found
+        provision = ("provision", "inventory.yaml", "--yes", "--limit", host)
+        return self.run(*provision, screen=screens.results) == 0 and found
 
     def _first_broken(self, host: str) -> str:
         """The layer of the first broken link, from verify's JSON; empty string for none."""
-        _, output = self.demo.run(
-            [*GPUNODE, "verify", "inventory.yaml", "--limit", host, "--no-run", "--json"], capture=True
-        )
+        words = [*GPUNODE, "verify", "inventory.yaml", "--limit", host, "--no-run", "--json"]
+        _, output, _ = self.demo.run(words, capture=True)
         links = (line for line in map(json.loads, output.splitlines()) if line["type"] == "link")
         return next((str(link["layer"]) for link in links if link["status"] == "broken"), "")
 
@@ -101,12 +104,15 @@ class Show:
         sys.stdout.flush()
         self._pause(len(text.split()) / WORDS_A_SECOND)
 
-    def run(self, *arguments: str, last: Callable[[Sequence[str]], Sequence[str]] | None = None) -> int:
-        """Run gpunode as a user would; returns its exit code. `last` selects the lines of output to show."""
+    def run(self, *arguments: str, screen: Screen = screens.shorten) -> int:
+        """Run gpunode as a user would; returns its exit code. `screen` selects the lines of output to show."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
-        code, output = self.demo.run([*GPUNODE, *arguments], capture=last is not None)
-        if last:
-            print("\n".join(last(output.splitlines())), flush=True)
+        quiet = not (self._verbose or sys.stderr.isatty())  # a terminal shows progress live
+        code, output, errors = self.demo.run([*GPUNODE, *arguments], capture=not self._verbose, quiet=quiet)
+        if not self._verbose:
+            progress = errors.splitlines()
+            shown = [*screen(output.splitlines()), *(progress if code == 1 else screens.ends(progress))]
+            print("\n".join(shown), flush=True)
         self._pause(0.8)
         return code
 
@@ -120,20 +126,6 @@ class Show:
     def _pause(self, seconds: float) -> None:
         if self._reading:
             time.sleep(min(seconds, LONGEST))
-
-
-def _results(lines: Sequence[str]) -> Sequence[str]:
-    """Refusals, failures and the pods' results, without the plan that was shown before."""
-    heads = [number for number, line in enumerate(lines) if line.startswith("NODE ")]
-    bad = [line for line in lines[: heads[-1] if heads else None] if "✗" in line]
-    return [*_shortened(bad), *_shortened(lines[heads[-1] :] if heads else lines)]
-
-
-def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """At most LINES lines; the last one counts the rest."""
-    if len(lines) <= LINES:
-        return lines
-    return [*lines[: LINES - 1], f"… and {len(lines) - LINES + 1} lines more"]
 
 
 def _bold(line: str) -> str:
@@ -172,15 +164,16 @@ To end it:
   {gpunode} demo stop {name}"""
 
 
-def ending(code: int, *, whole: bool) -> str:
+def ending(code: int, report: Path | None, *, whole: bool) -> str:
     """What was shown and what to do next, for a demo that ends. `whole`: with a device plugin."""
     seen = "from bare hosts to verified GPU nodes"
     if not whole:
         seen = "only the hosts' part, since the inventory names no cluster.plugin"
     if code:
         seen = "something did not end as expected; see above"
+    page = f"\nThe run as one page, with every diff: {report}" if report else ""
     return f"""
-That was the demo: {seen}. Its hosts and its cluster are gone.
+That was the demo: {seen}. Its hosts and its cluster are gone.{page}
 Next: `{_called()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
 
 

@@ -81,6 +81,8 @@ def test_it_goes_from_bare_to_verified(played: Played) -> None:
     for said in ("✓ pod", "nvidia-tesla-p100", "nothing to do"):
         assert said in done.stdout
     assert done.stdout.count(" passed") >= 2
+    assert len(done.stdout.splitlines()) <= 120
+    assert "gpunode.dev/gpu=true" in (played.folder / "report.html").read_text()
 
 
 def test_it_needs_no_network(played: Played) -> None:
@@ -113,13 +115,13 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     folder.describe(tmp_path, {})
     host = hosts.create(tmp_path, kinds.new("h100-1"))
 
-    def run(words: Sequence[str], *, capture: bool) -> tuple[int, str]:
+    def run(words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
         """verify finds `link` broken, provision repairs."""
         lines = [
             {"type": "link", "layer": "PCI", "status": "ok"},
             {"type": "link", "layer": link, "status": "broken"},
         ]
-        return int("verify" in words), "\n".join(map(json.dumps, lines)) if capture else ""
+        return int("verify" in words), "\n".join(map(json.dumps, lines)), ""
 
     demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
     assert Show(demo, fast=True).broken("module") is good  # type: ignore[arg-type]

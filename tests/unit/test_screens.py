@@ -1,0 +1,76 @@
+"""What the demo shows of a command's output."""
+
+from __future__ import annotations
+
+from gpunode.sim import screens
+
+PLAN = """\
+ p100-1  2x Tesla P100-PCIE-16GB
+   repository  + write /etc/apt/sources.list.d/gpunode-driver.sources
+                 where driver packages come from
+                 +# Written by gpunode.
+                 +Types: deb
+               ! refresh the package lists
+                 apt must know what its sources hold now
+   docker      ~ change /etc/docker/daemon.json
+                 pods get GPUs from the nvidia runtime
+                 @@ -1,2 +1,3 @@
+                  {
+                 -    "a": 1
+                 +    "a": 1,
+                 +    "default-runtime": "nvidia"
+                  }
+               ! restart docker
+                 it reads daemon.json at its start
+                 no container runs in it
+   disturbs      restart of docker; nobody works there
+ 1 host in 3.7 s: 1 to change""".splitlines()
+
+
+def test_a_plan_shows_changes_reasons_and_merges_but_no_text_of_new_files() -> None:
+    shown = [line.strip() for line in screens.plan(PLAN)]
+    assert shown == [
+        line.strip()
+        for line in PLAN
+        if line.strip() not in {"+# Written by gpunode.", "+Types: deb", "no container runs in it"}
+    ]
+
+
+def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken() -> None:
+    broken = [" b", "   ✓ PCI       1x H100", "   ✗ module    not loaded", "       fix       modprobe nvidia"]
+    lines = [
+        " a",
+        "   ✓ PCI       1x H100",
+        "   ✓ module    nvidia",
+        *broken,
+        " c",
+        "   ✓ PCI       1x H100",
+        " 3 hosts",
+    ]
+    assert screens.chains(lines) == [*lines[:3], *broken, " c: 1 links, all ✓", " 3 hosts"]
+
+
+def test_results_are_the_refusals_and_the_hosts_results() -> None:
+    lines = [
+        " c    ✗ refused  no GPU",
+        "NODE  UUID   RESULT  PODS",
+        "a     GPU-1  passed  1",
+        "HOST  RESULT",
+        "a     verified",
+    ]
+    assert screens.results(lines) == [lines[0], *lines[3:], "1 GPU finished a CUDA pod"]
+    assert screens.results(["x"]) == ["x"]
+
+
+def test_a_long_text_ends_with_the_count_of_the_rest() -> None:
+    assert screens.shorten(["x"] * 16) == ["x"] * 16
+    assert screens.shorten(["x"] * 20) == [*["x"] * 15, "… and 5 lines more"]
+
+
+def test_of_progress_only_the_ends_are_shown() -> None:
+    ends = [
+        " 5 hosts in 41.0 s: 4 changed",
+        " time went to restarts 0:14",
+        " 4 hosts OK: 11 of 11 links checked",
+    ]
+    assert screens.ends([" a  probe", " 2 of 10 pods done", *ends]) == ends
