@@ -47,7 +47,7 @@ unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
 	$(PYTEST) $(UNIT)
 
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
-	$(PYTEST) -m "not lab and not gpu" tests/sim
+	$(PYTEST) -m "not lab and not gpu and not storm" tests/sim
 
 # Hosts, kills, and how many may be disturbed at once; a fourth word is the seed of the random steps.
 STORM ?= 100 50 8
@@ -59,7 +59,7 @@ storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 lab-test lab-matrix: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, with OpenSSH's own server, and on a real GPU where there is one
-	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser or openssh) and not matrix" --timeout 900
+	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser or openssh or storm) and not matrix" --timeout 900
 
 # Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words. By the
 # environment: names of rows have apostrophes.

@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[1]
 GPUNODE = """
 import importlib, pkgutil
 import kubernetes.client, kubernetes.config, paramiko, jsonschema, tomlkit
-import gpunode, gpunode.cli
+import gpunode, gpunode.cli, gpunode.sim.server
 for package in ("cli", "report", "rollout", "verify", "cluster", "ssh", "openssh", "image", "sim", "runtimes", "kubelets"):
     package = importlib.import_module(f"gpunode.{package}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -56,7 +56,7 @@ class Popen(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         """In place of fork and exec; the order of the arguments is that of Python 3.10 to 3.14."""
-        folder, environment, session = rest[4], rest[5], rest[20]
+        inherited, folder, environment, session = rest[3], rest[4], rest[5], rest[20]
         ends = [
             (rest[9], rest[10]),
             (rest[12], rest[11]),
@@ -75,7 +75,7 @@ class Popen(subprocess.Popen[Any]):
             words,
             environment=environment,
             folder=Path(folder or os.getcwd()),
-            streams=[number if end == -1 else end for number, (end, _) in enumerate(ends)],
+            streams=[*(number if end == -1 else end for number, (end, _) in enumerate(ends)), *inherited],
             session=session,
         )
         self.pid = self._fork.pid

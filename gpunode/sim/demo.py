@@ -7,11 +7,11 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 from gpunode.errors import GpunodeError
@@ -102,12 +102,12 @@ class Demo:
             fcntl.flock(lock, fcntl.LOCK_EX)
             inherited = (lock.fileno(),)
             # In a session of its own: only the show handles an interrupt.
-            with subprocess.Popen(
+            with Popen(
                 words,
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if capture else None,
-                stderr=subprocess.PIPE if quiet else None,
+                stdin=DEVNULL,
+                stdout=PIPE if capture else None,
+                stderr=PIPE if quiet else None,
                 text=True,
                 pass_fds=inherited,
                 start_new_session=True,
@@ -129,12 +129,12 @@ class Demo:
         self._server.stdin.flush()
         self._kept = True
 
-    def _serve(self) -> subprocess.Popen[bytes]:
+    def _serve(self) -> Popen[bytes]:
         with (self.folder / "server.log").open("wb") as log:
-            server = subprocess.Popen(
+            server = Popen(
                 [sys.executable, "-m", "gpunode.sim.server", str(self.folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=PIPE,
+                stdout=PIPE,
                 stderr=log,
                 pass_fds=(self._lock.fileno(),),
                 start_new_session=True,  # an interrupt of the show does not reach it

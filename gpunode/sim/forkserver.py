@@ -59,7 +59,8 @@ class ForkServer:
         streams: Sequence[int],
         session: bool = False,
     ) -> Fork:
-        """Run `python3 WORDS`, where WORDS are `-c PROGRAM` or `-m MODULE ARGUMENT…`, with these three streams.
+        """Run `python3 WORDS`, where WORDS are `-c PROGRAM` or `-m MODULE ARGUMENT…`, with these three streams, and with what
+        follows them open under other numbers.
 
         The caller closes its ends of the streams. Raises OSError if the server is gone.
         """
@@ -187,7 +188,7 @@ def serve(requests: socket.socket) -> None:
             _tell_ends(children)
         if requests not in ready:
             continue
-        head, ends, _, _ = socket.recv_fds(requests, NUMBER.size, 4)
+        head, ends, _, _ = socket.recv_fds(requests, NUMBER.size, 8)
         text = _message(requests, head)
         if text is None:
             return
@@ -247,7 +248,7 @@ def _open_streams(unbuffered: bool) -> None:
 def _run(
     words: list[str], environment: dict[str, str], folder: str, session: bool, streams: list[int]
 ) -> NoReturn:
-    """Be `python3 WORDS`, started in `folder`; `streams` are its three."""
+    """Be `python3 WORDS`, started in `folder`; `streams` are its three, and what it inherits."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -257,7 +258,7 @@ def _run(
             signal.signal(usual, signal.SIG_DFL)
         if session:
             os.setsid()
-        for number, stream in enumerate(streams):
+        for number, stream in enumerate(streams[:3]):
             os.dup2(stream, number)
             os.close(stream)
         os.environ.clear()

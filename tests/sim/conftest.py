@@ -1,4 +1,4 @@
-"""The simulated API alone, for tests that ask it by hand."""
+"""Demos whose server is forked; the simulated API alone, for tests that ask it by hand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpunode.sim import demo
 from gpunode.sim.cluster import Cluster, serve
+from tests import forks
 
 from .clusters import Client, until
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _forked_servers() -> Iterator[None]:
+    """A start costs a second of processor; what `gpunode demo` itself starts is a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "Popen", forks.Popen)
+        yield
 
 
 @pytest.fixture(scope="module")

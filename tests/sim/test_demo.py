@@ -27,6 +27,7 @@ from gpunode.sim.host.answers import nvml
 from gpunode.sim.host.programs import systemd
 from gpunode.sim.rehearsal import rehearsal
 from gpunode.sim.show import ending
+from tests import forks
 from tests.sim.clusters import Client, until
 
 GPUNODE = [sys.executable, "-m", "gpunode"]
@@ -38,6 +39,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpn-") as name:
         monkeypatch.setattr("tempfile.tempdir", name)
         monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr("gpunode.sim.demo.Popen", subprocess.Popen)  # a process that `processes` sees
         yield Path(name)
         assert not folders(Path(name))
 
@@ -71,9 +73,7 @@ def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
     """Each with its own folder, hosts and cluster."""
     with Demo([kinds.new("one")]) as first, Demo([kinds.new("two")]) as second:
         for demo, name in ((first, "one"), (second, "two")):
-            plan = subprocess.run(
-                [*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True, check=False
-            )
+            plan = forks.run([*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True)
             assert plan.returncode == 0, plan.stderr
             assert name in plan.stdout
         both = (first.folder, second.folder)
@@ -119,12 +119,10 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     for folder in (stale, locking):
         (folder / "lock").touch()
     (stale / "demo.json").touch()
-    look = subprocess.run(
-        [*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True, check=False
-    )
+    look = forks.run([*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True)
     assert "no NVIDIA GPU on the PCI bus" in look.stdout
     with Demo([kinds.without("cpu-2")]) as running:
-        stopped = subprocess.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
+        stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
         assert set(stopped.stdout.splitlines()) == {
             f"ended {demo.folder}",
             f"removed {stale}: a killed demo left it",
@@ -141,7 +139,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
     """What needs one of several asks for its name."""
 
     def said(*words: str) -> tuple[int, str]:
-        done = subprocess.run([*GPUNODE, "demo", *words], capture_output=True, text=True, check=False)
+        done = forks.run([*GPUNODE, "demo", *words], capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
     assert said("break", "xid") == (
@@ -170,9 +168,7 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         demo.keep("demo")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*GPUNODE, *words], cwd=demo.folder, capture_output=True, text=True, check=False
-        )
+        return forks.run([*GPUNODE, *words], cwd=demo.folder, capture_output=True, text=True)
 
     try:
         early = run("demo", "break", "toolkit")
@@ -254,9 +250,7 @@ def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) 
 
 def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
     """Exit code 2, as for other mistakes of usage."""
-    show = subprocess.run(
-        [*GPUNODE, "demo", "--break", "everything"], capture_output=True, text=True, check=False
-    )
+    show = forks.run([*GPUNODE, "demo", "--break", "everything"], capture_output=True, text=True)
     assert show.returncode == 2
     assert "xid" in show.stderr
 
@@ -265,11 +259,10 @@ def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path
     """Not after a minute, at its end."""
     written = room / "inventory.yaml"
     written.write_text("groups: {h100: {hosts: [a]}}\n")
-    show = subprocess.run(
-        [*GPUNODE, "demo", "--inventory", written, "--break", "daemon.json"],
+    show = forks.run(
+        [*GPUNODE, "demo", "--inventory", str(written), "--break", "daemon.json"],
         capture_output=True,
         text=True,
-        check=False,
     )
     assert (show.returncode, show.stdout) == (2, "")
     assert "none of these hosts; choose one of xid, " in show.stderr
@@ -330,9 +323,9 @@ def test_a_rehearsal_without_a_plugin_deploys_none(room: Path) -> None:
         assert inventory.load(demo.inventory).cluster.plugin is None
         assert not files.whole(demo.folder)
         assert demo.metrics == {}
-    assert "verified" not in ending(0, whole=False)
-    words = [*GPUNODE, "demo", "--inventory", written, "--break", "image"]  # which is the plugin's
-    broken = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "verified" not in ending(0, None, whole=False)
+    words = [*GPUNODE, "demo", "--inventory", str(written), "--break", "image"]  # which is the plugin's
+    broken = forks.run(words, capture_output=True, text=True)
     assert (broken.returncode, broken.stdout) == (2, "")
 
 

