@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +90,7 @@ def gpu(device: str) -> Model:
     device = device.lower()
     generations = table("gpus")["generations"]
     row: Mapping[str, Any] = table("gpus")["gpus"].get(device) or {}
-    key = row.get("generation") or _generation(int(device, 16))
+    key = row.get("generation") or _generation(device)
     if key is None:
         return Model(device, f"unknown GPU 10de:{device}", "unknown", LATEST, 0, LATEST, (), "nvidia-gpu")
     generation = generations[key]
@@ -105,10 +106,13 @@ def gpu(device: str) -> Model:
     )
 
 
-def _generation(device: int) -> str | None:
+def _generation(device: str) -> str | None:
+    if not re.fullmatch(r"[0-9a-f]{1,8}", device):
+        return None  # sysfs could not be read
+    number = int(device, 16)
     for key, row in table("gpus")["generations"].items():
         for limits in row["ranges"]:
             low, high = limits.split("-")
-            if int(low, 16) <= device <= int(high, 16):
+            if int(low, 16) <= number <= int(high, 16):
                 return str(key)
     return None

@@ -143,7 +143,7 @@ def command(value: str, variables: Mapping[str, str], unit: str) -> tuple[str, .
     words = [program, *words[2 if "@" in prefix else 1 :]]
     if ":" not in prefix:
         words = list(_expanded(words, variables))
-    if words[0].rsplit("/", 1)[-1] in SHELLS and "-c" in words[:-1]:
+    if words and words[0].rsplit("/", 1)[-1] in SHELLS and "-c" in words[:-1]:
         return _of_shell(words[words.index("-c") + 1], variables) or tuple(words)
     return tuple(words)
 

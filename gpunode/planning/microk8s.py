@@ -6,7 +6,7 @@ source: canonical/microk8s, microk8s-resources/{default-args,wrappers} and the p
 from __future__ import annotations
 
 from gpunode.model import Facts
-from gpunode.planning import files, services
+from gpunode.planning import services
 
 DATA, COMMON = "/var/snap/microk8s/current", "/var/snap/microk8s/common"
 ARGS = f"{DATA}/args/"
@@ -22,9 +22,9 @@ def is_node(facts: Facts) -> bool:
 
 def is_server(facts: Facts) -> bool:
     """Whether the host is of the control plane: a worker's kubelite is configured by the snap to start none."""
-    return is_node(facts) and "--start-control-plane=false" not in arguments(
-        files.text(facts, KUBELITE) or ""
-    )
+    file = facts.files.get(KUBELITE)
+    text = file.content or "" if file else ""  # one that cannot be read counts as a server's
+    return is_node(facts) and "--start-control-plane=false" not in arguments(text)
 
 
 def arguments(text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from gpunode import compat, diff, kubelets, packages, runtimes
 from gpunode.compat import driven, gpus
 from gpunode.model import Facts, KernelModule, Layer, Link, Outcome, StepPlan, Unit
+from gpunode.planning import CannotPlan
 from gpunode.verify import mig
 from gpunode.wording import Advice, Command, lines
 
@@ -204,7 +205,7 @@ def _library(outcome: Outcome, seen: Facts) -> Link:
 
 def _nvml(outcome: Outcome, seen: Facts) -> Link:
     if seen.smi_error:
-        error = seen.smi_error.strip().splitlines()[0]
+        error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = _why(outcome, "NVML", "driver")
         return Link("NVML", "broken", error, why, _fix(outcome, "NVML", LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
@@ -254,7 +255,12 @@ def _runtime(outcome: Outcome, seen: Facts) -> Link:
         if fix != by_hand and outcome.status != "refused":
             fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
         return Link("runtime", "broken", f"{shown} {_state(unit)}", _why(outcome, "runtime", *steps), fix)
-    link = _judge(outcome, "runtime", runtimes.RUNTIMES[name].state(seen), *runtimes.RUNTIMES, "dev-char")
+    try:
+        state = runtimes.RUNTIMES[name].state(seen)
+    except CannotPlan as error:
+        what, _, why = error.message.partition("\n")
+        return Link("runtime", "broken", what, why, error.hint)
+    link = _judge(outcome, "runtime", state, *runtimes.RUNTIMES, "dev-char")
     if link.status == "ok" and outcome.desired and outcome.desired.device_loss:
         cause, fix = outcome.desired.device_loss
         return replace(link, cause=cause, fix=fix)

@@ -125,6 +125,14 @@ def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
         entries(tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "[" * 9999, '{"Data": {"RegisteredDevices": {"nvidia.com/gpu": 1.5}}}']
+)
+def test_what_registers_no_units_is_an_error(text) -> None:
+    with pytest.raises(ValueError, match="not a device checkpoint"):
+        registered(text)
+
+
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
     """Init containers pass theirs on to the others, and to each other."""
     told = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]

@@ -54,10 +54,11 @@ def test_ranges_of_generations_do_not_overlap() -> None:
     assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
 
 
-def test_an_unknown_id_is_named_and_has_no_branch() -> None:
-    """Nothing is guessed for it."""
-    model = compat.gpu("4a00")
-    assert (model.name, model.flavours_on(595)) == ("unknown GPU 10de:4a00", ())
+@pytest.mark.parametrize("device", ["4a00", "", "gpu"])
+def test_an_unknown_id_is_named_and_has_no_branch(device: str) -> None:
+    """Nothing is guessed for it, whatever a host answers."""
+    model = compat.gpu(device)
+    assert (model.name, model.flavours_on(595)) == (f"unknown GPU 10de:{device}", ())
 
 
 @pytest.mark.parametrize(

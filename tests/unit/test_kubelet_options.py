@@ -138,10 +138,15 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("kubelite", "server"),
-    [("--start-control-plane=true\n", True), ("", True), ("# of ours\n--start-control-plane=false\n", False)],
+    [
+        ("--start-control-plane=true\n", True),
+        ("", True),
+        ({"error": "Permission denied"}, True),
+        ("# of ours\n--start-control-plane=false\n", False),
+    ],
 )
 def test_a_node_of_microk8s_is_of_the_control_plane_unless_its_kubelite_starts_none(
-    kubelite: str, server: bool
+    kubelite: str | dict[str, str], server: bool
 ) -> None:
     """A worker's is told so by the snap; the flag's default is to start it."""
     seen = cases.facts("microk8s", {"files": {microk8s.KUBELITE: kubelite}})

@@ -109,6 +109,10 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
     assert ("provision" in link.fix) == (fix == PROVISION)
 
 
+def test_an_nvidia_smi_that_fails_without_a_word_breaks_nvml() -> None:
+    assert broken({"smi_error": " \n"}).text == "nvidia-smi failed"
+
+
 def test_a_fabric_manager_that_does_not_run_breaks_nvml() -> None:
     """nvidia-smi answers on such a host, CUDA does not: error 802."""
     switch = {"address": "0000:05:00.0", "device": "22a3", "cls": "068000"}
@@ -195,6 +199,12 @@ def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read
     [
         ("legacy", "/etc/docker/daemon.json", '{"debug": true\n "a": 1}\n', ":2:2: not valid JSON"),
         ("modern", "/etc/containerd/config.toml", "version = 3\n\nroot = '/var\n", "a string is not closed"),
+        (
+            "k3s",
+            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            "version = 3\n\nroot = '/var\n",
+            "a string is not closed",
+        ),
     ],
 )
 def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(

@@ -21,6 +21,7 @@ FILE_NAME = "kubelet_internal_checkpoint"  # in the directory of the plugins' so
 # of the map `envs`, its key with its length, the value's length, the value. gpushare's plugin puts N of /dev/nvidiaN there
 # (pkg/gpu/nvidia/allocate.go).
 INDEX = re.compile(rb"\n\x16ALIYUN_COM_GPU_MEM_IDX\x12([\x00-\x7f])", re.DOTALL)
+MALFORMED = (KeyError, TypeError, AttributeError, RecursionError)
 # Top-level keys of kubelets 1.8, and 1.9 to 1.10. None of these kubelets reports which pods still run.
 OLD = frozenset({"Entries", "PodDeviceEntries"})
 
@@ -64,19 +65,19 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
             for one in entries
         ]
         return tuple(sorted(found, key=lambda one: (one.pod, one.container, one.resource)))
-    except (KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 
 
 def registered(text: str | bytes) -> dict[str, frozenset[str]]:
-    """The ids of each resource's healthy units, in the text of such a file that `parse` takes."""
-    data = json.loads(text)
-    known = {} if not OLD.isdisjoint(data) else data["Data"].get("RegisteredDevices")
-    return (
-        {resource: frozenset(ids or ()) for resource, ids in known.items()}
-        if isinstance(known, Mapping)
-        else {}
-    )
+    """The ids of each resource's healthy units, in the text of such a file. Raises ValueError."""
+    try:
+        data = json.loads(text)
+        known = {} if not OLD.isdisjoint(data) else data["Data"].get("RegisteredDevices")
+        found = known.items() if isinstance(known, Mapping) else ()
+        return {resource: frozenset(ids or ()) for resource, ids in found}
+    except MALFORMED as error:
+        raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 
 
 def _ids(given: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
