@@ -12,6 +12,7 @@ from pathlib import Path
 from gpunode.sim import faults, folder, screens
 from gpunode.sim.demo import Demo
 from gpunode.sim.screens import Screen
+from gpunode.wording import page
 
 GPUNODE = (sys.executable, "-m", "gpunode")
 WIDEST = 100
@@ -161,7 +162,9 @@ The hosts' files are in hosts/*/root. Edit them there: ssh cannot write files. T
 For another driver write `driver: "580"` below `defaults:` in inventory.yaml, and provision again.
 To end it:
 
-  {gpunode} demo stop {name}"""
+  {gpunode} demo stop {name}
+
+Next: "Break it, and let it be fixed" in {page("tutorial.md")}, and then a host of yours."""
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import pytest
 from gpunode.sim import demo as demos
 from gpunode.sim import folder
 from gpunode.sim.host import hosts, kinds
-from gpunode.sim.show import Show
+from gpunode.sim.show import Show, ending, farewell
 
 GPUNODE = [sys.executable, "-m", "gpunode"]
 LOOPBACK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -126,3 +127,14 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
     assert Show(demo, fast=True).broken("module") is good  # type: ignore[arg-type]
     assert ("expected is module" in capsys.readouterr().out) is not good
+
+
+def test_the_last_line_names_how_to_go_on(tmp_path: Path) -> None:
+    """Kept or not, and where something went wrong."""
+    state = SimpleNamespace(machine=lambda: kinds.new("h100-1"))
+    demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)
+    kept = farewell(demo, "demo").splitlines()[-1]  # type: ignore[arg-type]
+    assert kept.startswith("Next: ")
+    assert (page := re.search(r"\S+/docs/\S+\.md", kept))
+    assert Path(page[0]).is_file()
+    assert all(ending(code, None, whole=True).splitlines()[-1].startswith("Next: ") for code in (0, 1))
