@@ -8,7 +8,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from gpunode import __version__
+from gpunode import __version__, localfile
 from gpunode.compat import WHOLE, Signed, is_trusted
 from gpunode.errors import GpunodeError
 from gpunode.packages.dnf import openpgp
@@ -93,7 +93,7 @@ def _fetched(address: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes()[:LARGEST].decode("ascii", "replace")
+        return localfile.read(path)[:LARGEST].decode("ascii", "replace")
     except OSError as error:
         raise GpunodeError(
             f"{path} cannot be read: {error.strerror}", hint="Name a file or an address."

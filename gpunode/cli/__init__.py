@@ -31,7 +31,7 @@ from gpunode.cli import (
     status,
     verify,
 )
-from gpunode.errors import GpunodeError, InventoryError
+from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
@@ -39,6 +39,7 @@ EPILOG = (
     "130 interrupted"
 )
 
+PATH = "Check this path where you named it: in an option, a variable or the inventory."
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
 app = typer.Typer(
@@ -104,6 +105,10 @@ def main() -> None:
         typer.echo(f"gpunode: {output.plain(error)}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
+        if error.filename and error.strerror:  # a path that a user named; stdout has none
+            text = output.plain(GpunodeError(f"{error.filename}: {error.strerror}", hint=PATH))
+            typer.echo(f"gpunode: {text}", err=True)
+            raise SystemExit(UsageError.exit_code) from error
         why = output.unwritable()
         if why is None:
             raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpunode import localfile
 from gpunode.cli import options
 from gpunode.errors import InventoryError, UsageError
 
@@ -52,7 +53,7 @@ def init(
     from gpunode.model import Cluster
     from gpunode.rollout import start
 
-    if inventory.exists():
+    if localfile.exists(inventory):
         raise UsageError(
             f"{inventory} is there already; nothing was written",
             hint="Name another file: `gpunode init FILE`.",
@@ -116,7 +117,7 @@ def _write(path: Path, text: str) -> None:
     from gpunode import inventory as inventories
 
     with TemporaryDirectory() as folder:
-        draft = Path(folder, path.name)
+        draft = Path(folder, "inventory.yaml")
         draft.write_text(text, encoding="utf-8")
         try:
             inventories.load(draft, keys=False)

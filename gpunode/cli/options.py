@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gpunode import localfile
 from gpunode.cli import completion
 
 INVENTORY = Path(completion.USUAL)
@@ -147,7 +148,7 @@ class InCluster(Common):
     @property
     def alone(self) -> bool:
         """Whether no inventory is named, and the usual one is not there. One that is named has to be there."""
-        return self.origin == DEFAULT and not self.inventory.exists()
+        return self.origin == DEFAULT and not localfile.exists(self.inventory)
 
 
 def origin(invocation: typer.Context) -> str:

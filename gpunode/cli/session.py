@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpunode import localfile
 from gpunode.cli import options
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
@@ -35,7 +36,7 @@ def loaded(path: Path, origin: str = "") -> Inventory:
     """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from."""
     from gpunode import inventory as inventories
 
-    if path == options.INVENTORY and not path.exists():
+    if path == options.INVENTORY and not localfile.exists(path):
         words = [word for word in sys.argv[1:] if word != str(path) or origin == options.DEFAULT]
         raise UsageError(
             f"there is no {path} in this folder",
@@ -45,7 +46,7 @@ def loaded(path: Path, origin: str = "") -> Inventory:
     try:
         return inventories.load(path)
     except InventoryError as error:
-        if os.environ.get(options.VARIABLE) == str(path) and not path.exists():
+        if os.environ.get(options.VARIABLE) == str(path) and not localfile.exists(path):
             raise InventoryError(
                 [f"{one} (named by ${options.VARIABLE})" for one in error.problems]
             ) from None
@@ -75,7 +76,7 @@ def in_cluster(common: options.InCluster) -> Inventory:
 def tell_origin(path: Path, origin: str, listener: Listener) -> None:
     """Note which inventory is used, where the environment names another than the one in this folder."""
     here = options.INVENTORY
-    if origin == options.ENVIRONMENT and here.exists() and not here.samefile(path):
+    if origin == options.ENVIRONMENT and localfile.exists(here) and not here.samefile(path):
         listener.note(f"The inventory is {path}, named by ${options.VARIABLE}; ./{here} is not used.")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpunode import localfile
 from gpunode.image.base import UnusableBase
 
 SECONDS = 30.0  # for a program that keeps logins
@@ -36,7 +37,7 @@ def login(host: str, image: str) -> Login | None:
     None where no user has logged in. Raises UnusableBase for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
-            found = _kept(json.loads(place.read_text(encoding="utf-8")), host, image)
+            found = _kept(json.loads(localfile.text(place)), host, image)
         except UNREADABLE as error:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__

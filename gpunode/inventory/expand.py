@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gpunode import localfile
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
@@ -164,8 +165,8 @@ def strict(source: Source, values: Values) -> None:
     """Note a missing known_hosts file with host_key_check strict."""
     check = values.get(("ssh", "host_key_check"))
     file = values.get(("ssh", "known_hosts"))
-    if check and check[0] == "strict" and file and not Path(file[0]).is_file():
-        what = "not a file" if Path(file[0]).exists() else "no such file"
+    if check and check[0] == "strict" and file and not localfile.is_file(Path(file[0])):
+        what = "not a file" if localfile.exists(Path(file[0])) else "no such file"
         source.problem(file[1], f"{what}: {file[0]}; with host_key_check: strict gpunode could reach no host")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from gpunode import localfile
 from gpunode.deviceplugin.settings.document import INVALID, Document, kind
 from gpunode.deviceplugin.settings.syntax import Mistake
 from gpunode.errors import InventoryError
@@ -28,11 +30,7 @@ class Source(Document):
 
     def relative(self, name: str) -> Path:
         """The absolute path for a path in this file: `~` is the user's home, others start at the file's folder."""
-        try:
-            path = Path(name).expanduser()
-        except RuntimeError:  # ~USER of an unknown user: stays, and is reported as missing
-            path = Path(name)
-        return (self.path.parent / path).absolute()
+        return (self.path.parent / localfile.full(name)).absolute()
 
     def stop(self) -> None:
         """Raise InventoryError with all mistakes noted so far, in the order of the file; return if there are none."""
@@ -78,8 +76,7 @@ def _other(data: dict[str, object]) -> str:
 def content(path: Path) -> bytes:
     """The file's bytes."""
     try:
-        with path.open("rb") as file:
-            found = file.read(LARGEST + 1)
+        return localfile.read(path, LARGEST)
     except IsADirectoryError:
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix in {".yaml", ".yml"})
         there = f"; in it: {', '.join(inside[:5])}" if inside else ""
@@ -90,12 +87,11 @@ def content(path: Path) -> bytes:
             near = "; the argument is the inventory's file, `--limit` chooses hosts"
         raise InventoryError([f"{path}: no such file{near}"]) from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise InventoryError(
+                [f"{path}: has more than {LARGEST >> 20} MiB, as no inventory has; name another file"]
+            ) from None
         raise InventoryError([f"{path}: cannot be read: {error.strerror}"]) from None
-    if len(found) > LARGEST:
-        raise InventoryError(
-            [f"{path}: has more than {LARGEST >> 20} MiB, as no inventory has; name another file"]
-        )
-    return found
 
 
 def near_file(path: Path) -> str:

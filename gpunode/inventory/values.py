@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from gpunode import localfile
 from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
 from gpunode.model import PythonBuild, Repository, RunFile
@@ -151,7 +152,7 @@ def read_repository(source: Source, value: Mapping[str, str], where: Where) -> R
     if path is None:
         return None
     try:
-        key = path.read_bytes().decode("ascii", "replace")
+        key = localfile.read(path).decode("ascii", "replace")
     except OSError as error:
         source.problem(place, f"{path} cannot be read: {error.strerror}")
         return None

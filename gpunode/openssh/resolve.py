@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpunode import localfile
 from gpunode.model import Ssh
 
 ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
@@ -27,7 +28,7 @@ def words(ssh: Ssh, file: Path | None) -> list[str]:
     """The options of an ssh command for what the inventory sets. `file`: the one configuration file, as with -F."""
     found = []
     if file is not None:
-        found += ["-F", str(file) if file.exists() else "none"]
+        found += ["-F", str(file) if localfile.exists(file) else "none"]
     found += ["-l", ssh.user] if ssh.user else []
     found += ["-p", str(ssh.port)] if ssh.port else []
     return [*found, "-o", f"ProxyJump={ssh.jump}"] if ssh.jump else found

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gpunode import localfile
 from gpunode.cluster import nodes as cluster_nodes
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.cluster.nodes import Node
@@ -36,18 +37,17 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
     from gpunode.ssh.aliases import aliases, hops
 
     try:
-        found, jumps = aliases(file.expanduser()), hops(file.expanduser())
+        place = localfile.full(str(file))
+        found, jumps = aliases(place), hops(place)
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be read: {error.strerror}",
+            f"{error.filename or file} cannot be read: {error.strerror}",
             hint="`--from cluster` takes a kubeconfig's nodes, `--from FILE` another ssh configuration, --hosts names.",
         ) from error
-    own = file.expanduser().absolute() == SSH_CONFIG.expanduser()
+    own = place.absolute() == SSH_CONFIG.expanduser()
     return Starter(
         str(file),
-        tuple(
-            Entry(name) if own else _copied(name, file.expanduser()) for name in found if name not in jumps
-        ),
+        tuple(Entry(name) if own else _copied(name, place) for name in found if name not in jumps),
         jumps=tuple(name for name in found if name in jumps),
     )
 

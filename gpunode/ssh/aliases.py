@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+from gpunode import localfile
 
 DEEPEST = 16  # as ssh's own limit of nested Includes
 LINE = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)")
@@ -16,9 +20,7 @@ def aliases(file: Path) -> tuple[str, ...]:
     hosting (`User git`). Raises OSError where the file itself cannot be read."""
     found: dict[str, bool] = {}
     names: list[str] = []
-    for keyword, words in _directives(
-        file.read_text(encoding="utf-8", errors="replace"), file.parent, DEEPEST
-    ):
+    for keyword, words in _directives(localfile.text(file), file.parent, DEEPEST):
         if keyword in ("host", "match"):
             names = [one for one in words if keyword == "host" and not set(one) & set("*?!")]
             found |= {one: found.get(one, True) for one in names}
@@ -29,7 +31,7 @@ def aliases(file: Path) -> tuple[str, ...]:
 
 def hops(file: Path) -> frozenset[str]:
     """The jump hosts of the file and its Includes, by name. Raises OSError where the file itself cannot be read."""
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = localfile.text(file)
     ways = [
         words[0]
         for keyword, words in _directives(text, file.parent, DEEPEST)
@@ -52,11 +54,10 @@ def _directives(text: str, folder: Path, depth: int) -> Iterator[tuple[str, list
         if keyword != "include":
             yield keyword, words
             continue
-        for pattern in words if depth else ():
-            wanted = Path(pattern).expanduser()
-            root = Path("/") if wanted.is_absolute() else folder
-            for path in sorted(root.glob(str(wanted.relative_to("/") if wanted.is_absolute() else wanted))):
-                if path.is_file():
-                    yield from _directives(
-                        path.read_text(encoding="utf-8", errors="replace"), folder, depth - 1
-                    )
+        for pattern in (word for word in words if "\0" not in word):
+            wanted = folder / localfile.full(pattern)
+            for path in map(Path, sorted(glob.glob(str(wanted)))):  # noqa: PTH207 - Path.glob raises for some of ssh's patterns
+                if not depth:
+                    raise OSError(errno.ELOOP, f"its Includes go deeper than {DEEPEST}", str(path))
+                if localfile.is_file(path):
+                    yield from _directives(localfile.text(path), folder, depth - 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import paramiko
 
+from gpunode import localfile
 from gpunode.model import Ssh
 from gpunode.openssh import resolve
 from gpunode.openssh.resolve import Options
@@ -44,7 +45,7 @@ class Config:
         """The target for one host. Raises SshRefusal for options that gpunode does not support."""
         options = self.options(ssh)
         one = partial(resolve.one, options)
-        address, port = one("hostname", ssh.address), ssh.port or int(one("port", "22"))
+        address, port = one("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
         if one("proxycommand") and ssh.jump is None:
@@ -93,7 +94,7 @@ class Config:
                 )
             return tuple(Path(word) for word in words if word.lower() != "none")
 
-        known = (Path(ssh.known_hosts).expanduser(),) if ssh.known_hosts else None
+        known = (localfile.full(ssh.known_hosts),) if ssh.known_hosts else None
         strict = one("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
         agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
         if re.fullmatch(r"\$\w+", agent):
@@ -113,7 +114,7 @@ class Config:
             agent=None if agent == "SSH_AUTH_SOCK" else path(agent) if agent.lower() != "none" else "",
             family=_FAMILIES.get(one("addressfamily"), socket.AF_UNSPEC),
             source=one("bindaddress"),
-            rsa_bits=int(one("requiredrsasize", "0")),
+            rsa_bits=_number(options, ssh, "RequiredRSASize", 0),
             unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if one(name.lower())),
             check="strict" if strict else ssh.host_key_check,
             proven=proven,
@@ -143,12 +144,22 @@ class Config:
         except resolve.Unresolved as error:
             raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
 
+    def _text(self, file: Path) -> str:
+        try:
+            return localfile.text(file)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise SshRefusal(
+                f"{file} cannot be read: {error.strerror}", hint="Fix ssh's configuration."
+            ) from error
+
     def _read(self, ssh: Ssh) -> Options:
         """The options from the configuration files, without ssh."""
         config = paramiko.SSHConfig()
         usual = (Path(self._home, ".ssh/config"), SYSTEM)
         for file in [self._file] if self._file is not None else usual:
-            text = file.read_text(errors="replace") if file.exists() else ""
+            text = self._text(file)
             if (found := _NEEDS_SSH.search(text)) is not None:
                 raise SshRefusal(
                     f"{file} has `{found[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
@@ -162,6 +173,17 @@ class Config:
                 ) from error
         entry = config.lookup(ssh.address)
         return {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
+
+
+def _number(options: Options, ssh: Ssh, name: str, default: int) -> int:
+    """A number of ssh's configuration, as ssh takes it."""
+    value = resolve.one(options, name.lower(), str(default))
+    if not re.fullmatch(r"[0-9]{1,5}", value) or int(value) > 65535:
+        raise SshRefusal(
+            f"ssh's configuration has `{name} {value}` for {ssh.address}, which is no number up to 65535",
+            hint="Fix ssh's configuration.",
+        )
+    return int(value)
 
 
 _DEFAULTS = tuple(f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk"))

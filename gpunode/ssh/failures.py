@@ -118,8 +118,14 @@ def _message(target: Target | None, error: Exception) -> tuple[str, str, str]:
             f"{where} refused the connection",
             "Check the port, and that sshd runs there.",
         )
-    if isinstance(error, FileNotFoundError):
-        return "key-missing", f"cannot read {error.filename}: no such file", "Check `ssh.key`."
+    if isinstance(error, OSError) and error.filename:
+        missing = isinstance(error, FileNotFoundError)
+        why = "no such file" if missing else error.strerror
+        return (
+            "key-missing" if missing else "key-unusable",
+            f"cannot read {error.filename}: {why}",
+            "Check `ssh.key`.",
+        )
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return (
             "no-route",

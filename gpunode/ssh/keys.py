@@ -15,6 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
+from gpunode import localfile
 from gpunode.ssh.failures import NotAccepted, SshRefusal, Unsupported
 from gpunode.ssh.target import Target
 
@@ -172,7 +173,7 @@ def _identity(path: Path) -> Identity | None:
     """The identity of a file, or of its .pub file; None if both are missing."""
     beside = path.with_name(f"{path.name}.pub")
     try:
-        data = path.read_bytes()
+        data = localfile.read(path)
     except FileNotFoundError:
         public = _public(beside)
         return Identity(path, public) if public else None
@@ -198,7 +199,7 @@ def _identity(path: Path) -> Identity | None:
 def _public(path: Path) -> bytes | None:
     """The key of a public key file: `TYPE BASE64 comment`."""
     try:
-        words = path.read_bytes().split(None, 2)
+        words = localfile.read(path).split(None, 2)
         blob = base64.b64decode(words[1], validate=True)
     except (OSError, ValueError, IndexError):
         return None

@@ -15,8 +15,11 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
+from gpunode import localfile
 from gpunode.ssh.failures import SshRefusal, Unsupported
 from gpunode.ssh.target import Target
+
+KNOWN = "known_hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class KnownHosts:
                 return str(file)
         if target.revoked is None:
             return None
-        data = target.revoked.read_bytes()
+        data = _content(target.revoked, "RevokedHostKeys")
         if data.startswith(b"SSHKRL"):
             raise Unsupported(
                 f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode's client cannot read",
@@ -131,7 +134,7 @@ class KnownHosts:
     def _file(self, path: Path) -> _File:
         with self._lock:
             if path not in self._files:
-                self._files[path] = _File(path, path.read_text(errors="replace") if path.exists() else "")
+                self._files[path] = _File(path, _content(path, KNOWN).decode(errors="replace"))
             return self._files[path]
 
     def _write(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
@@ -153,6 +156,19 @@ class KnownHosts:
             file.write(added)
             with self._lock:
                 self._files[path].add(added)
+
+
+def _content(path: Path, what: str) -> bytes:
+    """A file's bytes; none where known hosts are missing. Raises SshRefusal where it cannot be read."""
+    try:
+        return localfile.read(path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and what == KNOWN:
+            return b""
+        raise SshRefusal(
+            f"{path} ({what}) cannot be read: {error.strerror}",
+            hint="Set `ssh.known_hosts` to a file, or fix ssh's configuration.",
+        ) from error
 
 
 class _File:

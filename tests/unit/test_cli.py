@@ -232,6 +232,7 @@ def test_an_interrupt_at_a_question_is_one() -> None:
     assert "interrupted" in done.stderr
 
 
+LONG = "x" * 300
 REPORT = """
 import sys
 from gpunode import cli
@@ -255,6 +256,32 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
 
     assert done.returncode == 1
     assert done.stderr == "gpunode: cannot write the report: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["keys", "debian12", "--to", LONG], {}),
+        (["plugin", "image", "--base", LONG], {}),
+        (["plan", "--html", LONG], {}),
+        (["init", LONG, "--hosts", "a"], {}),
+        (["status", "--kubeconfig", LONG], {}),
+        (["plan"], {"GPUNODE_INVENTORY": LONG}),
+        (["resume"], {"XDG_STATE_HOME": LONG}),
+    ],
+    ids=lambda one: " ".join(one)[:12],
+)
+def test_a_path_that_no_file_can_have_is_named(
+    words: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Wherever a user names it."""
+    (tmp_path / "inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
+    line = [sys.executable, "-m", "gpunode", *words]
+    done = forks.run(line, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **environment})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert LONG in done.stderr
+    assert "ile name too long" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:

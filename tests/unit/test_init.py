@@ -21,6 +21,7 @@ from gpunode.errors import UsageError
 from gpunode.inventory.starter import SCHEMA, Entry, Starter, ranges, text
 from gpunode.model import Cluster
 from gpunode.rollout import nodes, start
+from gpunode.ssh.aliases import aliases
 from tests import forks
 
 BARE = Node(
@@ -165,6 +166,10 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
         (("--from", "kubeconfig"), "`--from cluster` takes a kubeconfig's nodes"),
         (("--hosts", "gpu-[4:1]"), "ends before it starts"),
         (("--hosts", "a_ b!"), "inventory.yaml as it would be:"),
+        (("--from", "~nobody9/x"), "~nobody9/x cannot be read: No such file"),
+        (("--from", "x" * 300), "cannot be read: File name too long"),
+        (("--from", "/dev/zero"), "/dev/zero cannot be read: it is too large"),
+        (("--from", "."), ". cannot be read: Is a directory"),
     ],
 )
 def test_a_mistake_writes_nothing(words: tuple[str, ...], mistake: str) -> None:
@@ -172,6 +177,27 @@ def test_a_mistake_writes_nothing(words: tuple[str, ...], mistake: str) -> None:
     assert mistake in str(done.exception)
     assert getattr(done.exception, "exit_code", None) == 2
     assert not Path("inventory.yaml").exists()
+
+
+def test_a_pipe_that_nobody_writes_to_is_empty(folder: Path) -> None:
+    """It must not be waited for."""
+    os.mkfifo(folder / "pipe")
+    assert "pipe: no host is there" in str(init("--from", "pipe").exception)
+    assert "the file is empty" in str(CliRunner().invoke(app, ["plan", "pipe"]).exception)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["~nobody9/x", "a**b", "/", "x" * 3000, "~/" + "x" * 300, "'a\0b*'", "a\0b/*"],
+    ids=lambda one: one[:9],
+)
+def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str) -> None:
+    """As ssh does it."""
+    (folder / "config").write_text(f"Include {pattern}\nHost gpu-01\n")
+    assert aliases(folder / "config") == ("gpu-01",)
+    (folder / "config").write_text("Include config config config\nHost gpu-01\n")
+    with pytest.raises(OSError, match="its Includes go deeper than 16"):
+        aliases(folder / "config")
 
 
 def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder: Path) -> None:

@@ -237,6 +237,15 @@ def test_what_gpunode_cannot_do_is_refused_by_name(
         ("Host gpu-01\n UserKnownHostsFile EMPTY OTHER\n", "its host key changed"),
         ("Host gpu-01\n HostKeyAlias gpu-farm\n UserKnownHostsFile OTHER\n", "its host key changed"),
         ("Host gpu-01\n UserKnownHostsFile EMPTY\n GlobalKnownHostsFile OTHER\n", "its host key changed"),
+        ("Host gpu-01\n UserKnownHostsFile /etc\n", r"/etc \(known_hosts\) cannot be read: Is a directory"),
+        (
+            "Host gpu-01\n UserKnownHostsFile /dev/zero\n",
+            r"/dev/zero \(known_hosts\) cannot be read: it is too large",
+        ),
+        ("Host gpu-01\n RevokedHostKeys /etc\n", r"/etc \(RevokedHostKeys\) cannot be read: Is a directory"),
+        ('Host gpu-01\n Port "\n', "has `Port .* for gpu-01, which is no number up to 65535"),
+        ("Host gpu-01\n Port 99999\n", "has `Port 99999` for gpu-01, which is no number"),
+        ("Host gpu-01\n RequiredRSASize x\n", "has `RequiredRSASize x` for gpu-01, which is no number"),
     ],
 )
 def test_without_ssh_the_plain_files_are_read(

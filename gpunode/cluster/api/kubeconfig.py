@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpunode import redaction
+from gpunode import localfile, redaction
 from gpunode.cluster.api import credentials
 from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
 from gpunode.cluster.api.tls import Trust
@@ -160,7 +160,7 @@ def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Map
     if not file or rest.get("certificate-authority-data"):
         return rest
     try:
-        data = (folder / str(file)).read_bytes()
+        data = localfile.read(folder / str(file))
     except OSError as error:
         raise KubeconfigUnusable(
             f"{where}: its certificate-authority {file} cannot be read: {_words(error)}",
@@ -172,7 +172,7 @@ def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Map
 def _folder(source: str, section: str, name: str) -> Path:
     """That of the file which has this entry: relative paths of it count from there."""
     for one in filter(None, source.split(os.pathsep)):
-        path = Path(one).expanduser()
+        path = localfile.full(one)
         if any(entry.get("name") == name for entry in (_read(path) or {}).get(section) or ()):
             return path.absolute().parent
     return Path.cwd()
@@ -183,7 +183,7 @@ def _trust(configuration: Any) -> Trust | None:
     file, configuration.ssl_ca_cert = configuration.ssl_ca_cert, None
     if not str(configuration.host).startswith("https://"):
         return None
-    return Trust(configuration.verify_ssl, Path(file).read_bytes() if file else None)
+    return Trust(configuration.verify_ssl, localfile.read(Path(file)) if file else None)
 
 
 def _pair(configuration: Any) -> Iterator[bytes | None]:
@@ -191,7 +191,7 @@ def _pair(configuration: Any) -> Iterator[bytes | None]:
     for name in ("cert_file", "key_file"):
         file = getattr(configuration, name)
         setattr(configuration, name, None)
-        yield Path(file).read_bytes() if file else None
+        yield localfile.read(Path(file)) if file else None
 
 
 def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
@@ -201,7 +201,7 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
     found = [
         (path, data)
         for one in source.split(os.pathsep)
-        if one and (data := _read(path := Path(one).expanduser())) is not None
+        if one and (data := _read(path := localfile.full(one))) is not None
     ]
     if not found:
         raise KubeconfigUnusable(
@@ -236,7 +236,7 @@ def _typed(path: Path, found: Mapping[str, Any], key: str, kind: type) -> Any:
 def _read(path: Path) -> dict[str, Any] | None:
     """A file's content; None where there is none."""
     try:
-        data = syntax.data(path.read_text(encoding="utf-8"))
+        data = syntax.data(localfile.read(path).decode())
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise KubeconfigUnusable(
