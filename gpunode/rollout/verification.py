@@ -55,7 +55,7 @@ def _with_containers(
         on_event(Event("stage", host.name, "run a GPU container"))
         job = wire.container_job(container.runtime(outcome), plugin.reference if plugin else "")
         for message in session.visits[host.name].ask(job):
-            if outcome.facts is not None:
+            if message["type"] == "container" and outcome.facts is not None:
                 found[host.name] = container.link(message, outcome.facts)
         return outcome
 
@@ -65,7 +65,7 @@ def _with_containers(
         if isinstance(item, Event):
             session.listener.event(item)
         elif item.host not in found:  # the connection was lost since
-            found[item.host] = Link("container", "unknown", f"not run: {item.error}")
+            found[item.host] = Link("container", "unknown", f"not run: {item.error or 'no answer'}")
     return {
         host: container.placed(chain, found[host]) if host in found else chain
         for host, chain in chains.items()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import pytest
 
-from gpunode.model import Layer, Link
+from gpunode.model import Host, Layer, Link, Outcome, Ssh
+from gpunode.rollout import verification
+from gpunode.rollout.member import Member
+from gpunode.rollout.session import Session
 from gpunode.verify import container, coverage
 from tests import cases
 
@@ -106,3 +110,30 @@ def test_it_compares_with_the_gpus_of_the_host(
     assert text in found.text
     assert cause in found.cause
     assert bool(found.fix) == (status == "broken")
+
+
+@pytest.mark.parametrize(
+    ("messages", "status", "words"),
+    [
+        ([{"type": "container", **ANSWER}], "ok", "2 of 2 GPUs answer"),
+        ([{"type": "progress", "text": "x"}], "unknown", "not run: no answer"),
+        ([], "unknown", "not run: no answer"),
+    ],
+)
+def test_no_other_message_of_a_host_is_taken_for_its_result(
+    messages: list[dict[str, Any]], status: str, words: str
+) -> None:
+    host = Host("gpu-01", Ssh("gpu-01"))
+    session = SimpleNamespace(
+        hosts=[host],
+        forks=1,
+        inventory=SimpleNamespace(cluster=SimpleNamespace(plugin=None)),
+        visits={host.name: SimpleNamespace(ask=lambda _: messages)},
+        listener=SimpleNamespace(event=lambda _: None),
+    )
+    member = Member(host, Outcome(host.name, "right", SEEN))
+    chains = {host.name: tuple(chain(kubelet="broken", node="unknown"))}
+    found = verification._with_containers(cast("Session", session), [member], chains)
+    (link,) = (one for one in found[host.name] if one.layer == "container")
+    assert link.status == status
+    assert words in link.text
