@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from gpunode import facts
+from gpunode import converge, facts
+from gpunode.answers import Unexpected
 from gpunode.model import (
     Containerd,
     Docker,
     File,
     Gpu,
     GpuUser,
+    Host,
     InstalledRun,
     Kubelet,
     Module,
@@ -20,8 +26,10 @@ from gpunode.model import (
     Package,
     PciDevice,
     Run,
+    Ssh,
     Unit,
 )
+from gpunode.verify.host import links
 
 BARE: dict[str, Any] = {
     "time": 1000.5,
@@ -150,3 +158,25 @@ def test_why_a_section_is_empty_is_kept() -> None:
 def test_images_are_kept_for_each_runtime() -> None:
     """A node may have both; which one counts is decided with the rest of what is wished of it."""
     assert facts.parse(RAW).images == RAW["images"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The keys and indexes that lead to each value."""
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+    for key, one in enumerate(value) if isinstance(value, list) else items:
+        yield (*path, key)
+        yield from places(one, (*path, key))
+
+
+ODD = (None, True, -1, 1e18, 10**400, "", "\ud800", "9" * 5000, [], [[None]], {}, {"": {}})
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
+    """A host may answer anything."""
+    host = Host("gpu-07", Ssh("gpu-07"))
+    for path in places(RAW):
+        raw = copy.deepcopy(RAW)
+        functools.reduce(lambda value, key: value[key], path[:-1], raw)[path[-1]] = odd
+        with contextlib.suppress(Unexpected):
+            links(converge.planned(host, facts.parse(raw), None))
