@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from gpunode.agent.redaction import redacted
 from gpunode.model import (
     Change,
     InstallDriver,
@@ -19,7 +20,6 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
-from gpunode.redaction import redacted
 
 
 def headline(change: Change, *, reload: bool = False) -> str:

@@ -11,7 +11,8 @@ from typing import Callable, Dict, Iterable, List, Optional, Tuple
 from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
-from gpunode.agent.record import Run, without_passwords
+from gpunode.agent.record import Run
+from gpunode.agent.redaction import redacted
 from gpunode.agent.system import below, have, text_of
 
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
@@ -90,7 +91,7 @@ def attend(
     finally:  # also of an abort
         end(process)
         with open(path, "rb") as log:
-            text = without_passwords(log.read().decode("utf-8", "replace"))
+            text = redacted(log.read().decode("utf-8", "replace"))
         try:
             with open(below(this.record + "/output.log"), "ab") as kept:
                 kept.write(text.encode())

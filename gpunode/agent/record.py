@@ -3,12 +3,12 @@
 import glob
 import json
 import os
-import re
 import shutil
 import sys
 from typing import BinaryIO, Iterator, List, Optional, Union
 
 from gpunode.agent.failures import Failure
+from gpunode.agent.redaction import redacted_values
 from gpunode.agent.system import Message, below, text_of
 
 LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
@@ -73,8 +73,9 @@ class Run:
 
         Facts are not recorded: they hold other files of the host, passwords among them.
         """
-        text = json.dumps(message)
-        line = (text if message["type"] == "facts" else without_passwords(text)).encode() + b"\n"
+        line = (
+            json.dumps(message if message["type"] == "facts" else redacted_values(message)).encode() + b"\n"
+        )
         with open(below(self.places[0]), "ab") as file:
             file.write(line)
         try:
@@ -135,9 +136,3 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
             file.seek(start)
             return
         yield line
-
-
-def without_passwords(text: str) -> str:
-    """The text with the user name and password removed from every URI. As in gpunode.redaction, a `/` or an `@` in them
-    is often not encoded; an image's digest is no password."""
-    return re.sub(r"(\w://)(?:[^/\s'\"]*|[^/\s'\"@:]*:[^\s'\"]{0,256})@(?!sha256:)", r"\1", text)

@@ -10,7 +10,8 @@ from typing import Any, Dict, List, Optional
 from gpunode.agent.attendance import attend
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
-from gpunode.agent.record import Run, without_passwords
+from gpunode.agent.record import Run
+from gpunode.agent.redaction import redacted
 from gpunode.agent.system import Message, below, have, last, line_of, text_of
 
 RECORD = "/var/lib/nvidia/log"  # first line: `1.0-58017804 (580.178.04)` (nvidia-installer's backup.c)
@@ -142,11 +143,9 @@ def download(this: Run, url: str, path: str) -> None:
     except Unsaved as error:
         raise error.cause from None
     except (OSError, HTTPException, ValueError) as error:
-        raise Failure("download-failed", without_passwords("%s: %s" % (url, error))) from None
+        raise Failure("download-failed", redacted("%s: %s" % (url, error))) from None
     if total and size < total:
-        raise Failure(
-            "download-failed", without_passwords("%s ended after %d of %d bytes" % (url, size, total))
-        )
+        raise Failure("download-failed", redacted("%s ended after %d of %d bytes" % (url, size, total)))
 
 
 class Unsaved(Exception):

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpunode import diff as diffs
+from gpunode.agent.redaction import redacted_values
 from gpunode.errors import GpunodeError, Obstacle
 from gpunode.model import Disturbed, Event, Host, Link, Outcome
-from gpunode.redaction import redacted
 from gpunode.report.headline import notes, standing
 from gpunode.report.objects import DO
 from gpunode.report.pipe import closed
@@ -128,7 +128,7 @@ class Lines:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            sys.stdout.write(json.dumps(_redacted(line), default=str) + "\n")
+            sys.stdout.write(json.dumps(redacted_values(line), default=str) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             closed(sys.stdout)
@@ -152,11 +152,3 @@ def _pod(found: Disturbed, name: str) -> dict[str, Any]:
     gpus = sum(amount for resource, amount in asks.items() if resource.startswith("nvidia.com/"))
     standstill = found.standstill.get(name, "")
     return {"name": name, "gpus": gpus, "asks": asks, "standstill": standstill, "on": sorted(on)}
-
-
-def _redacted(value: Any) -> Any:
-    if isinstance(value, str):
-        return redacted(value)
-    if isinstance(value, dict):
-        return {key: _redacted(one) for key, one in value.items()}
-    return [_redacted(one) for one in value] if isinstance(value, (list, tuple)) else value

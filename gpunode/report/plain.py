@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from gpunode.redaction import redacted
+from gpunode.agent.redaction import redacted
 
 Part: TypeAlias = str | tuple[str, str]  # text with its style; a line's last part ends with a newline
 

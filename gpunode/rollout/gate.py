@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gpunode.agent.redaction import redacted
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, GateCommand, Inventory
-from gpunode.redaction import redacted
 from gpunode.rollout.listener import Listener
 from gpunode.rollout.member import Member
 from gpunode.rollout.record import Record

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gpunode.redaction import redacted, secret
+from gpunode.agent.names import secret
+from gpunode.agent.redaction import redacted
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6Ing3azJwIn0.eyJzdWIiOiJzeXN0ZW06c2EifQ.hunter2-hunter2_hunter2"
 SECRETS = {  # each has `hunter2` in what must not be shown, and nothing else of it

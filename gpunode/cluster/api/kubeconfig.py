@@ -18,7 +18,8 @@ from typing import Any
 
 import yaml
 
-from gpunode import localfile, redaction
+from gpunode import localfile
+from gpunode.agent import redaction
 from gpunode.cluster.api import credentials
 from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
 from gpunode.cluster.api.tls import Trust

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
-from gpunode import redaction
+from gpunode.agent.names import secret
+from gpunode.agent.redaction import hidden, redacted
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.merge import KEYS
 from gpunode.cluster.api.notes import PREFIX
@@ -120,15 +121,15 @@ def _yaml(shown: Object) -> list[str]:
     if shown.get("kind") == "Secret":
         shown = shown | {"data": dict.fromkeys(shown.get("data") or {}, "(hidden)")}
     text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
-    return redaction.redacted(text).splitlines()
+    return redacted(text).splitlines()
 
 
 def _hidden(value: Any) -> Any:
     """Without the values of environment variables that have a secret's name."""
     if isinstance(value, dict):
         kept = {key: _hidden(one) for key, one in value.items()}
-        if isinstance(plain := value.get("value"), str) and redaction.secret(str(value.get("name", ""))):
-            return kept | {"value": redaction.hidden(plain)}
+        if isinstance(plain := value.get("value"), str) and secret(str(value.get("name", ""))):
+            return kept | {"value": hidden(plain)}
         return kept
     return [_hidden(one) for one in value] if isinstance(value, list) else value
 
