@@ -122,7 +122,7 @@ def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:
     where: Where = ("cluster", "plugin", "archive")
     if "archive" not in section:
         return PluginImage(section["image"]) if "image" in section else None
-    file = need_file(source, section["archive"], where)
+    file = need_file(source, section["archive"], where, "; `gpunode plugin image` writes one")
     if file is None:
         return None
     try:

@@ -80,8 +80,8 @@ def private_key(source: Source, name: str, where: Where) -> None:
         need_file(source, name, where)
 
 
-def need_file(source: Source, name: str, where: Where) -> Path | None:
-    """The path of a file that the inventory names; None if it is missing, which is noted."""
+def need_file(source: Source, name: str, where: Where, way: str = "") -> Path | None:
+    """The path of a file that the inventory names; None if it is missing, which is noted. `way`: to have one."""
     path = source.relative(name)
     try:
         if path.is_file():
@@ -89,7 +89,7 @@ def need_file(source: Source, name: str, where: Where) -> Path | None:
         what = "is a folder, expected a file" if path.is_dir() else "no such file"
     except OSError as error:  # a folder above it without permission
         what = f"cannot be read: {error.strerror}"
-    source.problem(where, f"{what}: {path}")
+    source.problem(where, f"{what}: {path}{way}")
     return None
 
 

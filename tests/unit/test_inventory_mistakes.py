@@ -420,7 +420,7 @@ groups:
     )
     assert found == [
         f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
-        f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar",
+        f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar; `gpunode plugin image` writes one",
         "4:14: defaults.ssh.key: id.pub is the public key; name the private key's file: id",
         f"4:35: defaults.ssh.known_hosts: no such file: {tmp_path}/known; "
         "with host_key_check: strict gpunode could reach no host",
