@@ -35,7 +35,10 @@ def more(files: Mapping[str, File]) -> tuple[str, ...]:
     found = files.get(manifest.PATH)
     if found is None or found.content is None:
         return ()
-    path = manifest.read(found.content).flags.get("config", "")
+    try:
+        path = manifest.read(found.content).flags.get("config", "")
+    except CannotPlan:
+        return ()  # which the plan refuses
     return (path,) if path and path != SCHEDULER else ()
 
 

@@ -381,3 +381,9 @@ def test_every_version_is_one_that_its_schedulers_read() -> None:
         first, last = reads[configuration.version(minor)]
         assert first <= minor <= last
     assert configuration.version(18) == ""
+
+
+@pytest.mark.parametrize("text", ["a: [\n", "[]", "kind: Pod\n", ""])
+def test_a_manifest_that_cannot_be_read_names_no_more_files_and_is_refused_by_the_plan(text: str) -> None:
+    """A probe is no place for a refusal of the plan."""
+    assert plan.more({manifest.PATH: File(manifest.PATH, exists=True, content=text)}) == ()
