@@ -16,6 +16,7 @@ from gpunode.streams import within
 
 SECONDS = 20.0  # without an answer
 WHOLE_SECONDS = 60.0  # for all of it
+ADDRESSES = ("http://", "https://")
 LARGEST = 64 * 1024  # bytes; NVIDIA's keys have some 2 KiB
 
 
@@ -53,7 +54,7 @@ def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
     Raises Unconfirmed, WrongKey for another key, GpunodeError where none can be read.
     """
     where = place or source.key_uri
-    text = _fetched(where) if where.startswith(("http://", "https://")) else _read(Path(where))
+    text = _fetched(where) if where.startswith(ADDRESSES) else _read(Path(where))
     try:
         found = openpgp.fingerprint(text)
     except ValueError as error:
@@ -65,9 +66,16 @@ def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
     if found.endswith(known):
         raise Unconfirmed(made, source, where)
     verb = "is" if len(known) == WHOLE else "ends with"
+    local = not where.startswith(ADDRESSES)
+    other = "the file holds another key: bring NVIDIA's" if local else "somebody else answers at that address"
     raise WrongKey(
         f"{where} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known}",
-        hint="If NVIDIA has changed its key, use a newer gpunode; else somebody else answers at that address.",
+        hint=f"If NVIDIA has changed its key, use a newer gpunode; else {other}."
+        + (
+            " --fingerprint does not change that: gpunode knows the whole one."
+            if given and len(source.fingerprint) == WHOLE
+            else ""
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def keys(
     """
     from gpunode import compat, report
     from gpunode.image import MACHINES
-    from gpunode.keys import key
+    from gpunode.keys import ADDRESSES, key
 
     if arch not in MACHINES:
         raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")
@@ -61,6 +61,9 @@ def keys(
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
     given = fingerprint or []
+    wanted = [place for one in sources if (place := places[one.purpose] or one.key_uri).startswith(ADDRESSES)]
+    if wanted and not json:
+        typer.echo(f"Fetching {' and '.join(wanted)}", err=True)
     found = {one.purpose: key(one, places[one.purpose], given) for one in sources}  # all, or none is written
     files = {purpose: to / NAMES[purpose] for purpose in found}
     for purpose, each in found.items():
@@ -74,6 +77,10 @@ def keys(
         ("purpose", "file", "fingerprint", "uri"),
         [(one.purpose, str(files[one.purpose]), found[one.purpose].fingerprint, one.uri) for one in sources],
     )
+    if given and all(len(one.fingerprint) == compat.WHOLE for one in sources):
+        listener.note(
+            "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
+        )
     mine = {each: f", fingerprint: {each}" for each in given}
     lines = [
         f'    {one.purpose}: {{uri: "{one.uri}", key: {files[one.purpose]}{mine.get(found[one.purpose].fingerprint, "")}}}'

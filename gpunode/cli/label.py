@@ -55,7 +55,7 @@ def label(
     if not accelerator:
         raise UsageError(
             "no label is chosen",
-            hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`. Others are written by `labels:` in the "
+            hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`; or count a resource: `gpunode label --resource NAME=COUNT`. Other labels are written by `labels:` in the "
             "inventory, or `kubectl label node`.",
         )
     if common.alone:

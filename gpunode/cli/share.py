@@ -60,16 +60,18 @@ Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each c
 
 @app.command(short_help="Show who has what of each GPU.")
 @visits_hosts
-def inspect(*, details: Details = False, common: options.Common) -> None:
+def inspect(*, details: Details = False, common: options.InCluster) -> None:
     """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it, and what the
-    kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts.
+    kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts. A kubeconfig is enough: then the
+    plugin alone is asked, and --limit and --exclude take nodes.
 
     Example: gpunode share inspect inventory.yaml -d
     """
     from gpunode.rollout import shares
 
     with session(common) as work:
-        code = shares.inspect(work, details=details, selected=bool(common.limit or common.exclude))
+        selected = bool(common.limit or common.exclude)
+        code = shares.inspect(work, details=details, selected=selected, hosts=not common.alone)
     raise typer.Exit(code)
 
 

@@ -41,12 +41,35 @@ class Root(Group):
     """gpunode's commands, and the options of all of them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        _no_swallowing(self, args)
         with _answering():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         with _answering():
             return super().invoke(ctx)
+
+
+def _no_swallowing(command: Any, args: list[str]) -> None:
+    """Raise UsageError for an option whose value would be another option of the command: click takes it for one."""
+    for at, word in enumerate(args):
+        if word == "--":
+            return
+        if word in getattr(command, "commands", ()):
+            command = command.commands[word]
+            continue
+        known = {
+            name: one
+            for one in command.params
+            for name in (*one.opts, *one.secondary_opts)
+            if name[:1] == "-"
+        }
+        option, following = known.get(word), "".join(args[at + 1 : at + 2])
+        if option is not None and not getattr(option, "is_flag", False) and following in known:
+            raise UsageError(
+                f"{word} has no value: {following} is another option",
+                hint=f"Write `{word} {option.metavar or 'VALUE'}`.",
+            )
 
 
 class Command(TyperCommand):
@@ -65,6 +88,11 @@ def _answered(error: Exception) -> Exception:
         answer = hint(option, _name(where), _has(where))
         return UsageError(f"no such option: {option}", hint=answer) if answer else error
     if where and words.startswith(EXTRA):
+        if "--base" in _has(where):
+            word = words.rpartition("(")[2].rstrip(")")
+            return UsageError(
+                f"{words[0].lower()}{words[1:]}", hint=f"`--base {word}` names the image to build on."
+            )
         answer = LIMIT if "--limit" in _has(where) else "" if _name(where) else ONE
         return UsageError(f"{words[0].lower()}{words[1:]}", hint=answer) if answer else error
     return _number(error) or error

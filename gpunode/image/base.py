@@ -72,6 +72,12 @@ def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
                 f"{name} is no image archive, or was cut off: {error}",
                 hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
             ) from None
+        except FileNotFoundError as error:
+            raise UnusableBase(
+                f"{name} cannot be read: no such file, and no image of a registry",
+                hint="An image in a registry is HOST/NAME@sha256:…, with its host and its digest. Another is saved first, with "
+                "`docker save -o FILE IMAGE` or skopeo; then `--base FILE`.",
+            ) from error
         except OSError as error:
             raise UnusableBase(
                 f"{name} cannot be read: {error.strerror or error}",

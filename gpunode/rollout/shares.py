@@ -28,14 +28,15 @@ RECORD = f"/var/lib/kubelet/device-plugins/{FILE_NAME}"
 NAMED = 5  # hosts of a reason
 
 
-def inspect(session: Session, *, details: bool, selected: bool = False) -> int:
+def inspect(session: Session, *, details: bool, selected: bool = False, hosts: bool = True) -> int:
     """Show every GPU of the cluster with its pods, and what the kubelets gave them: as the session's hosts say, or else the plugins.
-    `selected`: only those of the session's hosts."""
+    `selected`: only those of the session's hosts. `hosts`: they are reached over SSH; else they are names of nodes."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real, placed = _real(session, api)
+    real, placed = _real(session, api) if hosts else ({}, ())
+    chosen = set() if hosts else {one.node for one in session.hosts}
     there, pods = _state(api)
     if selected:
-        there = _of(placed, there)
+        there = _of(placed, there) if hosts else [one for one in there if one["metadata"]["name"] in chosen]
     others = [one for one in there if one["metadata"]["name"] not in real]
     asked = usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
     real = {**{one.node: picture.of_plugin(one.gpus, pods) for one in asked if one.reason is None}, **real}

@@ -164,6 +164,27 @@ def test_other_slips_are_answered_as_ever(words: str, told: str) -> None:
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "plugin deploy --replace --yes",
+            "--replace has no value: --yes is another option\n  Write `--replace NAMESPACE/NAME`.",
+        ),
+        ("plan --limit --json", "--limit has no value: --json is another option\n  Write `--limit NAMES`."),
+        (
+            "share simulate x --memory -q",
+            "--memory has no value: -q is another option\n  Write `--memory UNITS`.",
+        ),
+        ("label", "or count a resource: `gpunode label --resource NAME=COUNT`"),
+    ],
+)
+def test_an_option_without_its_value_takes_no_other_option_for_it(words: str, told: str) -> None:
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert told in str(error)
+
+
 def test_what_a_slip_is_answered_with_is_there() -> None:
     """The documents that hints name, and no command of gpunode's hides behind a hint."""
     hints = [hint for known in COMMANDS.values() for hint in known.values()]

@@ -276,7 +276,7 @@ def test_a_base_that_does_not_fit_is_refused(tmp_path: Path, files: Files, words
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "base.tar cannot be read: No such file"),
+        (None, "base.tar cannot be read: no such file, and no image of a registry"),
         (b"<html>", "base.tar is no image archive"),
         (tar(docker(DEBIAN))[:2000], "base.tar is no image archive, or was cut off"),
     ],
@@ -378,6 +378,11 @@ def test_without_a_base_the_ways_to_one_are_named() -> None:
     done = CliRunner().invoke(app, ["plugin", "image"])
     assert "no image to build on is named" in str(done.exception)
     assert "skopeo" in str(done.exception)
+    done = CliRunner().invoke(app, ["plugin", "image", "--base", "python:3.11"])
+    assert "python:3.11 cannot be read: no such file, and no image of a registry" in str(done.exception)
+    assert "HOST/NAME@sha256:…, with its host and its digest" in str(done.exception)
+    done = CliRunner().invoke(app, ["plugin", "image", "python.tar"])
+    assert "`--base python.tar` names the image to build on." in str(done.exception)
 
 
 def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,22 @@ def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
         error = CliRunner().invoke(app, [*words, *more]).exception
         assert isinstance(error, WrongKey)
         assert f"its fingerprint is {PRINT}, NVIDIA's is {0:032}{PRINT[-8:]}" in error.message
+        assert ("the file holds another key" in error.hint) == (place == "brought")
+        assert ("--fingerprint does not change that" in error.hint) == bool(more)
     assert [path.name for path in tmp_path.iterdir()] == ["brought"]
+
+
+def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("brought").write_text(KEY)
+    monkeypatch.setattr(repositories, "_keys", lambda *_: {"debian12": PRINT, "*": PRINT})
+    words = ["keys", "debian12", "--driver", f"{mirror}/k.pub", "--toolkit", "brought"]
+    done = CliRunner().invoke(app, [*words, "--fingerprint", f"{7:040}"])
+    assert done.stderr.startswith(f"Fetching {mirror}/k.pub\n")
+    assert "--fingerprint was not used: gpunode knows the whole" in done.stderr
+    assert "--fingerprint was not used" not in CliRunner().invoke(app, words).stderr
 
 
 @pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])

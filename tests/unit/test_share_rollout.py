@@ -16,7 +16,7 @@ from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import Gpu, User
 from gpunode.errors import AgentFailed, ClusterError
-from gpunode.model import Cluster, Inventory, Outcome, SecondScheduler, Share
+from gpunode.model import Cluster, Host, Inventory, Outcome, SecondScheduler, Share, Ssh
 from gpunode.rollout import restart, share, shares, strays
 from gpunode.rollout.member import Member
 from gpunode.schedulers import manifest, plan
@@ -299,6 +299,11 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     used = [(one.node, one.gpu, one.used) for one in found]
     assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
+
+    monkeypatch.setattr(shares, "_real", None)  # without an inventory no host is dialled
+    session.hosts = (Host("n2", Ssh("n2"), node="n2"),)
+    shares.inspect(session, details=False, selected=selected, hosts=False)
+    assert asked[-1] == (["n2"] if selected else ["n1", "n2"])
 
 
 def test_why_a_pod_fits_nowhere_counts_nodes() -> None:
