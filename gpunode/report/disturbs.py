@@ -32,7 +32,8 @@ def whose(outcomes: Sequence[Outcome]) -> Iterator[str]:
     processes = sum(len(found.processes) for _, found in busy)
     parts += [_count(others, "other pod")] if others else []
     parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
-    yield f"{', '.join(parts)}, unless --batch says otherwise one host at a time per group"
+    order = ", unless --batch says otherwise one host at a time per group" if len(busy) > 1 else ""
+    yield f"{', '.join(parts)}{order}"
     for host, found in busy[:HOSTS]:
         yield f"{host}: {few(_victims(found), NAMED)}"
     if len(busy) > HOSTS:

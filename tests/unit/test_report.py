@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -644,13 +645,16 @@ XORG = GpuUser(900, "Xorg")
 def test_a_plan_says_what_it_disturbs(
     found: Disturbed, words: str, names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its kinds with the host, whose work it is once for all."""
+    """Its kinds with the host, whose work it is once for all. One host has no order."""
     step = StepPlan("docker", (Service("docker.service", "why", restart=True),))
     outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=found)
     make(json=False, quiet=True).plans([outcome])
     shown = capsys.readouterr().out
     assert f"   disturbs      {words}\n" in shown
     assert (f"gpu-1: {names}\n" in shown) if names else ("\n disturbs" not in shown)
+    assert "--batch" not in shown
+    make(json=False, quiet=True).plans([outcome, replace(outcome, host="gpu-2")])
+    assert ("one host at a time per group" in capsys.readouterr().out) == bool(names)
     make(json=True, quiet=True).plans([outcome])
     line = json.loads(capsys.readouterr().out)["disturbs"]
     assert line["restarts"] == list(found.what.restarts)
