@@ -20,7 +20,7 @@ PREFIXES = {
     "key": tuple(
         "access account activation api app application auth certificate client crypt crypto deploy deployment decryption encryption hash hmac"
         " ingest ingestion instrumentation integration jwt licence license machine master preshared pre-shared shared priv private product"
-        " recovery registration routing secret service session sign signing storage tls unlock unseal webhook wep write".split()
+        " recovery registration routing secret service session sign signing storage subscription tls unlock unseal webhook wep write".split()
     ),
 }
 SHORT = ("auth", "pass", "psk", "pwd", "pw", "pat", "mdp", "otp")
