@@ -7,8 +7,8 @@ from typing import Match
 STEMS = (
     r"passw(?:or)?ds?|passphrase|passcode|passwort|passwörter|passord|passe|pass|kennwort|contrase(?:n|ñ|n\u0303)a|senha|wachtwoord|parola"
     r"|has[lł]o|senord|salasana|adgangskode|heslo|jelsz[óo]|пароль|κωδικός"
-    r"|secrets?[_-]?(?:id|key)|secret|token|credentials?|creds?|cookie|authorization|docker(?:cfg|configjson)|art-api|connection_?string"
-    r"|access_?signature|private-mac|auth_?tok|masterauth|chpasswd|auth|key[_-]?data|key|psk|pwd|pw|pat|mdp|otp"
+    r"|secrets?[_-]?(?:id|key)|secrets?|tokens?|credentials?|creds?|cookie|authorization|docker(?:cfg|configjson)|art-api|connection_?string"
+    r"|access_?signature|private-mac|auth_?tok|masterauth|chpasswd|auth|key[_-]?data|keys?|psk|pwd|pw|pat|mdp|otp"
 )
 # What stands before those that are no secrets alone; the short ones are, as words of their own: not `compass`.
 PREFIXES = {
@@ -65,6 +65,7 @@ def folded(text: str) -> str:
 def holds(text: str, found: Match[str]) -> bool:
     """True if the name that ends with this stem holds a secret."""
     stem, start = found[0][: found.start("suffix") - found.start()], found.start()
+    stem = "key" if stem == "keys" else stem
     known = PREFIXES.get("key" if stem.startswith("key") and stem != "key" else stem)
     before = text[max(0, start - 16) : start]
     if known and before.lower().rstrip("_-. " if stem == "key" else "_-" if stem != "passe" else "").endswith(

@@ -80,7 +80,7 @@ PLACES = (
     Rule("query", r"[?&](?:[\w.-]{0,40}-)?(?:code(?==[\w.%/-]{16})|key|sig|signature|p|pw|sas)=(?P<value>[^&\s\"'#\0]+)", "https://a.example/x?key=hunter2", "?|&"),
     Rule("netrc", r"\b(?:machine|login)[ \t]+\S{1,256}\s{1,99}(?:login[ \t]+\S{1,256}\s{1,99})?(?:password|account)[ \t]+(?P<value>\S+)", "machine a login me password hunter2", "machine|login"),
     Rule("pgpass", r"^[+-]?[\w.*-]{1,99}:(?:\d{2,5}|\*):[\w.*-]{1,64}:[\w.*-]{1,64}:(?P<value>[^\s:][^\s]{0,999})$", "db.example:5432:*:me:hunter2", ":"),
-    Rule("chap-secrets", r"^[+-]?\"?[^\s#*\"]{1,64}\"?[ \t]+(?:\*|\"[^\"\n]{1,64}\")[ \t]+(?P<value>[^\s*]+)[ \t]+\*[ \t]*$", "me * hunter2 *", "*"),
+    Rule("chap-secrets", r"^[+-]?\"?[^\s#*\"]{1,64}\"?[ \t]+(?:\*|\"[^\"\n]{1,64}\"|\S{1,64}(?=[ \t]+\"))[ \t]+(?P<value>[^\s*]+)[ \t]+\*[ \t]*$", "me * hunter2 *", "*"),
     Rule("file of tokens", r"^[+-]?[ \t]{0,16}(?P<value>(?!GPU-|MIG-)(?=[^\s,]{0,99}\d)[\w.+/=-]{16,256}),[\w:.@-]{1,99},[\w:.@-]{1,99},\"[^\"\n]{1,999}\"$", 'hunter2hunter2hunter2,me,1,"system:masters"', ",\""),
     Rule("file of tokens, without groups", r"^[+-]?[ \t]{0,16}(?P<value>[\da-z]{32}|[\da-z-]{36}),[a-z][\w:.@-]{0,99},[\w:.@-]{1,99}$", "hunter2hunter2hunter2hunter20a0b,me,1", ","),
     Rule("ipsec.secrets", r"\bPSK[ \t]+(?P<value>\"[^\"\n]+\")", ': PSK "hunter2"', "psk"),
@@ -106,8 +106,8 @@ PLACES = (
     Rule("haproxy's statistics", r"\bstats[ \t]+auth[ \t]+[^\s:]{1,64}:(?P<value>\S+)", "stats auth admin:hunter2", "stats"),
     Rule("SQL", r"\b(?:identified(?: with \w{1,40})?[ \t]+by|password[ \t]+for[ \t]+\S{1,64}[ \t]*=)[ \t]+(?P<value>'[^'\n]+'|\"[^\"\n]+\")", "CREATE USER a IDENTIFIED BY 'hunter2'", "identified|password for"),
     Rule("redis' users", r"\buser[ \t]+\S{1,64}[ \t]+on[ \t][^\n]{0,256}?>(?P<value>\S+)", "user default on >hunter2 ~* +@all", ">"),
-    Rule("commands with a user", r"\b(?:add_user|change_password|alias set \S{1,64} \S{1,256})[ \t]+\S{1,64}[ \t]+(?P<value>\S+)", "rabbitmqctl add_user a hunter2", "add_user|change_password|alias set"),
-    Rule("commands with a key", r"\b(?:operator unseal|wandb login|encrypt_string|microk8s join [\w.:-]{1,99}/)[ \t]{0,9}(?P<value>[^\s'\"-][^\s'\"]*)", "vault operator unseal hunter2", "unseal|wandb|encrypt_string|microk8s"),
+    Rule("commands with a user", r"\b(?:add_user|change_password|config http-basic\.\S{1,99}|alias set \S{1,64} \S{1,256})[ \t]+\S{1,64}[ \t]+(?P<value>\S+)", "rabbitmqctl add_user a hunter2", "add_user|change_password|alias set|http-basic"),
+    Rule("commands with a key", r"\b(?:operator unseal|wandb login|cargo login|secret set \S{1,64} --body|auth init -t|_authToken|encrypt_string|microk8s join [\w.:-]{1,99}/)[ \t]{0,9}['\"]?(?P<value>[^\s'\"-][^\s'\"]*)", "vault operator unseal hunter2", "unseal|wandb|cargo|secret set|doctl|_authtoken|encrypt_string|microk8s"),
     Rule("Kubernetes' protocol of browsers", r"bearer\.authorization\.k8s\.io\.(?P<value>[\w-]+)", "base64url.bearer.authorization.k8s.io.hunter2", "k8s.io."),
     Rule("vault's keys", r"\"(?:unseal_)?keys(?:_b64|_hex|_base64)?\"[ \t]{0,9}:\s{0,64}\[(?P<value>[^\]\[{}]+)\]", '"keys_base64":["hunter2=="]', "keys"),
     Rule("ipsec.secrets' users", r":[ \t]+(?:EAP|XAUTH|NTLM|PIN|PPK)[ \t]+(?P<value>\"[^\"\n]+\"|\S+)[ \t]*$", 'me : EAP "hunter2"', "eap|xauth|ntlm|pin|ppk"),
@@ -115,15 +115,16 @@ PLACES = (
     Rule("standard input", r"(?:\becho(?:[ \t]+-\w{1,4})?|\bprintf(?:[ \t]+[\"']%s(?:\\n)?[\"'])?)[ \t]+(?P<value>\"[^\"\n]{1,512}\"|'[^'\n]{1,512}'|[^\s|\"']{1,512})[ \t]{0,9}\|[ \t]{0,9}(?:sudo[ \t]+-S|(?:sudo[ \t]+)?passwd|[^\n|]{0,256}--(?:password|with|pass)\S{0,9}-?(?:stdin|token))", "echo hunter2 | sudo -S true", "sudo|passwd|stdin|with-token"),
     Rule("here-string", r"(?:sudo[ \t]+-S|passwd|--password-stdin|--stdin|--with-token)[^\n<]{0,256}<<<[ \t]{0,9}(?P<value>\"[^\"\n]+\"|'[^'\n]+'|[^\s\"']+)", "sudo -S <<< hunter2 true", "<<<"),
     Rule("Terraform's variables", r"\bTF_TOKEN_\w{1,99}=[\"']?(?P<value>[^\s\"']+)", "TF_TOKEN_app_terraform_io=hunter2", "tf_token_"),
+    Rule("bundler", r"\bbundle config[ \t]+\S{1,256}[ \t]+[^\s:]{1,64}:(?P<value>\S+)", "bundle config a me:hunter2", "bundle config"),
     Rule("Kaggle", r"\"username\":[ \t]{0,9}\"[^\"\n]{1,64}\",\s{0,64}\"key\":[ \t]{0,9}\"(?P<value>[^\"\n]+)\"", '{"username":"a","key":"hunter2"}', "\"key\""),
 )  # fmt: skip
 # Arguments of programs whose flags are other programs' ports, users and folders: for texts that name the program.
 FLAG = r"(?<![^\s\"'\[,])"
 TO = r"(?:[\"'],\s{0,64}|[ \t=]{0,9})[\"']?"  # from a flag to its value, on a command line or in a list
 ARGUMENTS = (
-    Rule("curl|ctr|wget|crictl|skopeo|podman|nerdctl|oras|etcdctl|http|https|lftp|ftp", rf"{FLAG}(?:-u|--user|-U|--proxy-user|-a|--auth|--http-user|--userpass){TO}[^\s:\"'/=,]{{0,99}}:(?P<value>(?!\d+(?![^\s\"']))[^\s\"']+)", "curl -u me:hunter2 https://a.example"),
+    Rule("curl|ctr|wget|crictl|skopeo|podman|nerdctl|oras|etcdctl|govc|http|https|lftp|ftp", rf"{FLAG}(?:-[a-zA-Z]{{0,6}}u|--user|-U|--proxy-user|-a|--auth|--http-user|--userpass){TO}[^\s:\"'/=,]{{0,99}}:(?P<value>(?!\d+(?![^\s\"']))[^\s\"']+)", "curl -u me:hunter2 https://a.example"),
     Rule("curl", rf"{FLAG}(?:--oauth2-bearer{TO}|(?:-b|--cookie){TO}[\w.-]{{1,99}}=)(?P<value>[^\s\"']+)", "curl --oauth2-bearer hunter2 a"),
-    Rule("login", rf"{FLAG}-p{TO}(?P<value>(?![\d:]+(?!\S))[^\s\"'/-][^\s\"']*)", "docker login -u me -p hunter2 registry.example"),
+    Rule("login|racadm|twine", rf"{FLAG}-p{TO}(?P<value>(?![\d:]+(?!\S))[^\s\"'/-][^\s\"']*)", "docker login -u me -p hunter2 registry.example"),
     Rule("sshpass|mysql|mysqldump|mysqladmin|mariadb|mongo|mongosh|7z|7za|sqlcmd|ipmitool|zip|unzip", rf"{FLAG}(?:-p|-P){TO}(?P<value>(?!\d+(?!\S))[^\s\"'/-][^\s\"']*)", "sshpass -p hunter2 ssh a"),
     Rule("redis-cli|snmpwalk|snmpget|snmpbulkwalk", rf"{FLAG}-[aAXc]{TO}(?P<value>[^\s\"'-][^\s\"']*)", "redis-cli -a hunter2 ping"),
     Rule("ldapsearch|ldapadd|ldapmodify|ldapwhoami|ldapdelete|ldappasswd|ipa-client-install", rf"{FLAG}-[was]{TO}(?P<value>[^\s\"'-][^\s\"']*)", "ldapsearch -D cn=a -w hunter2"),

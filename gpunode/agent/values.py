@@ -9,7 +9,7 @@ Spans = List[Tuple[int, int]]
 QUOTES = r"[\\\"'`\])]{0,9}"
 SPACE = r"[ \t\u00a0\u2007\u202f]"
 ASSIGNED = re.compile(
-    rf"(?P<quotes>{QUOTES}){SPACE}{{0,64}}(?:is )?(?:is)?(?P<sign>:=|=>|==|=|:[ \t]{{0,3}}[\w<>&.]{{1,32}}[ \t]{{0,3}}=(?=[ \t]{{0,3}}[\"'])|:|%3[adAD]){SPACE}{{0,256}}(?:\s{{0,64}}(?=[\"'\[]))?(?:!!?\w{{1,10}} |&\w{{1,32}} )?"
+    rf"(?P<quotes>{QUOTES}){SPACE}{{0,64}}(?:is )?(?:is)?(?P<sign>:=|=>|==|=|:[ \t]{{0,3}}[\w<>&.]{{1,32}}[ \t]{{0,3}}=(?=[ \t]{{0,3}}[\"'])|:|%3[adAD]|&#(?:61|58);){SPACE}{{0,256}}(?:\s{{0,64}}(?=[\"'\[]))?(?:!!?\w{{1,10}} |&\w{{1,32}} )?"
     r"(?:@?[bBuUrR]{0,2}(?=[\"']))?"
 )
 PAIRED = re.compile(
@@ -19,7 +19,9 @@ PAIRED = re.compile(
 ELEMENT = re.compile(
     r"[\"']?[^<>\n]{0,99}>(?:</\w{1,20}>\s{0,64}<\w{1,20}[^<>\n]{0,99}>)?(?:<!\[CDATA\[)?(?P<value>[^<>\]]{1,4096})(?=(?:\]\]>)?</)"
 )
-CLOSED = re.compile(r"</\w{1,20}>\s{0,64}<\w{1,20}[^<>\n]{0,99}>(?P<value>[^<>]{1,4096})(?=</)")
+CLOSED = re.compile(
+    r"</\w{1,20}>\s{0,9}[:=]?\s{0,64}(?:<\w{1,20}[^<>\n]{0,99}>\s{0,9}){0,3}(?P<value>[^<>\s][^<>]{0,4095})(?=</|\Z)"
+)
 CELL = re.compile(r"[ \t]{0,64}\|[ \t]{0,64}(?P<value>[^\s|][^|\n]*?)(?=[ \t]{0,64}\|)")
 ARGUMENT = re.compile(r"[\"']?(?P<comma>,)\s{0,64}|[\"']?\s{1,64}- |[ \t]{1,64}")
 SAID = re.compile(
@@ -36,6 +38,7 @@ REST = re.compile(r"[^\n]*")
 ODD = re.compile(r"(?=[^\W\d_]*(?:\d|[^\w\s][^\s]))(?=[\d\W_]*[^\W\d_])\S{6,}")
 SEGMENTS = {'"': re.compile(r"[^\"\n]*"), "'": re.compile(r"[^'\n]*"), "`": re.compile(r"[^`\n]*")}
 OPENED = re.compile(r"(\\{0,15})(\"{3}|'{3}|[\"'`])")
+COUNT = re.compile(r"\d+(?![^\s,;}\])])")  # of secrets, not one
 LINE = re.compile(r"[+-]?([ \t]*)(- )?")
 FOLDED = re.compile(r"[|>][\d+-]{0,3}[ \t]*(?:#[^\n]*)?\n|\n")
 ALONE = re.compile(
@@ -83,6 +86,8 @@ def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool
     if FOLDED.match(text, start):
         return _below(text, start, line if alone or not line.strip("\"' \t+-") else ""), start
     if start == len(text) or REFERENCE.match(text, start) or text[start] == "{":
+        return [], start
+    if name[-1:] in "sS" and COUNT.match(text, start):
         return [], start
     scheme = SCHEME.match(text, start)
     start = scheme.end() if scheme else start
