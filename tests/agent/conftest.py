@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +13,7 @@ import pytest
 
 from gpunode import bootstrap, wire
 from gpunode.model import Change, Watch
+from gpunode.sim import cleanup
 from tests import forks
 
 DAEMON = "/etc/docker/daemon.json"
@@ -154,12 +152,8 @@ class Host:
             for pipe in (process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
-        lock = self.path("/run/gpunode/lock")
-        if lock.exists() and lock.read_text():
-            pid = json.loads(lock.read_text())["pid"]
-            command = Path(f"/proc/{pid}/cmdline")
-            if command.exists() and str(self.root).encode() in command.read_bytes():
-                os.killpg(pid, signal.SIGKILL)
+        cleanup.end_apply(self.root)
+        self.write("/state/go", "")  # programs that wait for it have sessions of their own
 
 
 def collect(lines: Any, nonce: str) -> tuple[list[dict[str, Any]], bool]:
