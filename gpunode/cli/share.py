@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -120,7 +121,7 @@ def simulate(
     from gpunode.rollout import shares
 
     words = memory.split(",")
-    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+    if not all(re.fullmatch("[0-9]{1,10}", word) and 0 < int(word) < 2**31 for word in words):
         raise UsageError(
             f"--memory {memory}: expected units as 4, or 8,4",
             hint="A number for each container, of the units that the device plugin offers: 8 are 8 GiB where its unit is GiB.",

@@ -176,10 +176,12 @@ def test_other_slips_are_answered_as_ever(words: str, told: str) -> None:
             "share simulate x --memory -q",
             "--memory has no value: -q is another option\n  Write `--memory UNITS`.",
         ),
+        (f"share simulate --memory {'9' * 5000}", ": expected units as 4, or 8,4\n"),
+        (f"provision --batch {'9' * 5000}", ": not a number of hosts or a percentage\n"),
         ("label", "or count a resource: `gpunode label --resource NAME=COUNT`"),
     ],
 )
-def test_an_option_without_its_value_takes_no_other_option_for_it(words: str, told: str) -> None:
+def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str) -> None:
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert told in str(error)
