@@ -131,6 +131,11 @@ def _plugin(source: str, context: str) -> ExecPlugin | None:
     names = sections["contexts"][context].get("context") or {}
     user = names.get("user")
     found = (sections["users"].get(str(user)) or {}).get("user") or {}
+    token = _folder(source, "users", str(user)) / str(found.get("tokenFile") or ".")
+    if found.get("tokenFile") and localfile.exists(token) and not localfile.is_file(token):
+        raise KubeconfigUnusable(  # the library would wait for a pipe
+            f"{source}: tokenFile of user `{user}` is no regular file: {token}", hint="Fix the kubeconfig."
+        )
     plugin = found.get("exec")
     if plugin is None or found.get("token") or found.get("tokenFile") or found.get("auth-provider"):
         return None

@@ -119,6 +119,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
         ({"users": []}, "names the user `u`, who is not among its users"),
         ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
         ({"users": 1}, "a `users` is not a list"),
+        ({"users": [{"name": "u", "user": {"tokenFile": "/dev/zero"}}]}, "no regular file: /dev/zero"),
         ({"clusters": [{"name": "c", "cluster": [{}]}]}, "a `cluster` is not a mapping"),
         ({"contexts": [{"name": "prod", "context": "c"}]}, "a `context` is not a mapping"),
         ({"contexts": [{"name": "prod", "context": {"user": ["u"]}}]}, "a `user` is not text"),
@@ -340,12 +341,12 @@ def test_a_file_of_another_user_is_reported_with_the_way_to_read_it(
 ) -> None:
     """As k3s' is root's; the copy is the user's alone."""
 
-    def denied(*_: object, **__: object) -> str:
+    def denied(*_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "my cluster").mkdir()
     source = written(tmp_path / "my cluster")
-    monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr(kubeconfig.localfile, "read", denied)
     said = refused(source)
     assert f"{source} cannot be read as a kubeconfig: permission denied" in said
     assert f"`sudo install -m 600 -o \"$USER\" '{source}' gpus.kubeconfig`" in said
