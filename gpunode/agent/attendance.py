@@ -12,7 +12,6 @@ from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
-from gpunode.agent.redaction import redacted
 from gpunode.agent.system import below, have, text_of
 
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
@@ -90,6 +89,8 @@ def attend(
             time.sleep(0.05)
     finally:  # also of an abort
         end(process)
+        from gpunode.agent.redaction import redacted  # only here: a probe must not wait for its tables
+
         with open(path, "rb") as log:
             text = redacted(log.read().decode("utf-8", "replace"))
         try:

@@ -8,7 +8,6 @@ import sys
 from typing import BinaryIO, Iterator, List, Optional, Union
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.redaction import redacted_values
 from gpunode.agent.system import Message, below, text_of
 
 LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
@@ -73,9 +72,10 @@ class Run:
 
         Facts are not recorded: they hold other files of the host, passwords among them.
         """
-        line = (
-            json.dumps(message if message["type"] == "facts" else redacted_values(message)).encode() + b"\n"
-        )
+        from gpunode.agent.redaction import redacted_values  # only here: a probe must not wait for its tables
+
+        recorded = message if message["type"] == "facts" else redacted_values(message)
+        line = json.dumps(recorded).encode() + b"\n"
         with open(below(self.places[0]), "ab") as file:
             file.write(line)
         try:

@@ -11,7 +11,6 @@ from gpunode.agent.attendance import attend
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.record import Run
-from gpunode.agent.redaction import redacted
 from gpunode.agent.system import Message, below, have, last, line_of, text_of
 
 RECORD = "/var/lib/nvidia/log"  # first line: `1.0-58017804 (580.178.04)` (nvidia-installer's backup.c)
@@ -130,6 +129,8 @@ def download(this: Run, url: str, path: str) -> None:
     """Fetch `url` into a file for root alone."""
     from http.client import HTTPException  # only here: a probe must not wait for these imports
     from urllib.request import urlopen
+
+    from gpunode.agent.redaction import redacted
 
     reported, size = time.monotonic(), 0
     try:

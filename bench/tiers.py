@@ -1,0 +1,46 @@
+"""What the tiers of tests cost: `python bench/tiers.py [TIER…]`, on a quiet machine.
+
+Prints wall and processor seconds of each tier beside its budget in tiers.yaml. Exit status 1: a tier failed, or is over its budget.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+BUDGET = Path(__file__).with_suffix(".yaml")
+
+
+def measure(target: str) -> tuple[int, float, float]:
+    """Run `make TARGET`: exit status, wall seconds, processor seconds with all descendants that were waited for."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with Path(f"/tmp/tier-{target}.log").open("w") as log:
+        code = subprocess.run(["make", target], stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return code, time.monotonic() - began, sum(after[:2]) - sum(before[:2])
+
+
+def main(names: list[str]) -> int:
+    budgets: dict[str, int] = yaml.safe_load(BUDGET.read_text())
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    status = 0
+    for name in names or budgets:
+        code, wall, processor = measure(name)
+        over = processor > budgets[name]
+        status |= bool(code) | over
+        print(
+            f"{name:10} {wall:6.0f} s wall {processor:6.0f} s processor, budget {budgets[name]}"
+            f"{', failed' if code else ''}{', OVER' if over else ''}",
+            flush=True,
+        )
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
