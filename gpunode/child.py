@@ -115,6 +115,8 @@ class Child:
                 if stream is not None:
                     with contextlib.suppress(BrokenPipeError):  # input that it never read
                         stream.close()
+        else:
+            self._process.poll()  # it is killed, but what it has started keeps a stream open
         return (None if self._given_up else status), self._errors.text()
 
     def give_up(self) -> None:

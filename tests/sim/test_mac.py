@@ -66,6 +66,7 @@ def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("PYTHONPATH", str(MAC))
     monkeypatch.setenv("GPUNODE_TEST_MAC", str(started))
+    monkeypatch.setattr(demos, "Popen", subprocess.Popen)  # a fork has what its server imported
     machines = [kinds.new(f"h100-{number}", count=1) for number in (1, 2)]
     with Demo(machines, None, {"plugin": {"archive": "plugin.tar", "metrics": True}}) as demo:
         assert demo.folder.parent == Path("/tmp")
