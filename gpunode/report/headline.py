@@ -9,7 +9,7 @@ from gpunode import compat
 from gpunode.compat import gpus
 from gpunode.model import Desired, Facts, Outcome, Status
 from gpunode.runtimes import RUNTIMES, in_use
-from gpunode.verify.host import by_hand
+from gpunode.verify.host import by_hand, unmended
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:
@@ -30,12 +30,12 @@ def standing(outcome: Outcome) -> Status:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Notes on a host beside its changes: the planner's, the broken link of one that needs none, what was kept unconfirmed, and
+    """Notes on a host beside its changes: the planner's, the broken link that these do not mend, what was kept unconfirmed, and
     another apply that is running."""
     found = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return found
-    if link := by_hand(outcome):
+    if link := unmended(outcome):
         found += (f"{link.layer} is broken: {link.text}: see `gpunode verify`",)
     found += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running

@@ -21,6 +21,7 @@ from gpunode.rollout import nodes, strays
 from gpunode.rollout.listener import Listener, accepted
 from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.rollout.session import Session
+from gpunode.verify.host import unmended
 from gpunode.visit import Visit
 from gpunode.wording import few
 
@@ -208,11 +209,15 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
         return converge.look(visit, tell)
 
     members = session.probed(story)
-    session.listener.failures(outcomes([one for one in members if one.facts is None]))
+    found = outcomes(members)
+    session.listener.failures([one for one in found if one.facts is None])
+    for one in found:
+        if link := unmended(one):  # such as a lost GPU, which may have no row
+            session.listener.note(f"{one.host}: {link.layer} is broken: {link.text}: see `gpunode verify`.")
     hoped = [replace(one, reason=None) for one in members]
     placed = nodes.located(api, hoped, seconds=0, tell=session.listener.note)
-    found = {one.node.name: real for one in placed if one.node and (real := _of_host(one, session.listener))}
-    return found, placed
+    real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}
+    return real, placed
 
 
 def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:

@@ -43,10 +43,18 @@ def links(outcome: Outcome) -> tuple[Link, ...]:
 
 
 def by_hand(outcome: Outcome) -> Link | None:
-    """The broken link of a host that has no changes, such as a lost GPU's: no plan fixes it. None where there is none."""
-    if outcome.status != "right" or outcome.facts is None:
+    """The broken link of a host that has no changes, such as a lost GPU's. None where there is none."""
+    return unmended(outcome) if outcome.status == "right" else None
+
+
+def unmended(outcome: Outcome) -> Link | None:
+    """The first broken link that no change of the plan mends: its fix would be the same without the plan."""
+    seen = outcome.facts
+    if outcome.status not in ("right", "planned") or seen is None:
         return None
-    return next((link for link in links(outcome) if link.status == "broken"), None)
+    bare = replace(outcome, plan=None)
+    found = ((check(outcome, seen), check(bare, seen)) for check in CHECKS)
+    return next((link for link, alone in found if link.status == "broken" and link.fix == alone.fix), None)
 
 
 def _refused(outcome: Outcome, link: Link) -> Link:

@@ -544,6 +544,10 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
     assert [card.status for card in cards] == ["broken", "right"]
     assert lost in cards[0].cause
 
+    file = StepPlan("docker", (WriteFile("/etc/x", "1\n", "why"),))
+    human.plans([replace(outcomes[0], status="planned", plan=Plan("a", (file,)))])
+    assert words in capsys.readouterr().out  # beside changes that mend something else
+
 
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     capsys: pytest.CaptureFixture[str],
