@@ -39,6 +39,8 @@ from gpunode.wording import about
 if TYPE_CHECKING:
     from gpunode.model import Layer
 
+LONGEST = 2000  # characters of a mistake in the inventory
+
 
 class GpunodeError(Exception):
     """An expected failure. `hint` is the next thing to do, in the imperative."""
@@ -67,10 +69,16 @@ class InventoryError(GpunodeError):
 
     def __init__(self, problems: list[str]) -> None:
         count = len(problems)
+        problems = [_clipped(problem) for problem in problems]
         super().__init__(
             "\n".join([*problems, f"{count} mistake{'s' if count > 1 else ''}, nothing was contacted."])
         )
         self.problems = problems
+
+
+def _clipped(problem: str) -> str:
+    """A line that a person can read: a value of thousands of characters is cut in its middle."""
+    return problem if len(problem) <= LONGEST else f"{problem[: LONGEST // 2]} … {problem[-LONGEST // 2 :]}"
 
 
 class TemplateError(GpunodeError):

@@ -92,7 +92,7 @@ def root(
 
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
-    output.take_any_character()
+    output.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)

@@ -42,7 +42,7 @@ def provision(
     from gpunode.rollout import provision as rollout
     from gpunode.rollout.batches import Size
 
-    size = Size.parse(batch) if batch else None
+    size = Size.parse(batch) if batch is not None else None
     wish = rollout.Wish(
         yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
     )

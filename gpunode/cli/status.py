@@ -22,7 +22,12 @@ def status(
     watch: Annotated[
         float | None,
         typer.Option(
-            "--watch", "-w", help="Again every so many seconds, until Ctrl-C.", metavar="SECONDS", min=0.5
+            "--watch",
+            "-w",
+            help="Again every so many seconds, until Ctrl-C.",
+            metavar="SECONDS",
+            min=0.5,
+            max=86400,
         ),
     ] = None,
 ) -> None:

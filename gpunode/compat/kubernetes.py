@@ -48,7 +48,7 @@ def needed_gates() -> Mapping[str, str]:
 
 def minor(version: str) -> int | None:
     """The minor version: 23 of v1.23.17; of OpenShift's and MicroShift's that of the Kubernetes in it: 31 of 4.18.4."""
-    match = re.match(r"v?(\d+)\.(\d+)", version)
+    match = re.match(r"v?([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     first = int(match[1]) if match else 0
     add = 0 if first == 1 else table("kubernetes")["openshift"].get(first)
     return int(match[2]) + add if match and add is not None else None

@@ -25,7 +25,8 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
     if not limit:
         chosen = {host.name for host in inventory.hosts}
     excluded = matched(inventory, exclude, "--exclude", problems)
-    left = tuple(host for host in inventory.hosts if host.name in chosen - excluded)
+    chosen -= excluded
+    left = tuple(host for host in inventory.hosts if host.name in chosen)
     if not left and not problems and exclude:
         problems.append(f"no host is left: --exclude {','.join(exclude)} matches all of them")
     if problems:

@@ -24,6 +24,9 @@ KINDS = {
     "number": "a number",
     "boolean": "true or false",
 }
+ADVISED = (
+    50  # unknown keys that get advice: it takes milliseconds each, and a file of another kind has thousands
+)
 BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
@@ -74,7 +77,7 @@ def check(source: Source) -> None:
         elif error.validator == "additionalProperties":
             here = resolve(error.schema)
             for key in [key for key in error.instance if key not in here["properties"]]:
-                near = nearest(key, here)
+                near = nearest(key, here) if len(wrong) < ADVISED else None
                 meant.add((*where, near or key))
                 advice = (
                     f"did you mean `{near}`?" if near else "the keys here are " + words(here["properties"])

@@ -30,7 +30,7 @@ class Size:
         """`4` or `25%`. Raises UsageError for anything else, and for less than one."""
         digits = text.strip().removesuffix("%")
         percent = text.strip().endswith("%")
-        if not re.fullmatch(r"\d{1,6}", digits) or int(digits) < 1 or (percent and int(digits) > 100):
+        if not re.fullmatch(r"[0-9]{1,6}", digits) or int(digits) < 1 or (percent and int(digits) > 100):
             raise UsageError(
                 f"{option} {text}: not a number of hosts or a percentage",
                 hint=f"Write `{option} 4` or `{option} 25%`.",

@@ -89,7 +89,12 @@ class Dialer:
 
     def _open(self, ssh: Ssh, target: Target) -> paramiko.Transport:
         if target.jump is None:
-            sock: Any = _connected(target)
+            try:
+                sock: Any = _connected(target)
+            except (
+                UnicodeError
+            ) as error:  # of a name that no host can have: a..b, or 64 characters without a dot
+                raise socket.gaierror(str(error)) from error
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A host that vanishes sends no reset: it is gone if it acknowledges nothing for this long.

@@ -252,7 +252,7 @@ def test_no_hosts_are_no_batches() -> None:
     assert batches([], set(), canary=2) == ()
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "0%", "101%", "x", "", "%", "1.5", "²"])
+@pytest.mark.parametrize("text", ["0", "-1", "0%", "101%", "x", "", "%", "1.5", "²", "٣"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a number of hosts or a percentage"):
         Size.parse(text)

@@ -137,8 +137,9 @@ def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the
         ("provision --max-fail -1", "--max-fail -1: expected a whole number of 0 or more", "--max-fail 1"),
         ("plan --forks abc", "--forks abc: expected a whole number of 1 or more", "--forks 64"),
         ("share simulate --pods 20000", "--pods 20000: expected a whole number from 1 to 10000", "--pods 1"),
-        ("status -w 0.1", "--watch 0.1: expected a number of 0.5 or more", "--watch 1"),
-        ("status --watch x", "--watch x: expected a number of 0.5 or more", "--watch 1"),
+        ("status -w 0.1", "--watch 0.1: expected a number from 0.5 to 86400", "--watch 1"),
+        ("status --watch x", "--watch x: expected a number from 0.5 to 86400", "--watch 1"),
+        ("status --watch inf", "--watch inf: expected a number from 0.5 to 86400", "--watch 1"),
     ],
 )
 def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told: str, example: str) -> None:
@@ -178,6 +179,8 @@ def test_other_slips_are_answered_as_ever(words: str, told: str) -> None:
         ),
         (f"share simulate --memory {'9' * 5000}", ": expected units as 4, or 8,4\n"),
         (f"provision --batch {'9' * 5000}", ": not a number of hosts or a percentage\n"),
+        ("provision --batch=", "--batch : not a number of hosts or a percentage\n"),
+        (f"lint --target 1.{'9' * 5000}", ": not a version of Kubernetes that gpunode knows\n"),
         ("label", "or count a resource: `gpunode label --resource NAME=COUNT`"),
     ],
 )
@@ -253,6 +256,17 @@ def test_an_interrupt_at_a_question_is_one() -> None:
 
     assert done.returncode == 130
     assert "interrupted" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("words", ["init", "plan", "plan --nosuch"])
+def test_closed_and_full_streams_leave_the_exit_code_as_it_is(
+    words: str, streams: str, tmp_path: Path
+) -> None:
+    program = f"{sys.executable} -c 'from gpunode.cli import main; main()' {words} {streams}"
+    done = subprocess.run(program, check=False, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
 LONG = "x" * 300

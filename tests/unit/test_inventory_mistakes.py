@@ -37,6 +37,17 @@ def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path: Path) -> No
     assert loaded[0] == loaded[1]
 
 
+def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_read(tmp_path: Path) -> None:
+    """Only the first unknown keys get advice: to look for it takes longer than all else."""
+    found = mistakes(tmp_path, HOSTS + "".join(f"grups{number}: 1\n" for number in range(60)))
+    assert [number for number, one in enumerate(found) if "did you mean `groups`?" not in one] == [
+        *range(50, 60)
+    ]
+    (long,) = mistakes(tmp_path, f"defaults: {{sudo: {'x' * 10_000}}}\n{HOSTS}")
+    assert len(long) < 2100
+    assert long.startswith('1:18: defaults.sudo: expected true or false, got the text "xxx')
+
+
 SYNTAX = {
     "ini": (
         "# hosts\n[gpu:vars]\ngpu-01 ansible_host=10.0.0.1\n",

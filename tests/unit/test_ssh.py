@@ -272,10 +272,11 @@ def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Ssh
         dialer.connect(sshd.host(port=silent.getsockname()[1], timeout=0.3))
 
 
-def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd) -> None:
-    """Before any port or firewall is suspected."""
+@pytest.mark.parametrize("name", ["host.invalid", "gpu..01", "x" * 64])
+def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd, name: str) -> None:
+    """Before any port or firewall is suspected; also one that Python does not even look up."""
     with pytest.raises(Unreachable, match="cannot be resolved"):
-        dialer.connect(sshd.host(address="host.invalid"))
+        dialer.connect(sshd.host(address=name))
 
 
 def test_a_private_key_that_is_missing_is_named(sshd: Sshd, dialer: Dialer) -> None:

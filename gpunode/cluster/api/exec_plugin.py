@@ -66,7 +66,7 @@ class ExecPlugin:
 
     def run(self) -> Credential:
         """Its answer. Raises ClusterError where it has none in time, fails, or prints something else."""
-        asks = self.section.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
+        asks = self.section.get("interactiveMode") != "Never" and sys.stdin.isatty()
         patience = ASKING if asks else PATIENCE
         words = [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
         added = {str(item["name"]): str(item["value"]) for item in self.section.get("env") or ()}
