@@ -77,6 +77,16 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
     assert "\x1b" not in text
 
 
+def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path: Path) -> None:
+    """GB10 has none of its own."""
+    page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode verify")
+    facts = right()[1]
+    gpus = (replace(facts.gpus[0], memory_mib=None), *facts.gpus[1:])
+    page.finished(Outcome("a", "right", replace(facts, gpus=gpus)))
+    assert "<td>shared with the host</td>" in page.text()
+    assert "None" not in page.text()
+
+
 def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     """Wherever it stands: control characters, C1 and bidi ones are escaped, secrets are redacted."""
     evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
