@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +42,6 @@ NEWER_NAMES |= {
     "dataclass",
     "get_running_loop",
 }
-every_text = pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 
 
 def test_every_module_is_sent_but_the_one_that_puts_them_together() -> None:
@@ -68,46 +69,50 @@ def undocumented(tree: ast.Module) -> tuple[ast.Module, list[str]]:
     return tree, found
 
 
-@every_text
-def test_only_the_standard_library_is_imported(tree: ast.Module) -> None:
+def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
+    """Those of these kinds in the program and in every module, with its name."""
+    for name, tree in TREES.items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_only_the_standard_library_is_imported() -> None:
     """The host has nothing else but the modules that are sent."""
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    own = {
-        f"{node.module}.{alias.name}"
-        for node in froms
-        if node.module == "gpunode.agent"
-        for alias in node.names
-    }
-    names |= {str(node.module) for node in froms if node.module != "gpunode.agent"}
-    sent = set(bundle.sources())
-    assert own <= sent
-    assert "__future__" not in names
-    assert {name.partition(".")[0] for name in names - sent} <= set(sys.stdlib_module_names)
+    imported = {(name, alias.name) for name, node in nodes(ast.Import) for alias in node.names}
+    for name, node in nodes(ast.ImportFrom):
+        own = node.module == "gpunode.agent"
+        imported |= {(name, f"{node.module}.{one.name}" if own else str(node.module)) for one in node.names}
+    sent = {(name, module) for name, module in imported if module in bundle.sources()}
+    known = sys.stdlib_module_names - {"__future__"}
+    assert sent
+    assert {
+        (name, module) for name, module in imported - sent if module.partition(".")[0] not in known
+    } == set()
 
 
-@every_text
-def test_annotations_are_those_that_python_3_6_evaluates(tree: ast.Module) -> None:
+def test_annotations_are_those_that_python_3_6_evaluates() -> None:
     """`list[str]` and `str | None` fail there when the function is defined."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            found += [node.lineno] * (node.value.id in {"list", "dict", "tuple", "set", "frozenset", "type"})
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            sides = (node.left, node.right)
-            found += [node.lineno for side in sides if isinstance(side, ast.Constant) and side.value is None]
+    newer = {"list", "dict", "tuple", "set", "frozenset", "type"}
+    found = [
+        (name, node.lineno)
+        for name, node in nodes(ast.Subscript)
+        if isinstance(node.value, ast.Name) and node.value.id in newer
+    ]
+    for name, node in nodes(ast.BinOp):
+        sides = (node.left, node.right) if isinstance(node.op, ast.BitOr) else ()
+        found += [(name, node.lineno) for one in sides if isinstance(one, ast.Constant) and one.value is None]
     assert found == []
 
 
-@every_text
-def test_no_newer_names_or_arguments_are_used(tree: ast.Module) -> None:
+def test_no_newer_names_or_arguments_are_used() -> None:
     """What a syntax check cannot see."""
-    arguments = {
-        keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
-    }
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not arguments & NEWER_ARGUMENTS
-    assert not names & NEWER_NAMES
+    arguments = [
+        (name, one.arg)
+        for name, node in nodes(ast.Call)
+        for one in node.keywords
+        if one.arg in NEWER_ARGUMENTS
+    ]
+    names = [(name, node.attr) for name, node in nodes(ast.Attribute) if node.attr in NEWER_NAMES]
+    assert arguments + names == []
 
 
 def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path: Path) -> None:
