@@ -109,6 +109,7 @@ def test_it_compares_with_the_gpus_of_the_host(
     assert found.status == status
     assert text in found.text
     assert cause in found.cause
+    assert bool(cause) == bool(found.cause)
     assert bool(found.fix) == (status == "broken")
 
 

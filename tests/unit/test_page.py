@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -162,7 +163,18 @@ def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Pa
     assert all(f".{name} " in text for name in names), names  # every style that is used is defined
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page.write()
-    assert (tmp_path / "report.html").read_text() == page.text()
+    before = page.text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+    def full(self: Path, text: str, **_: str) -> None:
+        self.write_bytes(text[:99].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        page.write()
+    assert (tmp_path / "report.html").read_text() == before

@@ -155,11 +155,6 @@ def test_users_get_none_of_the_tools() -> None:
     assert pins("requirements.lock") <= pins("requirements-dev.lock")  # the tests run with these
 
 
-def test_the_schema_library_comes_without_its_formats() -> None:
-    """Nothing uses them, and they would cost each start of gpunode two seconds of processor."""
-    assert "rfc3987-syntax" not in {pin.partition("==")[0] for pin in pins("requirements-dev.lock")}
-
-
 def pins(lock: str) -> set[str]:
     return {line.split()[0] for line in (ROOT / lock).read_text().splitlines() if "==" in line}
 
