@@ -122,7 +122,7 @@ MORE: Mapping[str, tuple[str, str]] = {
         "zypper would also downgrade libzypp, which was not planned",
     ),
     "would-install-kernel": (
-        '<to-upgrade><solvable type="package" name="kernel-default" edition="6.4.0-150600.23.70"/></to-upgrade>',
+        '<to-install><solvable type="package" name="kernel-default" edition="6.4.0-150600.23.70"/></to-install>',
         "zypper would also install a kernel, kernel-default 6.4.0-150600.23.70, which the next boot would take",
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.agent import system
+from gpunode.agent import lock, system
 from gpunode.agent.edits import write_file
 from gpunode.agent.record import Run
 from gpunode.agent.work import KEPT_RUNS
@@ -329,6 +330,21 @@ def test_the_lock_is_roots_alone(host: Host) -> None:
     host.apply(WriteFile("/etc/x", "x", "why"))
     assert stat.S_IMODE(host.path("/run/gpunode/lock").stat().st_mode) == 0o600
     assert stat.S_IMODE(host.path("/run/gpunode").stat().st_mode) == 0o700
+
+
+def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    first = lock.take_lock({"run": "run1", "pid": os.getpid()})
+    assert first is not None
+    first.close()
+    with (tmp_path / "run/gpunode/lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        monkeypatch.setattr(lock.time, "sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        second = lock.take_lock({"run": "run2", "pid": os.getpid()})
+    assert second is not None
+    second.close()
 
 
 def test_the_lock_is_held_until_the_machine_is_down(host: Host) -> None:

@@ -16,6 +16,7 @@ from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, AllocationRefus
 from gpunode.deviceplugin.offer.prefer import preferred
 from gpunode.deviceplugin.offer.resources import Unit, offers
 from gpunode.deviceplugin.settings.config import GPU, Config, Share
+from gpunode.deviceplugin.status import Reason
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
@@ -45,6 +46,17 @@ def given(**settings):
         Config(**settings),
         lambda path: path.startswith("/dev/") and not path.endswith("modeset"),
     )
+
+
+def test_a_container_without_a_device_does_not_get_those_of_its_image():
+    """An image may say `all`, and an empty value leaves that."""
+    assert grant(GPU, [], Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_a_share_of_an_unhealthy_gpu_is_refused():
+    """The kubelet may not know yet."""
+    with pytest.raises(AllocationRefused, match="device GPU-A::0 is unhealthy: it is lost"):
+        chosen(["GPU-A::0"], shares(1, 4), {"GPU-A": Reason("gpu-lost", "it is lost")})
 
 
 def test_ids_by_index():

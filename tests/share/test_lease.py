@@ -75,6 +75,25 @@ def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock) -
     assert (a.leads, b.leads) == (False, True)
 
 
+def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock) -> None:
+    """Another counts from what the API server has, however late its answer comes."""
+    api = Leases()
+
+    class Slow(Leases):
+        def get(self, path: str) -> Object:
+            clock.now += SURE - 1
+            return api.get(path)
+
+        def send(self, method: str, path: str, body: Object | None = None) -> None:
+            api.send(method, path, body)
+
+    one = Lease(Slow(), "gpunode", "share", "a", clock)
+    one.tend()
+    assert one.leads
+    clock.now += 1
+    assert not one.leads
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_wall_clocks_apart_make_no_difference(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     """What another's Lease says of the time is not compared with the own clock: it is alive while its Lease changes."""

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import lease
+from gpunode.cluster import lease, nodes
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.nodes import cordon, drain
+from gpunode.cluster.reason import Reason
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster as Wanted
+from gpunode.model import Host, Outcome, Ssh
+from gpunode.rollout import work
+from gpunode.rollout.member import Member
 from gpunode.sim.apiserver import discovery
 from gpunode.sim.cluster import Cluster
 
@@ -369,6 +373,49 @@ def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytes
     assert told == [
         "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
     ]
+
+
+def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server has a version of ours that this run does not know."""
+    monkeypatch.setattr(lease, "RENEW", 0.05)
+    with lease.hold(api, "ada", lambda _: None) as held:
+
+        def renewed() -> bool:
+            live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+            assert live
+            try:
+                api.replace(lease._lease("ada", live))
+            except ClusterError:
+                return False
+            return True
+
+        until(renewed)
+        now = lease.clock()
+        until(lambda: held.renewed > now)
+        assert held.lost == ""
+
+
+def test_a_run_that_ends_leaves_another_s_lease(api: Api) -> None:
+    """Taken since it was last renewed."""
+    with lease.hold(api, "ada", lambda _: None):
+        live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+        assert live
+        api.replace(lease._lease("bob", live))
+    assert lease.holder(api) == "bob"
+    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+    assert live
+    api.replace(lease._lease("", live))
+
+
+def test_only_a_proven_node_is_given_back(api: Api) -> None:
+    """One that failed its proof takes no pods."""
+    assert cordon.cordon(api, "n1", "mine")
+    host = Host("n1", Ssh("n1"))
+    member = Member(host, Outcome("n1", "right"), nodes.parse(node(api)))
+    work.released(api, (member.out(Reason("failed", "no proof")),))
+    assert cordon.left(api) == {"n1": "mine"}
+    work.released(api, (member,))
+    assert cordon.left(api) == {}
 
 
 def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,11 @@ def test_hosts_are_worked_on_in_batches(
     assert names(batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
 
 
+def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> None:
+    hosts = [Host(name, Ssh("x"), groups=("a", name)) for name in ("b", "c")]
+    assert names(batches(hosts, {"b", "c"})) == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("size", "canary", "expected"),
     [

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from gpunode import converge, inventory
 from gpunode.cli import app
 from gpunode.cluster.reason import Reason
-from gpunode.errors import ClusterError, KubeconfigUnusable, UsageError
+from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, UsageError
 from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
 from gpunode.rollout import nodes, planned, stake
 from gpunode.rollout.member import Member
@@ -183,6 +183,19 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
     monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right", right()[1]))
     assert ends("resume", "--yes") == dict.fromkeys(bad, "right")
     assert "nothing to resume" in command("resume").output
+
+
+@pytest.mark.parametrize(
+    ("hosts", "code"),
+    [("right", 0), ("broken", 1), ("unreachable", 3), ("right,unreachable", 3), ("broken,unreachable", 1)],
+)
+def test_verify_ends_with_3_only_where_nothing_else_is_wrong(command: Command, hosts: str, code: int) -> None:
+    assert command("verify", "--limit", hosts).exit_code == code
+
+
+def test_a_program_is_not_asked_and_nothing_is_changed(command: Command) -> None:
+    """`--json` without `--yes`: declined."""
+    assert isinstance(command("provision", "--json", "--limit", "planned").exception, Declined)
 
 
 def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:

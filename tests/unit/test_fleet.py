@@ -83,3 +83,20 @@ def test_hosts_are_worked_on_side_by_side() -> None:
     names = [f"n{number}" for number in range(8)]
 
     assert set(outcomes(list(fleet.run(hosts(*names), story, forks=8)))) == set(names)
+
+
+def test_forks_bound_how_many_hosts_are_worked_on_at_once() -> None:
+    """All wait to begin while none has ended; two threads do them all."""
+    go_on, threads = threading.Event(), set[str]()
+
+    def story(host: Host, tell: OnEvent) -> Outcome:
+        threads.add(threading.current_thread().name)
+        tell(Event("stage", host.name, "probe"))
+        assert go_on.wait(10)
+        return Outcome(host.name, "right")
+
+    run = fleet.run(hosts("a", "b", "c", "d"), story, forks=2)
+    begun = [next(run), next(run)]
+    go_on.set()
+    assert len(outcomes([*begun, *run])) == 4
+    assert len(threads) == 2

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpunode.cli import app
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, UsageError
 from gpunode.image import archive as image_archive
 from gpunode.image import base, wheels, write
 from gpunode.image.base import UnusableBase
@@ -301,6 +301,13 @@ def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None
     (base / "out").symlink_to("/dev/zero")
     with pytest.raises(UnusableBase):
         write(str(base), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+
+
+def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(str(saved(tmp_path / "base", docker(DEBIAN))), tmp_path / "out", name=NAME, arch="amd64")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
 def test_the_base_itself_is_a_regular_file(tmp_path: Path) -> None:

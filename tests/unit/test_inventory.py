@@ -161,8 +161,8 @@ defaults:
 groups:
   g:
     hosts:
-      - one
-      - {name: two, ssh: {jump: none}, labels: {c: host}, driver: "595"}
+      - {name: one, work_timeout: 90s}
+      - {name: two, ssh: {jump: none}, labels: {c: host}, driver: "595", work_timeout: 2h}
     ssh: {port: 2222}
     labels: {b: group, c: group}
     kubelet: {feature_gates: {B: false}}
@@ -176,6 +176,7 @@ groups:
     assert two.labels == {"a": "default", "b": "group", "c": "host"}
     assert one.feature_gates == {"A": True, "B": False}
     assert (one.driver, two.driver) == ("580", "595")
+    assert (one.work_timeout, two.work_timeout) == (90, 7200)
 
 
 def test_an_installer_is_replaced_whole(tmp_path):

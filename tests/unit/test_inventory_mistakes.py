@@ -199,8 +199,8 @@ RULES = {
         "4:17: groups.g.ssh.port: expected a number from 1 to 65535, got 65536",
     ),
     "jump port": (
-        HOSTS + '    ssh: {jump: "me@bastion:70000"}\n',
-        "4:17: groups.g.ssh.jump: expected a port from 1 to 65535, got 70000",
+        HOSTS + '    ssh: {jump: "me@bastion:65536"}\n',
+        "4:17: groups.g.ssh.jump: expected a port from 1 to 65535, got 65536",
     ),
     "two jump hosts": (
         HOSTS + '    ssh: {jump: "a,b"}\n',

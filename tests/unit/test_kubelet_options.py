@@ -38,6 +38,7 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
         ("ExecStart=/k $A $B\nEnvironment=A=%e B=100%%\n", ("100%",)),
         ("ExecStart=/k $A $B\nEnvironment=A=1 B=\\p C=2\n", ("1",)),
         ("ExecStart=/k --%e\n", ()),
+        ("Environment=A=b\\\\\nExecStart=/k --a\n", ("--a",)),  # a backslash, which continues no line
         ("[Unit]\n", ()),
     ],
 )

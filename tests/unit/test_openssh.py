@@ -93,6 +93,7 @@ def test_a_proxy_that_fails_is_quoted() -> None:
     failure = diagnose("ERROR: not logged in\nConnection closed by UNKNOWN port 65535\r\n", way)
     assert failure.code == "proxy-failed"
     assert "`cloud tunnel %h` did not reach ops@10.0.0.7:2222: ERROR: not logged in" in failure.message
+    assert diagnose("ops@10.0.0.7: Permission denied (publickey).\r\n", way).code == "permission-denied"
 
 
 def test_every_code_is_documented() -> None:

@@ -23,10 +23,11 @@ def begun(tmp_path: Path, *hosts: str) -> Record:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    run = begun(tmp_path, "a", "b", "c")
+    run = begun(tmp_path, "a", "b", "c", "d")
     run.host("a", "cordoned")
     run.host("a", "proven")
     run.host("b", "failed", "it broke")
+    run.host("d", "in use")
 
     found = record.read(run.path)
 
@@ -34,6 +35,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         "a": ("proven", ""),
         "b": ("failed", "it broke"),
         "c": ("waiting", ""),
+        "d": ("in use", ""),
     }
     assert (found.not_done, found.having("failed"), found.options) == (("b", "c"), ("b",), {"batch": "2"})
     assert not found.ended

@@ -28,12 +28,24 @@ def right(base: str = "modern") -> tuple[Host, Facts]:
     if base != "modern":
         there = [device for device in seen.pci if device.vendor == "10de"]
         gpus = [
-            {"index": n, "uuid": f"GPU-{n}", "name": "P100", "pci": one.address, "memory_mib": 16384}
+            {
+                "index": n,
+                "uuid": f"GPU-{n}",
+                "name": "P100",
+                "pci": f"0000{one.address.upper()}",
+                "memory_mib": 16384,
+            }
             for n, one in enumerate(there)
         ]
         return host, cases.overlaid(seen, {"gpus": gpus})
     gpus = [
-        {"index": 0, "uuid": "GPU-0", "name": "H100", "pci": seen.pci[0].address, "memory_mib": 81559},
+        {
+            "index": 0,
+            "uuid": "GPU-0",
+            "name": "H100",
+            "pci": f"0000{seen.pci[0].address.upper()}",
+            "memory_mib": 81559,
+        },
     ]
     return host, cases.overlaid(seen, {"gpus": gpus, "pci": [{"address": "0000:19:00.0", "device": "2330"}]})
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import bootstrap, wire
+from gpunode import bootstrap, streams, wire
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
 from gpunode.model import (
     Change,
@@ -399,6 +399,11 @@ def test_messages_are_found_among_noise() -> None:
     assert complete
     assert noise[0] == b"Welcome!\r\n"
     assert len(noise) == 5
+
+
+def test_lines_are_whole_however_they_come() -> None:
+    """The last one may have no end."""
+    assert list(streams.lines([b"a\nb", b"c\nd\n", b"e"])) == [b"a\n", b"bc\n", b"d\n", b"e"]
 
 
 def test_an_answer_without_its_end_is_not_complete() -> None:

@@ -35,6 +35,15 @@ def test_gpus_shared_by_memory_count_as_gpus(
     assert (link.status, link.text) == (status, text)
 
 
+def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: FakeApi) -> None:
+    """A GPU whose units are unhealthy still counts as shared."""
+    node = add_node(fake, "a", 0, shared=(4, 316))
+    node["status"]["allocatable"]["aliyun.com/gpu-mem"] = "237"
+    link = capacity_link(parse(node), 4, None)
+    text = "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
+    assert (link.status, link.text) == ("broken", text)
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
@@ -61,6 +70,15 @@ def test_nothing_is_said_of_limits_where_no_pod_had_a_share_of_memory() -> None:
     """All of it is in use, and a whole GPU was tried."""
     whole = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
     assert pod_link(NodeResult("a", (whole,), shared=True)).text == "vectoradd passed on GPU-2"
+
+
+@pytest.mark.parametrize(("users", "status"), [((), "broken"), (("default/x (1 nvidia.com/gpu)",), "ok")])
+def test_a_gpu_that_no_pod_saw_breaks_the_link_unless_it_may_be_in_use(
+    users: tuple[str, ...], status: str
+) -> None:
+    """Which GPU a user has is not known."""
+    one = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
+    assert pod_link(NodeResult("a", (one,), ("GPU-3",), users)).status == status
 
 
 ON_1, AGAIN_ON_1, ON_2 = (

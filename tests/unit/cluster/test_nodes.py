@@ -136,6 +136,16 @@ def test_a_host_without_a_node_learns_the_way_out() -> None:
         identity.of(host("x", node="gpu-1"), FLEET)
 
 
+def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: FakeApi) -> None:
+    """Empty but for its labels."""
+    add_node(fake, "a")
+    (found,) = nodes.every(api)
+    fake.drop("/api/v1/nodes/a")
+    with pytest.raises(ClusterError, match="uid mismatch"):
+        labels.write(api, found, {"pool": "ml"})
+    assert fake.all("Node") == []
+
+
 def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> None:
     """Each writer's wish is whole: what it leaves out goes, what others set stays."""
     add_node(fake, "a", labels={"zone": "x"})
