@@ -6,7 +6,7 @@ A request waits `READ` seconds for an answer; nothing is tried again but one of 
 
 from __future__ import annotations
 
-import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -43,7 +43,7 @@ class Api:
 
     def version(self) -> str:
         """The API server's version, `v1.36.3`: the cheapest question that shows it is there (any client may ask it)."""
-        return str(self._object("GET", "/version")["gitVersion"])
+        return str(self._object("GET", "/version", needs="gitVersion")["gitVersion"])
 
     @property
     def simulated(self) -> bool:
@@ -72,7 +72,7 @@ class Api:
         """HTTP's status and the answer at a path such as /readyz, which is text; any status is an answer."""
         with refusal.translated(self.access):
             response = self._connection.send("GET", where, {}, None, "", READ)
-            return int(response.status), response.data.decode(errors="replace")
+            return int(response.status), self._connection.whole(response).decode(errors="replace")
 
     def find(
         self, kind: str | Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -82,7 +82,7 @@ class Api:
         where = (self._kind(kind) if isinstance(kind, str) else kind).path(namespace)
         items: list[Object] = []
         while True:
-            answer = self._object("GET", where, query)
+            answer = self._object("GET", where, query, needs="metadata")
             items += answer.get("items") or []
             query["continue"] = answer["metadata"].get("continue", "")
             if not query["continue"]:
@@ -149,7 +149,7 @@ class Api:
         with refusal.translated(self.access):
             body = {"apiVersion": version, **eviction}
             response = self._connection.send("POST", where, {}, body, "application/json", READ)
-            data: bytes = response.data
+            data = self._connection.whole(response)
         if response.status == 429:
             return refusal.words(data)
         if response.status >= 300:
@@ -216,12 +216,9 @@ class Api:
             )
             try:
                 if response.status != 200:
-                    raise refusal.http(self.access, response.status, response.data)
+                    raise refusal.http(self.access, response.status, self._connection.whole(response))
                 for line in lines(response.stream(65536)):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise refusal.status(self.access, event["object"])
-                    yield event["type"], event["object"]
+                    yield refusal.event(self.access, line)
             finally:
                 response.close()
 
@@ -234,8 +231,8 @@ class Api:
     def _served(self, manifest: Object) -> Object:
         return {**manifest, "apiVersion": self._kind(manifest["kind"]).api}
 
-    def _object(self, *request: Any) -> Object:
-        return refusal.parsed(self.access, 200, self._ask(*request))
+    def _object(self, *request: Any, needs: str = "") -> Object:
+        return refusal.parsed(self.access, 200, self._ask(*request), needs)
 
     def _ask(
         self,
@@ -249,10 +246,11 @@ class Api:
         for attempt in (1, 2, 3):
             with refusal.translated(self.access):
                 response = self._connection.send(method, where, query or {}, body, content, READ)
-                data: bytes = response.data
+                data = self._connection.whole(response)
             if response.status != 429 or attempt == 3:
                 break
-            time.sleep(min(float(response.headers.get("Retry-After", 1)), 5.0))
+            asked = response.headers.get("Retry-After", "")
+            time.sleep(min(int(asked), 5) if re.fullmatch("[0-9]{1,9}", asked) else 1)  # it may be a date
         if response.status >= 300:
             raise refusal.http(self.access, response.status, data)
         return data

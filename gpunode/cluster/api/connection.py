@@ -17,6 +17,8 @@ from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
 
 CONNECT = 5.0
+WHOLE = 60.0  # seconds for an answer's body
+LARGEST = 256 << 20  # bytes of it; 500 objects, a page, have far less
 MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
 AT_ONCE = 16  # requests that are made side by side; so many connections are kept
 
@@ -30,7 +32,13 @@ class Connection:
 
         self._access = access
         access.configuration.connection_pool_maxsize = AT_ONCE
-        self.pool = RESTClientObject(access.configuration).pool_manager
+        try:
+            self.pool = RESTClientObject(access.configuration).pool_manager
+        except ValueError as error:  # its message may have the proxy's password
+            raise ClusterError(
+                f"the proxy of context `{access.context}` is no address",
+                hint=f"It is the proxy-url in {access.source}, or $HTTPS_PROXY.",
+            ) from error
         self._lock = threading.Lock()
         self._failed: tuple[float, ClusterError] | None = None  # a plugin, and when
         if access.tls is not None:
@@ -65,6 +73,16 @@ class Connection:
                 answer = self._request(method, url, data, kept | self._headers(other), read)
         return answer
 
+    def whole(self, answer: Any) -> bytes:
+        """The body of an answer. Raises OSError for one that is too large, or arrives byte by byte without an end."""
+        found, end = bytearray(), time.monotonic() + WHOLE
+        while part := answer.read1(1 << 20):
+            found += part
+            if len(found) > LARGEST or time.monotonic() > end:
+                answer.close()
+                raise OSError(f"its answer does not end within {WHOLE:g} seconds and {LARGEST >> 20} MiB")
+        return bytes(found)
+
     def _shown(self, refused: Credential | None = None) -> Credential | None:
         """What a plugin answered, with connections that show its certificate; None where there is no plugin."""
         began, login = time.monotonic(), self._access.login
@@ -91,8 +109,16 @@ class Connection:
 
     def _headers(self, shown: Credential | None) -> dict[str, str]:
         if shown is not None:
-            return {"authorization": f"Bearer {shown.token}"} if shown.token else {}
-        return {one["key"]: one["value"] for one in self._access.configuration.auth_settings().values()}
+            headers = {"authorization": f"Bearer {shown.token}"} if shown.token else {}
+        else:
+            settings = self._access.configuration.auth_settings().values()
+            headers = {one["key"]: one["value"] for one in settings}
+        if not all(value.isascii() and value.isprintable() for value in headers.values()):
+            raise ClusterError(
+                f"the token of context `{self._access.context}` is none: it has characters that no HTTP header takes",
+                hint=f"Check the user's token in {self._access.source}, or log in again.",
+            )
+        return headers
 
     def _request(
         self, method: str, url: str, data: bytes | None, headers: Mapping[str, str], read: float

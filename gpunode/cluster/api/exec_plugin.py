@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import selectors
 import shlex
 import signal
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from gpunode.cluster.api.tls import Trust
 from gpunode.errors import ClusterError
 
 PATIENCE, ASKING = 60.0, 300.0  # seconds for its answer; where a user may have to log in
+MOST, SHOWN = 8 << 20, 2000  # bytes of its answer; characters of its errors that are repeated
 SKEW = timedelta(
     minutes=5
 )  # before its end a credential is no longer used; but for half of the time that it has at least
@@ -79,15 +82,16 @@ class ExecPlugin:
                 stderr=None if asks else subprocess.PIPE,
                 cwd=self.folder,
                 env=environment,
-                encoding="utf-8",
-                errors="replace",
                 start_new_session=not asks,  # so that all of it can be ended; but a terminal belongs to its session
             )
         except (OSError, ValueError) as error:  # a NUL in its words
             hint = self.section.get("installHint") if isinstance(error, FileNotFoundError) else None
             raise self._failed(str(error), *([str(hint).strip()] if hint else ())) from error
         try:
-            out, err = process.communicate(timeout=patience)
+            out, err = _printed(process, patience)
+        except OverflowError as error:
+            _end(process, grouped=not asks)
+            raise self._failed(str(error)) from error
         except subprocess.TimeoutExpired as error:
             _end(process, grouped=not asks)
             raise ClusterError(
@@ -98,7 +102,7 @@ class ExecPlugin:
             _end(process, grouped=not asks)
             raise
         if process.returncode:
-            printed = "its output is above" if asks else (err or "").strip()
+            printed = "its output is above" if asks else err.strip()[-SHOWN:]
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
             raise self._failed(
                 f"it ended with status {process.returncode}{printed and f': {printed}'}{'' if printed or asks else '.'}{'' if printed else no_input}",
@@ -131,7 +135,7 @@ class ExecPlugin:
             token, certificate = status.get("token") or "", status.get("clientCertificateData") or ""
             key, end = status.get("clientKeyData") or "", status.get("expirationTimestamp")
             ends = _time(end) if end else None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._failed("it did not print an ExecCredential with a status") from error
         if answer.get("apiVersion") != self.section.get("apiVersion"):
             raise self._failed(
@@ -199,7 +203,34 @@ def _time(text: str) -> datetime:
     return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
 
 
-def _end(process: subprocess.Popen[str], *, grouped: bool) -> None:
+def _printed(process: subprocess.Popen[bytes], patience: float) -> tuple[str, str]:
+    """What it writes to stdout and stderr until both end, where they are pipes. Raises TimeoutExpired, and OverflowError for more
+    than MOST bytes."""
+    deadline = time.monotonic() + patience
+    found: list[bytearray] = []
+    with selectors.DefaultSelector() as ready:
+        for stream in (process.stdout, process.stderr):
+            found.append(bytearray())
+            if stream is not None:
+                ready.register(stream, selectors.EVENT_READ, found[-1])
+        while ready.get_map():
+            if (left := deadline - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired(process.args, patience)
+            for key, _ in ready.select(left):
+                chunk = os.read(key.fd, 1 << 16)
+                key.data.extend(chunk)
+                if not chunk:
+                    ready.unregister(key.fileobj)
+                elif len(key.data) > MOST:
+                    raise OverflowError(f"it prints more than {MOST >> 20} MiB")
+    process.wait(max(0, deadline - time.monotonic()))
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    return found[0].decode("utf-8", "replace"), found[1].decode("utf-8", "replace")
+
+
+def _end(process: subprocess.Popen[bytes], *, grouped: bool) -> None:
     """Kill it, with its group where it has one of its own. Other processes that hold its output stay."""
     with suppress(ProcessLookupError, PermissionError):
         if grouped:

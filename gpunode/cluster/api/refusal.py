@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from gpunode.cluster import obstacles
 from gpunode.cluster.api.kinds import Object
@@ -127,19 +128,41 @@ def _lost(access: Access, why: str) -> ApiConnectionLost:
     )
 
 
-def parsed(access: Access, code: int, body: bytes) -> Object:
-    """The object in a response body."""
+def parsed(access: Access, code: int, body: bytes, needs: str = "") -> Object:
+    """The object in a response body. `needs`: a key without which it is not what was asked for."""
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
-    if not isinstance(answer, dict) or not ("kind" in answer or "gitVersion" in answer):
+    if not _shaped(answer) or (needs and needs not in answer):
         page = " ".join(body.decode(errors="replace").split())[:120]
         raise ClusterError(
             f"{access.server} answered {code} in a way no Kubernetes API does: {page or 'an empty page'}",
             hint=f"Is the server of context `{access.context}` in {access.source} right? A proxy may be between.",
         )
-    return answer
+    found: Object = answer
+    return found
+
+
+def _shaped(answer: Any) -> bool:
+    """Whether it is an object, a list of objects, or the API server's version."""
+    if not isinstance(answer, dict) or not ("kind" in answer or isinstance(answer.get("gitVersion"), str)):
+        return False
+    items, meta = answer.get("items") or [], answer.get("metadata", {})
+    whole = isinstance(items, list) and all(isinstance(one, dict) for one in items)
+    return whole and all(isinstance(one, dict) for one in (meta, *(one.get("metadata") for one in items)))
+
+
+def event(access: Access, line: bytes) -> tuple[str, Object]:
+    """One line of a watch: what happened, and the object. Raises ApiConnectionLost for one that is cut or garbled."""
+    try:
+        read = json.loads(line)
+        found, item = str(read["type"]), {**read["object"]}
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise _lost(access, "a line of its watch is garbled") from error
+    if found == "ERROR":
+        raise status(access, item)
+    return found, item
 
 
 def http(access: Access, code: int, body: bytes) -> HttpError:
@@ -147,11 +170,11 @@ def http(access: Access, code: int, body: bytes) -> HttpError:
     if code == 429 or code >= 500:  # may be plain text, of a load balancer without an API server
         try:
             answer = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = " ".join(body.decode(errors="replace").split())[:120]
         if not isinstance(answer, dict):
             return status(access, {"code": code, "message": str(answer)})
-    return status(access, {"code": code, **parsed(access, code, body)})
+    return status(access, {**parsed(access, code, body), "code": code})
 
 
 def words(body: bytes) -> str:

@@ -75,8 +75,8 @@ class Served:
 
 def discover(read: Callable[[str], Object]) -> Served:
     """Ask the API server. Raises ClusterError for one below the floor."""
-    version = str(read("/version")["gitVersion"])
-    match = re.match(r"v?1\.(\d+)", version)
+    version = str(read("/version").get("gitVersion"))
+    match = re.match(r"v?1\.([0-9]{1,9})", version)
     minor = int(match[1]) if match else 99  # another major: newer than all that is known
     if minor < FLOOR:
         raise ClusterError(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
 from gpunode.cluster import api as api_module
-from gpunode.cluster.api import Api, connect
+from gpunode.cluster.api import Api, connect, connection
 from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
@@ -255,3 +259,95 @@ def test_a_server_that_asks_to_come_again_is_asked_again(
     fake.fail("GET", "/nodes", Fault(429, "TooManyRequests", "later"))
     add_node(fake, "a")
     assert len(api.find("Node")[0]) == 1
+
+
+@pytest.mark.parametrize("after", ["soon", "-1", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000])
+def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(api_module.time, "sleep", waits.append)
+    with (
+        answering(f"HTTP/1.1 429 x\r\nRetry-After: {after}\r\nContent-Length: 0\r\n\r\n".encode()) as url,
+        pytest.raises(HttpError, match="too many requests"),
+    ):
+        at(url, tmp_path).version()
+    assert waits == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 100_000,
+        '{"kind": ' * 100_000,
+        '{"gitVersion": 1}',
+        '{"major": "1", "minor": "36"}',
+        '{"kind": "Status", "code": "x"}',
+        '{"kind": "NodeList", "metadata": {}, "items": 3}',
+        '{"kind": "NodeList", "metadata": {}, "items": [null]}',
+        '{"kind": "NodeList", "metadata": [], "items": []}',
+        '{"kind": "NodeList", "metadata": {}, "items": [{"metadata": null}]}',
+    ],
+    ids=lambda body: body[:40],
+)
+def test_an_answer_of_another_shape_is_reported(tmp_path: Path, body: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+    with answering(f"{head}{body}".encode()) as url:
+        for ask in (lambda api: api.find("Node"), Api.version):
+            with pytest.raises(ClusterError, match="in a way no Kubernetes API does"):
+                ask(at(url, tmp_path))
+    with answering(f"{head.replace('200', '403')}{body}".encode()) as url, pytest.raises(ClusterError):
+        at(url, tmp_path).version()
+
+
+def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its time, where it comes byte by byte, and by its size."""
+    monkeypatch.setattr(connection, "WHOLE", 0.2)
+    with (
+        answering(b"HTTP/1.1 200 OK\r\n\r\n", then=b" ") as url,
+        pytest.raises(ApiConnectionLost, match="does not end within"),
+    ):
+        at(url, tmp_path).version()
+    monkeypatch.setattr(connection, "WHOLE", 600)
+    monkeypatch.setattr(connection, "LARGEST", 1 << 20)
+    with (
+        answering(b"HTTP/1.1 200 OK\r\n\r\n", then=b" " * (1 << 16)) as url,
+        pytest.raises(ApiConnectionLost, match="does not end within"),
+    ):
+        at(url, tmp_path).version()
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u4e2d"])
+def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path: Path, token: str) -> None:
+    text = json.dumps({"token": token})[1:-1]
+    at("http://127.0.0.1:1", tmp_path)
+    file = tmp_path / "kubeconfig"
+    file.write_text(file.read_text().replace('"token": "secret-token"', text))
+    with pytest.raises(ClusterError, match="the token of context `test` is none") as caught:
+        connect(Cluster(kubeconfig=str(file))).version()
+    assert token not in str(caught.value)
+
+
+def test_a_proxy_that_is_no_address_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="the proxy of context `test` is no address"):
+        at("http://127.0.0.1:1", tmp_path, **{"proxy-url": "http://["})
+
+
+@contextmanager
+def answering(answer: bytes, then: bytes = b"") -> Iterator[str]:
+    """The URL of a server that answers every request so, and goes on with `then` until nobody reads it."""
+
+    class Answering(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65536)
+                self.request.sendall(answer)
+                while then:
+                    self.request.sendall(then)
+                    time.sleep(0.01 if len(then) == 1 else 0)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()

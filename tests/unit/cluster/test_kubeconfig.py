@@ -427,6 +427,20 @@ def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("script", ["yes", "yes >&2", "cat /dev/zero"])
+def test_a_plugin_that_prints_without_an_end_is_ended(tmp_path: Path, script: str) -> None:
+    assert "its credential plugin failed: it prints more than 8 MiB" in refused(
+        written(tmp_path, **plugin("/bin/sh", "-c", script))
+    )
+
+
+def test_of_a_plugins_errors_the_end_is_repeated(tmp_path: Path) -> None:
+    script = "yes x | head -c 100000 >&2; echo the reason >&2; exit 1"
+    said = refused(written(tmp_path, **plugin("/bin/sh", "-c", script)))
+    assert "the reason" in said
+    assert len(said) < 4000
+
+
 def _is_read(fifo: Path) -> bool:
     """Whether a process reads it."""
     try:
@@ -620,7 +634,7 @@ def test_an_interrupt_ends_the_plugin_too(tmp_path: Path, monkeypatch: pytest.Mo
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exec_plugin.subprocess.Popen, "communicate", interrupted)
+    monkeypatch.setattr(exec_plugin, "_printed", interrupted)
     source = written(tmp_path, **plugin("/bin/sh", "-c", f"exec sleep 600 9<>{tmp_path}/held"))
     with pytest.raises(KeyboardInterrupt):
         kubeconfig.load(Cluster(kubeconfig=source))

@@ -40,6 +40,8 @@ def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -
         Fault(503, "", "starting"),
         plain(502, "Bad Gateway"),
         plain(429, "Too many requests, please try again later."),
+        plain(200, "{ rubbish\n"),
+        plain(200, "[1]\n"),
         None,
     ],
 )
