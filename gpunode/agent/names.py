@@ -8,7 +8,7 @@ STEMS = (
     r"passw(?:or)?ds?|passphrase|passcode|passwort|passwörter|passord|passe|pass|kennwort|contrase(?:n|ñ|n\u0303)a|senha|wachtwoord|parola"
     r"|has[lł]o|senord|salasana|adgangskode|heslo|jelsz[óo]|пароль|κωδικός"
     r"|secrets?[_-]?(?:id|key)|secrets?|tokens?|credentials?|creds?|cookie|authorization|docker(?:cfg|configjson)|art-api|connection_?string"
-    r"|access_?signature|private-mac|auth_?tok|masterauth|chpasswd|auth|key[_-]?data|keys?|psk|pwd|pw|pat|mdp|otp"
+    r"|access_?signature|private-mac|auth_?tok|masterauth|chpasswd|auth|key[_-]?data|keys?|psk|salt|community|pwd|pw|pat|mdp|otp"
 )
 # What stands before those that are no secrets alone; the short ones are, as words of their own: not `compass`.
 PREFIXES = {
@@ -23,7 +23,9 @@ PREFIXES = {
         " recovery registration routing secret service session sign signing storage subscription tls unlock unseal webhook wep write".split()
     ),
 }
-SHORT = ("auth", "pass", "psk", "pwd", "pw", "pat", "mdp", "otp")
+PREFIXES["salt"] = (*PREFIXES["key"], "ticket", "cookie", "password", "passwd", "pass", "nonce", "logged_in")
+PREFIXES["community"] = ("snmp", "ro", "rw", "trap")
+SHORT = ("auth", "pass", "pwd", "pw", "pat", "mdp", "otp")
 # What names of secrets have behind that.
 SUFFIX = (
     r"(?:[_-]?(?:hash|base|value|b64|base64|plain|plaintext|text|string|enc|encoded|encrypted|new|old|current|prod|production|dev|staging"
@@ -44,7 +46,7 @@ PLAIN = re.compile(
     r"(?:true|false|null|nil|none|yes|no|on|off|~|undefined|unset|enabled|disabled|required|optional|\*+|x+|-+|\.\.\.|…|<nil>|<none>|<unset>|<set>"
     r"|\[REDACTED\]|<redacted>|\(hidden\))?[,;]?"
     r"|(?:/[\w.@-]+)+\.(?:asc|conf|crt|env|gpg|jwt|json|key|pem|pub|txt|toml|ya?ml)|[\w.-]{1,64}\.(?:jwt|key|pem|crt|json|ya?ml|txt|go:\d+:?)"
-    r"|/(?:(?:etc|var|run|usr|home|root|opt|tmp|srv|mnt|dev|proc|sys|data|lib)(?:/[\w.@:-]*)*)?"
+    r"|(?:[\w.-]{1,64}:)?/(?:(?:etc|var|run|usr|home|root|opt|tmp|srv|mnt|dev|proc|sys|data|lib)(?:/[\w.@:-]*)*)?"
     r"|\$\{[^}\n]*\}|\$\([^)\n]*\)|\{\{[^\n]*\}\}|(?:files|compat|sss|systemd|db|nis|ldap|winbind)(?: (?:files|compat|sss|systemd|db|nis|ldap|winbind|\[[^\]\n]*\]))*"
     r"|password (?:unchanged|updated|expiry)[^\n]*|\0\d+\0|\*[\w-]{1,64}",
     re.IGNORECASE,
@@ -58,8 +60,7 @@ def secret(name: str) -> bool:
 
 def folded(text: str) -> str:
     """The text in lower case, with each character at its place."""
-    lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(one.lower()[:1] for one in text)
+    return text.replace("İ", "i").lower()  # no other character gets longer
 
 
 def holds(text: str, found: Match[str]) -> bool:

@@ -36,7 +36,7 @@ BARE = re.compile(
 )
 REST = re.compile(r"[^\n]*")
 ODD = re.compile(r"(?=[^\W\d_]*(?:\d|[^\w\s][^\s]))(?=[\d\W_]*[^\W\d_])\S{6,}")
-SEGMENTS = {'"': re.compile(r"[^\"\n]*"), "'": re.compile(r"[^'\n]*"), "`": re.compile(r"[^`\n]*")}
+MARKS = ('"', "'", "`")
 OPENED = re.compile(r"(\\{0,15})(\"{3}|'{3}|[\"'`])")
 COUNT = re.compile(r"\d+(?![^\s,;}\])])")  # of secrets, not one
 LINE = re.compile(r"[+-]?([ \t]*)(- )?")
@@ -47,14 +47,23 @@ ALONE = re.compile(
 )
 WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 GAPS = (*" \t\r\n,;:)}]>&|<\\\0", "")
+JOINED = re.compile(  # shells join strings: 'it'\\''s'
+    r"(?:\"(?:[^\"\\\n]|\\.)*\"?|'[^'\n]*'?|`[^`\n]*`?|\\'|[^\s,;:)}\]>&|<\\\0\"'`][^\s\"'`,;&)}\]{<\[\\\0]*)*"
+)
 REFERENCE = re.compile(r"(?:\$\{[^}\n]{0,99}\}|\$\([^)\n]{0,199}\)|\{\{[^}\n]{0,199}\}\})(?![^\s\"',;)}\]])")
 PASSWORD = re.compile(r"(?!.*(?:token|secrets?|credentials?|cookie|authorization|\bauth)\Z)", re.IGNORECASE)
 TOKEN = re.compile(r"(?=[\w.-]{0,99}\d)(?=[\w.-]{0,99}[A-Za-z])[\w.-]{15,}")
 LONE = re.compile(r"(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])\S{16,}(?=\s*(?:\n|\Z))")
-BLOCK = r"(?:[+-]?[ \t]{%(column)d}[^\n]*(?:\n|\Z)|[+-]?[ \t]*\n)+"
-LIST = r"(?:[+-]?[ \t]{%(indent)d}[ \t]{0,16}- (?![\w.\"'-]{1,64}:(?: |$))[^\n]*(?:\n|\Z))+"
-PLAIN_BELOW = r"(?:[+-]?[ \t]{%(column)d}[ \t]*(?!- |[\w.\"'-]{1,64}:(?: |$))[^\s\[{][^\n]*(?:\n|\Z))+"
+BELOW = re.compile(r"[+-]?([ \t]*)(- +)?([\w.\"'-]{1,64}:(?= |\n|\Z))?[ \t]*([^\n]*)\n?")
 BETWEEN = re.compile(r"[\s,+-]*")
+KEYED = re.compile(r"(\\{0,15}[\"'])?([\w.$/@-]{1,64})(?(1)\1)[ \t]{0,9}(?:=>?|:)\s{0,64}")
+REFERS = re.compile(
+    r".*(?:name|space|keys?|path|file|type|kind|description|format|ref|mode|length)\Z", re.IGNORECASE
+)
+VALUES = re.compile(
+    r"(?:value|data|plain|(?:plain_?)?text|content|default|current|previous)\Z", re.IGNORECASE
+)
+MEMBERS = 1000  # of a list or a mapping; one with more has no reader
 ITEM = re.compile(r"[^\]\[,\n\"'`{}\s][^\]\[,\n\"'`{}]*")
 PACKAGE = re.compile(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
 DASHED = re.compile(r"-.*|" + PROSE.pattern, re.IGNORECASE)
@@ -81,17 +90,17 @@ def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool
     if OPENED.match(text, start):
         span, end = _string(text, start)
         return [span], end
-    if text.startswith("[", start):
-        return _array(text, start + 1)
+    if text.startswith(("[", "{"), start) and not text.startswith("{{", start):
+        return _members(text, start, name)
     if FOLDED.match(text, start):
-        return _below(text, start, line if alone or not line.strip("\"' \t+-") else ""), start
+        return _below(text, start, name, line if alone or not line.strip("\"' \t+-") else ""), start
     if start == len(text) or REFERENCE.match(text, start) or text[start] == "{":
         return [], start
     if name[-1:] in "sS" and COUNT.match(text, start):
         return [], start
     scheme = SCHEME.match(text, start)
     start = scheme.end() if scheme else start
-    wrap = line[-1:] if line[-1:] in SEGMENTS and not set(assigned["quotes"]) & set("\"'") else ""
+    wrap = line[-1:] if line[-1:] in MARKS and not set(assigned["quotes"]) & set("\"'") else ""
     if wrap:
         slashes = len(line) - 1 - len(line[:-1].rstrip("\\"))
         end = _closing(text, start, wrap, slashes)
@@ -125,7 +134,7 @@ def _spoken(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
         argument = ARGUMENT.match(text, end)
         return (
             _word(text, argument.end(), DASHED)
-            if argument and (not argument["comma"] or "[" in line or line[-1:] in SEGMENTS)
+            if argument and (not argument["comma"] or "[" in line or line[-1:] in MARKS)
             else []
         )
     if "<" in line[-99:] or text.startswith("</", end):
@@ -149,6 +158,9 @@ def _spoken(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
         return [said.span("value")] if TOKEN.fullmatch(said["value"]) else []
     if not PASSWORD.match(name):
         return []
+    if text[said.start("value") - 1] in MARKS:
+        start, end = _string(text, said.start("value") - 1)[0]
+        return [] if PROSE.fullmatch(text, start, end) else [(start, end)]
     if name == "passwd" and PACKAGE.fullmatch(said["value"]):
         return []
     last = (
@@ -171,13 +183,11 @@ def _word(text: str, start: int, prose: Pattern[str]) -> Spans:
 
 
 def _string(text: str, start: int) -> Tuple[Tuple[int, int], int]:
-    """Where the inside of a string is, and where it ends. Shells join strings: 'it'\\''s'."""
+    """Where the inside of a string is, and where it ends."""
     inside, end = _quoted(text, start)
     if text[start] == "\\" or (text[end : end + 1] in GAPS and not text.startswith("\\'", end)):
         return inside, end
-    while text.startswith("\\'", end) or text[end : end + 1] not in GAPS:
-        bare = BARE.match(text, end)
-        end = bare.end() if bare else _quoted(text, end)[1] if OPENED.match(text, end) else end + 1
+    end = JOINED.match(text, end).end()  # type: ignore[union-attr]
     return (start, end), end
 
 
@@ -196,43 +206,69 @@ def _quoted(text: str, start: int) -> Tuple[Tuple[int, int], int]:
 
 def _closing(text: str, start: int, quote: str, slashes: int) -> int:
     """Where the string ends that a quote with so many backslashes opens: each level of escapes doubles them and adds one."""
-    while True:
-        segment = SEGMENTS[quote].match(text, start)
-        assert segment
-        run = len(segment[0]) - len(segment[0].rstrip("\\"))
-        if segment.end() == len(text) or text[segment.end()] == "\n":
-            return segment.end()
-        if run % (2 * slashes + 2) == slashes or run < slashes:
-            return segment.end() - min(run, slashes)
-        start = segment.end() + 1
+    level = r"(?:\\{%d})" % (2 * slashes + 2)
+    inside = rf"[^{quote}\\\n]+|\\+(?![{quote}\\])|{level}*\\{{{slashes + 1},{2 * slashes + 1}}}{quote}"
+    inside += rf"|{level}+\\{{0,{slashes - 1}}}{quote}" if slashes else ""
+    last = re.compile(rf"(?:{inside})*(\\*)({quote})?").match(text, start)
+    assert last
+    return last.end(1) - (min(len(last[1]), slashes) if last[2] else 0)
 
 
-def _array(text: str, start: int) -> Tuple[Spans, int]:
+def _members(text: str, start: int, name: str) -> Tuple[Spans, int]:
+    """Where the values of a list or of a mapping are, and where it ends. A field that refers to something has none."""
     spans: Spans = []
-    while True:
+    brackets, key = "", ""
+    for _ in range(MEMBERS):
         start = BETWEEN.match(text, start).end()  # type: ignore[union-attr]
-        item = ITEM.match(text, start)
-        if OPENED.match(text, start):
-            span, start = _string(text, start)
-        elif item:
-            span, start = item.span(), item.end()
+        keyed, item, bracket = KEYED.match(text, start), ITEM.match(text, start), text[start : start + 1]
+        if keyed:
+            key, start = keyed[2], keyed.end()
+        elif OPENED.match(text, start) or item:
+            span, end = (item.span(), item.end()) if item else _string(text, start)
+            if brackets == "[" or (_held(name, key) if key else not item):
+                spans.append(span)
+            start = end
+        elif bracket in ("{", "[") and len(brackets) < 8:
+            brackets, start = brackets + bracket, start + 1
+        elif bracket in ("}", "]") and len(brackets) > 1:
+            brackets, key, start = brackets[:-1], "", start + 1
         else:
             return spans, start
-        spans.append(span)
+    return ([*spans, (start, len(text))], len(text)) if spans else ([], start)
 
 
-def _below(text: str, start: int, line: str) -> Spans:
-    """Where the lines are that YAML puts below a name: a block, a list, a string that begins there."""
+def _held(name: str, key: str) -> bool:
+    """True if this field of what has the name of a secret is a secret."""
+    return not REFERS.match(key) if PASSWORD.match(name) else VALUES.match(key) is not None
+
+
+def _below(text: str, start: int, name: str, line: str) -> Spans:
+    """Where the values are that YAML puts below a name: a block, a list, a string that begins there, the fields of a mapping."""
     opened, above = FOLDED.match(text, start), LINE.match(line)
     assert opened
     assert above
-    indent, start = len(above[1]), opened.end()
-    column = indent + len(above[2] or "")
-    kinds = [BLOCK] if opened[0][0] in "|>" else [LIST, PLAIN_BELOW]
-    for kind in kinds:
-        found = re.compile(kind % {"indent": indent, "column": column + 1}, re.MULTILINE).match(text, start)
-        if found:
-            first = start + len(found[0]) - len(found[0].lstrip(" \t\n+" if kind == BLOCK else " \t\n+-"))
-            return [(first, start + len(found[0].rstrip()))]
-    lone = LONE.match(text, start)
-    return [lone.span()] if lone else []
+    column, start = len(above[1]) + len(above[2] or ""), opened.end()
+    block, joined = opened[0][0] in "|>", -1
+    spans: Spans = []
+    for count in range(MEMBERS):
+        below = BELOW.match(text, start)
+        assert below
+        deep, field = len(below[1]) > column, below[3] and not block
+        below_too = not below[4] if block else below[2] and len(below[1]) == column
+        if start == len(text) or not (deep or below_too):
+            break
+        if field and count > 99:  # what is not hidden is read again for the names in it
+            break
+        begin, end = below.end(1) if block else below.start(4), start + len(below[0].rstrip())
+        if joined == start and not field:
+            spans[-1] = spans[-1][0], max(end, spans[-1][1])
+        elif begin < end and (not field or _held(name, below[3].strip("\"':"))):
+            if not field and not block and text[begin] in "[{":
+                return _members(text, begin, name)[0]
+            spans.append(_string(text, begin)[0] if field and OPENED.match(text, begin) else (begin, end))
+        start = below.end()
+        joined = -1 if field else start
+    else:
+        spans.append((start, len(text)))
+    lone = LONE.match(text, opened.end())
+    return spans or ([lone.span()] if lone else [])
