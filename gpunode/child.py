@@ -39,22 +39,23 @@ class Child:
 
     def _feed(self, stdin: Iterable[bytes]) -> None:
         assert self._process.stdin is not None
-        try:
+        with (
+            contextlib.suppress(BrokenPipeError),
+            self._process.stdin as pipe,
+        ):  # it ended early; its status says why
             for chunk in stdin:
-                self._process.stdin.write(chunk)
-                self._process.stdin.flush()
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # the command ended early; its status says why
+                pipe.write(chunk)
+                pipe.flush()
 
     def _drain(self, heard: Callable[[bytes], None] | None) -> None:
         assert self._process.stderr is not None
-        while chunk := os.read(self._process.stderr.fileno(), CHUNK):
-            if not self._errors.add(chunk):
-                self.give_up()
-                return
-            if heard is not None:
-                heard(chunk)
+        with self._process.stderr as pipe:
+            while chunk := os.read(pipe.fileno(), CHUNK):
+                if not self._errors.add(chunk):
+                    self.give_up()
+                    return
+                if heard is not None:
+                    heard(chunk)
 
     def lines(self) -> Iterator[bytes]:
         """Lines of standard output; ends early after `close`. Raises Flood."""
@@ -109,14 +110,12 @@ class Child:
             for end in self._pipe:
                 os.close(end)
             self._pipe = ()
-        if not any(thread.is_alive() for thread in self._threads):
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):  # input that it never read
-                        stream.close()
-        else:
+        if any(thread.is_alive() for thread in self._threads):
             self._process.poll()  # it is killed, but what it has started keeps a stream open
+        else:
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         return (None if self._given_up else status), self._errors.text()
 
     def give_up(self) -> None:
