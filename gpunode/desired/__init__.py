@@ -160,7 +160,7 @@ def _no_gpu(host: Host, facts: Facts) -> Refused:
 
 
 def _no_packages(host: Host, facts: Facts) -> Refused:
-    system = f"{facts.os.pretty or facts.os.id} on {facts.os.arch or 'an unknown architecture'}"
+    system = f"{facts.os.pretty or facts.os.id or 'a system without /etc/os-release'} on {facts.os.arch or 'an unknown architecture'}"
     reason = compat.refusal(facts.os)
     return Refused(
         host.name,

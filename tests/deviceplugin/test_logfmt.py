@@ -23,6 +23,10 @@ def test_an_event_is_one_line_whatever_it_quotes() -> None:
     )
 
 
+def test_a_path_that_it_quotes_does_not_reach_the_terminal_as_commands() -> None:
+    assert line("a\x1b[2Jb: no such file\udcff") == "WARNING a\\x1b[2Jb: no such file\\udcff"
+
+
 @pytest.mark.parametrize(
     ("value", "word"),
     [
