@@ -55,8 +55,10 @@ PASSWORD = re.compile(r"(?!.*(?:token|secrets?|credentials?|cookie|authorization
 TOKEN = re.compile(r"(?=[\w.-]{0,99}\d)(?=[\w.-]{0,99}[A-Za-z])[\w.-]{15,}")
 LONE = re.compile(r"(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])\S{16,}(?=\s*(?:\n|\Z))")
 BELOW = re.compile(r"[+-]?([ \t]*)(- +)?([\w.\"'-]{1,64}:(?= |\n|\Z))?[ \t]*([^\n]*)\n?")
-BETWEEN = re.compile(r"[\s,+-]*")
-KEYED = re.compile(r"(\\{0,15}[\"'])?([\w.$/@-]{1,64})(?(1)\1)[ \t]{0,9}(?:=>?|:)\s{0,64}")
+MEMBER = re.compile(
+    r"[\s,+-]*(?:(\\{0,15}[\"'])?(?P<key>[\w.$/@-]{1,64})(?(1)\1)[ \t]{0,9}(?:=>?|:)\s{0,64})?"
+    r"(?:(?P<bracket>[{}\[\]])|(?P<item>[^\]\[,\n\"'`{}\s][^\]\[,\n\"'`{}]*)|(?=\\{0,15}[\"'`]))"
+)
 REFERS = re.compile(
     r".*(?:name|space|keys?|path|file|type|kind|description|format|ref|mode|length)\Z", re.IGNORECASE
 )
@@ -64,7 +66,6 @@ VALUES = re.compile(
     r"(?:value|data|plain|(?:plain_?)?text|content|default|current|previous)\Z", re.IGNORECASE
 )
 MEMBERS = 1000  # of a list or a mapping; one with more has no reader
-ITEM = re.compile(r"[^\]\[,\n\"'`{}\s][^\]\[,\n\"'`{}]*")
 PACKAGE = re.compile(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
 DASHED = re.compile(r"-.*|" + PROSE.pattern, re.IGNORECASE)
 
@@ -219,19 +220,18 @@ def _members(text: str, start: int, name: str) -> Tuple[Spans, int]:
     spans: Spans = []
     brackets, key = "", ""
     for _ in range(MEMBERS):
-        start = BETWEEN.match(text, start).end()  # type: ignore[union-attr]
-        keyed, item, bracket = KEYED.match(text, start), ITEM.match(text, start), text[start : start + 1]
-        if keyed:
-            key, start = keyed[2], keyed.end()
-        elif OPENED.match(text, start) or item:
-            span, end = (item.span(), item.end()) if item else _string(text, start)
-            if brackets == "[" or (_held(name, key) if key else not item):
+        member = MEMBER.match(text, start)
+        if member is None:
+            return spans, start
+        key, start, bracket = member["key"] or key, member.end(), member["bracket"]
+        if not bracket:
+            span, start = (member.span("item"), start) if member["item"] else _string(text, start)
+            if brackets == "[" or (_held(name, key) if key else not member["item"]):
                 spans.append(span)
-            start = end
-        elif bracket in ("{", "[") and len(brackets) < 8:
-            brackets, start = brackets + bracket, start + 1
-        elif bracket in ("}", "]") and len(brackets) > 1:
-            brackets, key, start = brackets[:-1], "", start + 1
+        elif bracket in "{[" and len(brackets) < 2:  # each is read again for the names in it
+            brackets += bracket
+        elif bracket in "}]" and len(brackets) > 1:
+            brackets, key = brackets[:-1], ""
         else:
             return spans, start
     return ([*spans, (start, len(text))], len(text)) if spans else ([], start)
