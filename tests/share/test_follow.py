@@ -26,7 +26,7 @@ from tests.share.objects import MEM, node, pod
 
 def until(condition: Callable[[], Any]) -> None:
     """Wait until it is true."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -19,7 +19,7 @@ from gpunode.sim.host import kinds
 
 from . import operators
 from .clusters import Client, until
-from .jobs import applies, change, client, cordoned, ended, job
+from .jobs import JOBS, applies, change, client, cordoned, ended, job
 from .operators import run
 from .storm import storm
 
@@ -71,6 +71,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     )  # which the dead run of the case before may still hold, for longer than the job lasts
     change(demo, HOST)
     job(api, state, HOST, scene.seconds)
+    until(lambda: api.ask("GET", f"{JOBS}/{state}")[1]["status"].get("containerStatuses"))
     before, wish = applies(demo, HOST), yaml.safe_load(written)
     wish["defaults"] |= dict(scene.variables)
     demo.inventory.write_text(yaml.safe_dump(wish))
@@ -96,6 +97,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
         assert rows == [(HOST, "verified")]
     assert cordoned(api) == [BY_HAND]
     assert 1 <= len(applies(demo, HOST) - before) <= scene.applies
+    until(lambda: ended(api, state)[0] == "Succeeded")
     assert ended(api, state) == ("Succeeded", 0)
     code, _ = run(demo, "plan", "inventory.yaml", "--exit-code")
     assert code == 0, operators.output(demo)
