@@ -2,7 +2,7 @@
 
 lab = load()
 lab.node("modern").reset()
-with faults.sshd_stopped(lab.node("legacy")): ...
+with faults.address_silent(lab.node("legacy")): ...
 """
 
 from __future__ import annotations

@@ -17,17 +17,6 @@ _HIDDEN = "/var/lib/lab-hidden"
 
 
 @contextlib.contextmanager
-def sshd_stopped(node: Node) -> Iterator[None]:
-    """Nothing listens on port 22: connections are refused. Open ones go on."""
-    node.exec(["systemctl", "stop", "ssh"])
-    try:
-        yield
-    finally:
-        node.exec(["systemctl", "start", "ssh"])
-        node.wait_for_ssh()
-
-
-@contextlib.contextmanager
 def address_silent(node: Node) -> Iterator[None]:
     """Packets to port 22 get no answer, as behind a firewall: connections time out."""
     rule = ["INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP"]
@@ -45,41 +34,6 @@ def cut_ssh(node: Node) -> None:
 
 
 @contextlib.contextmanager
-def host_key_changed(node: Node) -> Iterator[None]:
-    """The host answers with a key that known_hosts does not hold."""
-    key = "/etc/ssh/ssh_host_ed25519_key"
-    node.exec(
-        [
-            "sh",
-            "-c",
-            f"mkdir -p {_HIDDEN} && mv {key} {key}.pub {_HIDDEN} && ssh-keygen -q -t ed25519 -N '' -f {key}",
-        ]
-    )
-    node.exec(["systemctl", "restart", "ssh"])
-    node.wait_for_ssh()
-    try:
-        yield
-    finally:
-        node.exec(["sh", "-c", f"mv {_HIDDEN}/ssh_host_ed25519_key* /etc/ssh/"])
-        node.exec(["systemctl", "restart", "ssh"])
-        node.wait_for_ssh()
-
-
-@contextlib.contextmanager
-def key_not_accepted(node: Node) -> Iterator[None]:
-    """The host does not know the user's key."""
-    with _moved(node, f"/home/{node.user}/.ssh/authorized_keys"):
-        yield
-
-
-@contextlib.contextmanager
-def no_sudo(node: Node) -> Iterator[None]:
-    """The user may not use sudo at all."""
-    with _moved(node, "/etc/sudoers.d/ops"):
-        yield
-
-
-@contextlib.contextmanager
 def sudo_asks_password(node: Node) -> Iterator[None]:
     """sudo works, but wants a password."""
     before = node.read("/etc/sudoers.d/ops")
@@ -88,13 +42,6 @@ def sudo_asks_password(node: Node) -> Iterator[None]:
         yield
     finally:
         node.write("/etc/sudoers.d/ops", before)
-
-
-@contextlib.contextmanager
-def no_python(node: Node) -> Iterator[None]:
-    """There is no Python."""
-    with _moved(node, "/usr/bin/python3"), _moved(node, "/usr/bin/python3.11"):
-        yield
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from . import faults
 from .api import Lab, Node
-from .conftest import GPUNODE, Ran
+from .conftest import Ran
 
 pytestmark = pytest.mark.lab
 
@@ -23,13 +22,8 @@ def legacy(lab: Lab) -> Node:
 
 
 CONNECTING: dict[str, tuple[Callable[[Node], AbstractContextManager[None]], int, str, str]] = {
-    "no sshd": (faults.sshd_stopped, 3, "unreachable", "refused the connection"),
     "no answer": (faults.address_silent, 3, "unreachable", "did not answer within"),
-    "wrong key": (faults.key_not_accepted, 3, "unreachable", "authentication failed"),
-    "changed host key": (faults.host_key_changed, 3, "unreachable", "its host key changed"),
-    "no sudo": (faults.no_sudo, 1, "failed", "sudo"),
     "sudo needs a password": (faults.sudo_asks_password, 1, "failed", "sudo needs a password"),
-    "no python3": (faults.no_python, 1, "failed", "it has no python3"),
     "python3-minimal": (faults.minimal_python, 1, "failed", "has no module"),
 }
 
@@ -94,19 +88,6 @@ def test_a_config_that_does_not_parse_is_refused_and_left_as_it_is(
     assert ran.code == 4, ran
     assert f"{path}{line}" in outcome["error"]
     assert left == text
-
-
-def test_an_inventory_with_mistakes_contacts_nothing(
-    lab: Lab, inventory: Callable[..., Path], legacy: Node
-) -> None:
-    """Every mistake at once, with its place; exit code 2."""
-    path = inventory(lambda text: text.replace("ssh: {user", "shs: {user").replace("address:", "adress:"))
-    done = subprocess.run([GPUNODE, "plan", path], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2
-    assert "did you mean `ssh`?" in done.stderr
-    assert done.stderr.count("did you mean `address`?") == 2
-    assert "nothing was contacted" in done.stderr
 
 
 def test_a_host_without_a_gpu_is_refused(legacy: Node, gpunode: Callable[..., Ran]) -> None:
