@@ -290,13 +290,15 @@ def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, word
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("named", ["../../dev/zero", "/dev/zero", "pipe", "out", "index.json/x", "in\0"])
+@pytest.mark.parametrize("named", ["../beside", "link", "/dev/zero", "pipe", "out", "index.json/x", "in\0"])
 def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None:
-    """Neither as a path nor as a link; what may never end is not opened."""
+    """Neither as a path nor as a link, to the right layer neither; what may never end is not opened."""
     entry = [{"Config": "config.json", "Layers": [named]}]
     base = folder(
-        tmp_path / "base", {"manifest.json": json.dumps(entry).encode(), "config.json": config(b"x")}
+        tmp_path / "base", {"manifest.json": json.dumps(entry).encode(), "config.json": config(DEBIAN)}
     )
+    (tmp_path / "beside").write_bytes(DEBIAN)
+    (base / "link").symlink_to(tmp_path / "beside")
     os.mkfifo(base / "pipe")
     (base / "out").symlink_to("/dev/zero")
     with pytest.raises(UnusableBase):
