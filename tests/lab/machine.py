@@ -58,7 +58,8 @@ def check() -> None:
         raise CannotRun(f"The lab needs an x86_64 machine; this is {platform.machine()}.")
     if not Path("/sys/fs/cgroup/memory").is_dir() or not Path("/sys/fs/cgroup/devices").is_dir():
         raise CannotRun(
-            "The lab needs the cgroup v1 hierarchies mounted under /sys/fs/cgroup; this machine has none."
+            "The lab needs the cgroup v1 hierarchies under /sys/fs/cgroup; this machine has none. "
+            "Debian 12 has them when it boots with systemd.unified_cgroup_hierarchy=0."
         )
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
