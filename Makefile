@@ -27,9 +27,9 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
 
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
-WORKERS ?= 4
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile
-UNIT := -m "not lab and not gpu and not browser and not openssh and not release" --ignore tests/sim --no-loadscope-reorder
+WORKERS ?= 6
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+UNIT := -m "not lab and not gpu and not browser and not openssh and not release" --ignore tests/sim
 
 check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .

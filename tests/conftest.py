@@ -14,21 +14,31 @@ from gpunode.report.lines import Lines
 from tests import jsonlines
 
 TESTS = Path(__file__).parent
-# Files of `make check` that are begun first, so that in the end no process is busy for long while the others are not.
+# Files of `make check`, and then of `make sim`, that are begun first, so that in the end no process is busy for long while the others
+# are not.
 LONGEST = (
+    "agent/test_changes_packages.py",
     "agent/test_changes_services.py",
+    "agent/test_outside.py",
     "deviceplugin/test_mps_daemon.py",
     "agent/test_guard.py",
-    "agent/test_outside.py",
-    "agent/test_probe.py",
-    "unit/test_cli.py",
-    "unit/test_docs.py",
-    "unit/test_cases.py",
-    "agent/test_changes_packages.py",
     "unit/cluster/test_commands.py",
-    "unit/test_cli_ends.py",
     "unit/cluster/test_plugin.py",
-    "unit/cluster/test_bring_up.py",
+    "unit/test_cli.py",
+    "agent/test_abort.py",
+    "unit/test_image_registry.py",
+    "agent/test_changes_runfile.py",
+    "agent/test_probe.py",
+    "deviceplugin/test_health.py",
+    "unit/cluster/test_vectoradd.py",
+    "unit/test_ssh.py",
+    "sim/test_kills.py",
+    "sim/test_batches.py",
+    "sim/test_faults.py",
+    "sim/test_demo.py",
+    "sim/test_rpm_host.py",
+    "sim/test_every_day.py",
+    "sim/test_standstill.py",
 )
 
 
