@@ -25,7 +25,10 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
     names = list(dict.fromkeys([*names, "kubelet.service"]))
     found = {}
     booted = time.time() - time.monotonic()
-    for name, shown in zip(names, show_units(names)):  # noqa: B905 - Python 3.10 has `strict`
+    answers = show_units(names)
+    if len(answers) != len(names) or not all("LoadState" in one for one in answers):
+        raise OSError("`systemctl show` does not answer for each of " + ", ".join(names))
+    for name, shown in zip(names, answers):  # noqa: B905 - Python 3.10 has `strict`
         since = int(shown.get("ActiveEnterTimestampMonotonic") or 0)
         active = shown.get("ActiveState") in ("active", "reloading")
         found[name] = {

@@ -718,6 +718,15 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
     assert len(seen.pci) == 1
 
 
+@pytest.mark.parametrize("answer", ["", "rubbish=1", "LoadState=loaded"])
+def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, answer: str) -> None:
+    """Not a key that gpunode's own code does not find."""
+    host.program("systemctl", f"echo {answer}")
+    seen = facts.parse(host.probe(units=("docker.service",)))
+    why = "OSError: `systemctl show` does not answer for each of docker.service, kubelet.service"
+    assert seen.errors["units"] == why
+
+
 def test_an_apply_under_way_is_seen(host: Host) -> None:
     """By the lock, which ends with its process: a stale file means nothing."""
     holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}

@@ -44,7 +44,7 @@ class Owners:
         signs = [few(self.slices[node.name], FEW)] if node.name in self.slices else []
         signs += [f"label {LABEL}=true"] if labelled else []
         if not signs:
-            return None
+            return self._doubt(node) if self.unknown and self.objects else None
         words = (
             f"a DRA driver allocates the GPUs of this node ({', '.join([*signs, *self.objects])}); "
             "a device plugin there would give each to a second pod"
@@ -59,6 +59,12 @@ class Owners:
         fix = (
             f"To use the plugin, take the DRA driver off the node, {way}. To keep DRA, exclude the host{keep}"
         )
+        return Reason(OTHER_OWNER, words, fix=fix, subject=node.name)
+
+    def _doubt(self, node: Node) -> Reason:
+        """Whether a DRA driver that is there has this node's GPUs cannot be read."""
+        words = f"a DRA driver may allocate the GPUs of this node ({', '.join(self.objects)}): {self.unknown}"
+        fix = "Give this user the right to list resourceslices.resource.k8s.io, or exclude the host."
         return Reason(OTHER_OWNER, words, fix=fix, subject=node.name)
 
 

@@ -191,6 +191,13 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     bring_up.bring_up(api, INVENTORY, tuple(members), report.make(json=True, quiet=True), run=False)
     assert "cannot list resource" not in capsys.readouterr().out, "the plan has it, once a run"
 
+    add_class(fake, "gpu.nvidia.com", dra.DRIVER)  # a sign of a driver: in doubt no GPU is offered twice
+    (node,) = nodes.every(api)
+    why = dra.owners(api).reason(node)
+    assert why is not None
+    assert "may allocate the GPUs of this node (DeviceClass gpu.nvidia.com" in why.words
+    assert "list resourceslices" in why.fix
+
 
 def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
