@@ -36,7 +36,7 @@ from gpunode.errors import GpunodeError, InventoryError, UsageError
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
     "4 refused or declined · 5 changes wait (plan --exit-code) · 6 changes wait, and not all could be checked · "
-    "130 interrupted"
+    "130 interrupted · 141 nobody reads the output"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
