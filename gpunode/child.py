@@ -39,10 +39,8 @@ class Child:
 
     def _feed(self, stdin: Iterable[bytes]) -> None:
         assert self._process.stdin is not None
-        with (
-            contextlib.suppress(BrokenPipeError),
-            self._process.stdin as pipe,
-        ):  # it ended early; its status says why
+        # A command that ends early breaks the pipe; its status says why.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             for chunk in stdin:
                 pipe.write(chunk)
                 pipe.flush()

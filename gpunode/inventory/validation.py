@@ -24,9 +24,8 @@ KINDS = {
     "number": "a number",
     "boolean": "true or false",
 }
-ADVISED = (
-    50  # unknown keys that get advice: it takes milliseconds each, and a file of another kind has thousands
-)
+# Unknown keys that get advice. It takes milliseconds each, and a file of another kind has thousands.
+ADVISED = 50
 BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 

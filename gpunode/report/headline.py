@@ -9,7 +9,7 @@ from gpunode import compat
 from gpunode.compat import gpus
 from gpunode.model import Desired, Facts, Outcome, Status
 from gpunode.runtimes import RUNTIMES, in_use
-from gpunode.verify.host import by_hand, unmended
+from gpunode.verify.host import by_hand, unmended_note
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:
@@ -35,8 +35,8 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
     found = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return found
-    if link := unmended(outcome):
-        found += (f"{link.layer} is broken: {link.text}: see `gpunode verify`",)
+    if broken := unmended_note(outcome):
+        found += (broken,)
     found += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running
     if run is None:

@@ -21,7 +21,7 @@ from gpunode.rollout import nodes, strays
 from gpunode.rollout.listener import Listener, accepted
 from gpunode.rollout.member import Member, Members, outcomes
 from gpunode.rollout.session import Session
-from gpunode.verify.host import unmended
+from gpunode.verify.host import unmended_note
 from gpunode.visit import Visit
 from gpunode.wording import few
 
@@ -212,8 +212,8 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     found = outcomes(members)
     session.listener.failures([one for one in found if one.facts is None])
     for one in found:
-        if link := unmended(one):  # such as a lost GPU, which may have no row
-            session.listener.note(f"{one.host}: {link.layer} is broken: {link.text}: see `gpunode verify`.")
+        if broken := unmended_note(one):  # such as a lost GPU, which may have no row
+            session.listener.note(f"{one.host}: {broken}.")
     hoped = [replace(one, reason=None) for one in members]
     placed = nodes.located(api, hoped, seconds=0, tell=session.listener.note)
     real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}

@@ -91,9 +91,8 @@ class Dialer:
         if target.jump is None:
             try:
                 sock: Any = _connected(target)
-            except (
-                UnicodeError
-            ) as error:  # of a name that no host can have: a..b, or 64 characters without a dot
+            except UnicodeError as error:
+                # No host can have such a name: a..b, or 64 characters without a dot.
                 raise socket.gaierror(str(error)) from error
             # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

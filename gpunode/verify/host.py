@@ -57,6 +57,12 @@ def unmended(outcome: Outcome) -> Link | None:
     return next((link for link, alone in found if link.status == "broken" and link.fix == alone.fix), None)
 
 
+def unmended_note(outcome: Outcome) -> str:
+    """That link in a sentence without its full stop; "" where there is none."""
+    link = unmended(outcome)
+    return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
+
+
 def _refused(outcome: Outcome, link: Link) -> Link:
     """The link broken by the refusal of its layer, unless it is broken already."""
     if link.layer != outcome.layer or link.status != "ok":

@@ -375,21 +375,22 @@ def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytes
     ]
 
 
+def replaced(api: Api, holder: str) -> bool:
+    """Make the lease this holder's; False where another write came first."""
+    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
+    assert live
+    try:
+        api.replace(lease._lease(holder, live))
+    except ClusterError:
+        return False
+    return True
+
+
 def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server has a version of ours that this run does not know."""
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
-
-        def renewed() -> bool:
-            live = api.get("Lease", lease.NAME, lease.NAMESPACE)
-            assert live
-            try:
-                api.replace(lease._lease("ada", live))
-            except ClusterError:
-                return False
-            return True
-
-        until(renewed)
+        until(lambda: replaced(api, "ada"))
         now = lease.clock()
         until(lambda: held.renewed > now)
         assert held.lost == ""
@@ -398,13 +399,9 @@ def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch
 def test_a_run_that_ends_leaves_another_s_lease(api: Api) -> None:
     """Taken since it was last renewed."""
     with lease.hold(api, "ada", lambda _: None):
-        live = api.get("Lease", lease.NAME, lease.NAMESPACE)
-        assert live
-        api.replace(lease._lease("bob", live))
+        assert replaced(api, "bob")
     assert lease.holder(api) == "bob"
-    live = api.get("Lease", lease.NAME, lease.NAMESPACE)
-    assert live
-    api.replace(lease._lease("", live))
+    assert replaced(api, "")
 
 
 def test_only_a_proven_node_is_given_back(api: Api) -> None:
@@ -421,17 +418,7 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
 def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
-
-        def take() -> bool:
-            live = api.get("Lease", lease.NAME, lease.NAMESPACE)
-            assert live
-            try:
-                api.replace(lease._lease("bob", live))
-            except ClusterError:
-                return False
-            return True
-
-        until(take)
+        until(lambda: replaced(api, "bob"))
         until(lambda: held.lost)
         assert held.lost == "bob has taken the cluster's lease"
     live = api.get("Lease", lease.NAME, lease.NAMESPACE)
