@@ -105,7 +105,7 @@ class GpuWatch(NvmlThread):
         """Record a probe; a lasting Xid ends where the driver decides, or with a reset of the GPU."""
         known = health.lasting.energy if health.lasting else None
         reset = known is not None and self._energy is not None and self._energy < known
-        if reset or (self._driver_decides and not probe.failed):
+        if reset or self._driver_decides:
             health.lasting = None
         health.probed(probe.problem, now)
 
