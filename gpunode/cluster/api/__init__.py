@@ -1,14 +1,16 @@
 """The Kubernetes API over HTTP: plain objects in, plain objects out, every failure a ClusterError.
 
-A request waits `READ` seconds for an answer; nothing is tried again but one of 429 (the API server asks for it) and what
-`connection.py` repeats. Long waits are in `watch.py`.
+A request waits `READ` seconds in silence, and `connection.WHOLE` for a whole answer. Nothing is tried again but one of
+429 (the API server asks for it) and what `connection.py` repeats. Long waits are in `watch.py`.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -71,8 +73,8 @@ class Api:
     def health(self, where: str) -> tuple[int, str]:
         """HTTP's status and the answer at a path such as /readyz, which is text; any status is an answer."""
         with refusal.translated(self.access):
-            response = self._connection.send("GET", where, {}, None, "", READ)
-            return int(response.status), self._connection.whole(response).decode(errors="replace")
+            response, data = self._connection.send("GET", where, {}, None, "", READ)
+        return int(response.status), data.decode(errors="replace")
 
     def find(
         self, kind: str | Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -148,8 +150,7 @@ class Api:
         version = "policy/v1" if self.served.minor >= EVICTION else "policy/v1beta1"
         with refusal.translated(self.access):
             body = {"apiVersion": version, **eviction}
-            response = self._connection.send("POST", where, {}, body, "application/json", READ)
-            data = self._connection.whole(response)
+            response, data = self._connection.send("POST", where, {}, body, "application/json", READ)
         if response.status == 429:
             return refusal.words(data)
         if response.status >= 300:
@@ -211,15 +212,18 @@ class Api:
             "fieldSelector": fields,
         }
         with refusal.translated(self.access):
-            response = self._connection.send(
-                "GET", self._path(kind, namespace), query, None, "", seconds + READ
+            response, data = self._connection.send(
+                "GET", self._path(kind, namespace), query, None, "", seconds + READ, following=True
             )
+            end = threading.Timer(seconds + READ, _cut, [response])
+            end.start()
             try:
                 if response.status != 200:
-                    raise refusal.http(self.access, response.status, self._connection.whole(response))
+                    raise refusal.http(self.access, response.status, data)
                 for line in lines(response.stream(65536)):
                     yield refusal.event(self.access, line)
             finally:
+                end.cancel()
                 response.close()
 
     def _path(self, kind: str, namespace: str | None = None, name: str = "") -> str:
@@ -245,8 +249,7 @@ class Api:
         """The body of a good answer."""
         for attempt in (1, 2, 3):
             with refusal.translated(self.access):
-                response = self._connection.send(method, where, query or {}, body, content, READ)
-                data = self._connection.whole(response)
+                response, data = self._connection.send(method, where, query or {}, body, content, READ)
             if response.status != 429 or attempt == 3:
                 break
             asked = response.headers.get("Retry-After", "")
@@ -254,3 +257,9 @@ class Api:
         if response.status >= 300:
             raise refusal.http(self.access, response.status, data)
         return data
+
+
+def _cut(response: Any) -> None:
+    """End a watch whose events drip: a socket's timeout counts silence alone."""
+    with suppress(OSError, RuntimeError, ValueError):  # it has just ended
+        response.shutdown()

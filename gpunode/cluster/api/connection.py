@@ -15,10 +15,11 @@ from gpunode.cluster.api.exec_plugin import Credential
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
+from gpunode.streams import within
 
 CONNECT = 5.0
-WHOLE = 60.0  # seconds for an answer's body
-LARGEST = 256 << 20  # bytes of it; 500 objects, a page, have far less
+WHOLE = 60.0  # seconds for a whole answer, headers and body, however slowly they come
+LARGEST = 256 << 20  # bytes of its body; 500 objects, a page, have far less
 MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
 AT_ONCE = 16  # requests that are made side by side; so many connections are kept
 
@@ -55,9 +56,12 @@ class Connection:
         body: Object | None,
         content: str,
         read: float,
-    ) -> Any:
-        """The answer, of whatever status, its body not read yet. Credentials that a plugin answered are renewed as they end, and once
-        they are refused (401). Raises the HTTP client's exceptions, and ClusterError for a plugin that fails."""
+        *,
+        following: bool = False,
+    ) -> tuple[Any, bytes]:
+        """The answer, of whatever status, and its body: whole, or not read yet where a good one is `following` events. Credentials
+        that a plugin answered are renewed as they end, and once they are refused (401). Raises the HTTP client's exceptions, OSError for
+        an answer that does not end, and ClusterError for a plugin that fails."""
         shown = self._shown()
         asked = urlencode({key: value for key, value in query.items() if value})
         url = f"{self._access.server}{where}{'?' if asked else ''}{asked}"
@@ -65,23 +69,22 @@ class Connection:
         kept = {"Accept": "application/json", "User-Agent": MANAGER}
         if body is not None:
             kept["Content-Type"] = content
-        answer = self._request(method, url, data, kept | self._headers(shown), read)
-        if answer.status == 401 and shown is not None:
+
+        def exchange(credential: Credential | None) -> tuple[Any, bytes]:
+            headers = kept | self._headers(credential)
+
+            def request() -> tuple[Any, bytes]:
+                answer = self._request(method, url, data, headers, read)
+                return answer, b"" if following and answer.status == 200 else _whole(answer)
+
+            return within(WHOLE, request)
+
+        answer = exchange(shown)
+        if answer[0].status == 401 and shown is not None:
             other = self._shown(refused=shown)
             if other != shown:
-                answer.drain_conn()
-                answer = self._request(method, url, data, kept | self._headers(other), read)
+                answer = exchange(other)
         return answer
-
-    def whole(self, answer: Any) -> bytes:
-        """The body of an answer. Raises OSError for one that is too large, or arrives byte by byte without an end."""
-        found, end = bytearray(), time.monotonic() + WHOLE
-        while part := answer.read1(1 << 20):
-            found += part
-            if len(found) > LARGEST or time.monotonic() > end:
-                answer.close()
-                raise OSError(f"its answer does not end within {WHOLE:g} seconds and {LARGEST >> 20} MiB")
-        return bytes(found)
 
     def _shown(self, refused: Credential | None = None) -> Credential | None:
         """What a plugin answered, with connections that show its certificate; None where there is no plugin."""
@@ -142,3 +145,13 @@ class Connection:
                 if last:
                     raise
         return None
+
+
+def _whole(answer: Any) -> bytes:
+    found = bytearray()
+    while part := answer.read1(1 << 20):
+        found += part
+        if len(found) > LARGEST:
+            answer.close()
+            raise OSError(f"its answer has more than {LARGEST >> 20} MiB")
+    return bytes(found)

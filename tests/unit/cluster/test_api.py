@@ -305,16 +305,46 @@ def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     with (
         answering(b"HTTP/1.1 200 OK\r\n\r\n", then=b" ") as url,
-        pytest.raises(ApiConnectionLost, match="does not end within"),
+        pytest.raises(ApiConnectionLost, match="no whole answer within"),
     ):
         at(url, tmp_path).version()
     monkeypatch.setattr(connection, "WHOLE", 600)
     monkeypatch.setattr(connection, "LARGEST", 1 << 20)
     with (
         answering(b"HTTP/1.1 200 OK\r\n\r\n", then=b" " * (1 << 16)) as url,
-        pytest.raises(ApiConnectionLost, match="does not end within"),
+        pytest.raises(ApiConnectionLost, match="its answer has more than"),
     ):
         at(url, tmp_path).version()
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX-Long: "])
+def test_headers_without_an_end_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    """A byte now and then is no silence, and no answer."""
+    monkeypatch.setattr(connection, "WHOLE", 0.2)
+    with (
+        answering(begin, then=b"H") as url,
+        pytest.raises(ApiConnectionLost, match=r"no whole answer within 0\.2 s"),
+    ):
+        at(url, tmp_path).version()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n",
+    ],
+)
+def test_a_watch_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+    monkeypatch.setattr(connection, "WHOLE", 0.2)
+    monkeypatch.setattr(api_module, "READ", 0.2)
+    start = time.monotonic()
+    with answering(begin, then=b"H") as url, suppress(ApiConnectionLost):
+        list(at(url, tmp_path).watch("Node", version="1", seconds=0))
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\u4e2d"])
