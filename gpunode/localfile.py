@@ -4,29 +4,53 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import stat
+import time
 from pathlib import Path
 
 LARGEST = 8 << 20  # bytes; configurations, keys and lists of known hosts are far smaller
+PATIENCE = 60.0  # seconds for the end of a pipe
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:
-    """The content. Raises OSError with its reason: also for more than `most` bytes, and for a name that no file can have.
+    """The content. Raises OSError with its reason: also for more than `most` bytes, for what never ends, and for a name that no
+    file can have.
 
     A pipe that nobody writes to is empty; one that a shell made, as with `<(…)`, is read to its end.
     """
     try:
-        with open(path, "rb", opener=_opened) as file:
-            os.set_blocking(file.fileno(), True)
-            found = file.read(most + 1)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is opened at once
     except ValueError as error:  # a NUL in it
         raise OSError(errno.EINVAL, "no file has such a name", str(path)) from error
-    if len(found) > most:
-        raise OSError(errno.EFBIG, "it is too large", str(path))
-    return found
+    try:
+        return _content(file, most, str(path))
+    finally:
+        os.close(file)
 
 
-def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe is opened at once
+def _content(file: int, most: int, name: str) -> bytes:
+    found, state, end = bytearray(), os.fstat(file), time.monotonic() + PATIENCE
+    pipe = stat.S_ISFIFO(state.st_mode)
+    device = stat.S_ISCHR(state.st_mode) or stat.S_ISBLK(state.st_mode)
+    if device and state.st_rdev != Path(os.devnull).stat().st_rdev:
+        raise OSError(errno.EINVAL, "it is a device, not a file", name)
+    ready = select.poll()
+    ready.register(file, select.POLLIN)
+    while len(found) <= most:
+        try:
+            part = os.read(file, 1 << 20)
+        except BlockingIOError:
+            if not pipe:  # the kernel's messages, for instance
+                raise OSError(errno.EINVAL, "it has no end", name) from None
+            ready.poll(1000 * max(0.0, end - time.monotonic()))
+            part = None
+        if part == b"":
+            return bytes(found)
+        if pipe and time.monotonic() > end:
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe without an end within {PATIENCE:g} seconds", name)
+        found += part or b""
+    raise OSError(errno.EFBIG, "it is too large", name)
 
 
 def text(path: Path, most: int = LARGEST) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpunode import localfile
 from gpunode.deviceplugin.settings import configfile
 from gpunode.deviceplugin.settings.config import BadConfig, Config
 from gpunode.deviceplugin.settings.document import Where
@@ -166,7 +167,7 @@ def read_settings(
         return None
     try:
         settings = configfile.read(file, pods)  # first: it says why a file cannot be read
-        return file.read_text(encoding="utf-8-sig"), settings
+        return localfile.read(file).decode("utf-8-sig"), settings
     except BadConfig as error:
         for mistake in error.mistakes:
             source.problem(where, mistake)

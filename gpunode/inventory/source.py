@@ -91,7 +91,7 @@ def content(path: Path) -> bytes:
             raise InventoryError(
                 [f"{path}: has more than {LARGEST >> 20} MiB, as no inventory has; name another file"]
             ) from None
-        raise InventoryError([f"{path}: cannot be read: {error.strerror}"]) from None
+        raise InventoryError([f"{path}: cannot be read: {error.strerror}; name another file"]) from None
 
 
 def near_file(path: Path) -> str:

@@ -168,7 +168,7 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
         (("--hosts", "a_ b!"), "inventory.yaml as it would be:"),
         (("--from", "~nobody9/x"), "~nobody9/x cannot be read: No such file"),
         (("--from", "x" * 300), "cannot be read: File name too long"),
-        (("--from", "/dev/zero"), "/dev/zero cannot be read: it is too large"),
+        (("--from", "/dev/zero"), "/dev/zero cannot be read: it is a device"),
         (("--from", "."), ". cannot be read: Is a directory"),
     ],
 )

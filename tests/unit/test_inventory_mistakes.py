@@ -535,9 +535,16 @@ def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
     assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
     host = problem(tmp_path / "gpu-01")
     assert host == "T/gpu-01: no such file; the argument is the inventory's file, `--limit` chooses hosts"
-    words = "/dev/zero: has more than 64 MiB, as no inventory has; name another file"
+    words = "/dev/zero: cannot be read: it is a device, not a file; name another file"
     assert problem(Path("/dev/zero")) == words
-    assert problem(tmp_path / "inventory.yaml/x") == "T/inventory.yaml/x: cannot be read: Not a directory"
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    words = "T/large: has more than 64 MiB, as no inventory has; name another file"
+    assert problem(tmp_path / "large") == words
+    assert (
+        problem(tmp_path / "inventory.yaml/x")
+        == "T/inventory.yaml/x: cannot be read: Not a directory; name another file"
+    )
 
 
 WORDS = [

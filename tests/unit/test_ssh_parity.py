@@ -240,7 +240,7 @@ def test_what_gpunode_cannot_do_is_refused_by_name(
         ("Host gpu-01\n UserKnownHostsFile /etc\n", r"/etc \(known_hosts\) cannot be read: Is a directory"),
         (
             "Host gpu-01\n UserKnownHostsFile /dev/zero\n",
-            r"/dev/zero \(known_hosts\) cannot be read: it is too large",
+            r"/dev/zero \(known_hosts\) cannot be read: it is a device, not a file",
         ),
         ("Host gpu-01\n RevokedHostKeys /etc\n", r"/etc \(RevokedHostKeys\) cannot be read: Is a directory"),
         ('Host gpu-01\n Port "\n', "has `Port .* for gpu-01, which is no number up to 65535"),

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gpunode import localfile
+
 KEY = "BearerToken"  # the client library's
 
 
@@ -27,7 +29,7 @@ def _certificate(path: str | None) -> datetime | None:
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificate(Path(path or "").read_bytes()).not_valid_after_utc
+        return x509.load_pem_x509_certificate(localfile.read(Path(path or ""))).not_valid_after_utc
     except (OSError, ValueError):  # TLS says what is wrong with it
         return None
 
